@@ -1,0 +1,47 @@
+# make demo   see a classifier learn new classes (creates .venv and installs first)
+# make test   check + the whole test suite      make check  ruff and mypy
+# make bench  speed ratios against the textbook twin
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The build of the package itself goes through the constraints too.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+
+.PHONY: demo test check format bench clean
+
+demo: .venv/.runtime
+	$(BIN)/anchorinv demo
+
+test: check
+	$(BIN)/python -m pytest
+
+check: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/.runtime
+	$(BIN)/python -m benchmarks
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' \
+	  || { echo "anchorinv needs Python 3.11 or newer; name one with make PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# A stamp is newer than what it was made from, so a second run installs nothing.
+.venv/.runtime: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing anchorinv into .venv (a minute or two, once) ..."
+	$(PIP) --editable .
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing anchorinv and its development tools into .venv (a few minutes, once) ..."
+	$(PIP) --editable '.[dev]'
+	@touch .venv/.runtime $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs dist

@@ -1,0 +1,1 @@
+"""Speed as ratios: the textbook twin of ``tests/naive.py`` against ours, in the same process and run."""

@@ -1,0 +1,1 @@
+"""The algorithm: no files, no printing, no names of data sets."""

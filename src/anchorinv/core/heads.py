@@ -1,0 +1,131 @@
+"""Classifiers on top of the features. A head is a value: learning returns another one."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Head(nn.Module, ABC):
+    """Map features (n, dim) to logits (n, n_classes). Its parameters are what may be trained."""
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits (n, n_classes)."""
+
+    @abstractmethod
+    def loss(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the mean loss of features (n, dim); ``weights`` (n_classes,) weigh the classes."""
+
+    @abstractmethod
+    def settled(self, features: Tensor, targets: Tensor) -> "Head":
+        """Return the head that the base session leaves, given its features and their columns."""
+
+
+class Cosine(Head):
+    """Similarity to a prototype per class: the g_φ of the paper, softmax of ``scale`` · cosine.
+
+    Old prototypes are fixed, so they are no parameters; only ``free`` ones can be trained.
+
+    Parameters
+    ----------
+    free : (n_free, dim) prototypes that may still move.
+    fixed : (n_fixed, dim) prototypes before them that may not.
+    scale : what the cosine is multiplied by before the softmax.
+    """
+
+    def __init__(self, free: Tensor, fixed: Tensor | None = None, *, scale: float = 16.0) -> None:
+        super().__init__()
+        self.free = nn.Parameter(free)
+        self.fixed: Tensor
+        self.register_buffer("fixed", free.new_zeros(0, free.shape[1]) if fixed is None else fixed)
+        self.scale = scale
+
+    @classmethod
+    def start(cls, n_classes: int, dim: int) -> Self:
+        """Return prototypes as a linear layer starts, for base training."""
+        return cls(uniform_rows(n_classes, dim))
+
+    @property
+    def prototypes(self) -> Tensor:
+        """All prototypes (n_classes, dim), in the order of the classes."""
+        return torch.cat([self.fixed, self.free])
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return ``scale`` · cosine (n, n_classes)."""
+        return self.scale * F.normalize(features) @ F.normalize(self.prototypes).T
+
+    def loss(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the cross-entropy."""
+        return F.cross_entropy(self(features), targets, weights)
+
+    def settled(self, features: Tensor, targets: Tensor) -> "Cosine":
+        """Return the class means as prototypes, all fixed."""
+        return self.with_prototypes(class_means(features, targets))
+
+    def with_prototypes(self, prototypes: Tensor) -> "Cosine":
+        """Return these prototypes (n_classes, dim), all fixed."""
+        return Cosine(prototypes[:0].clone(), prototypes.detach().clone(), scale=self.scale)
+
+    def extended(self, rows: Tensor) -> "Cosine":
+        """Return all prototypes as fixed and ``rows`` (n_new, dim) as free ones after them."""
+        return Cosine(rows.detach().clone(), self.prototypes.detach(), scale=self.scale)
+
+
+class Mlp(Head):
+    """EEG-Conformer's classifier: dim -> 256 -> 32 -> classes. It grows by a row per new class."""
+
+    def __init__(self, hidden: nn.Sequential, last: nn.Linear) -> None:
+        super().__init__()
+        self.hidden, self.last = hidden, last
+
+    @classmethod
+    def start(cls, n_classes: int, dim: int) -> Self:
+        """Return the head as layers start, for base training."""
+        first = [nn.Linear(dim, 256), nn.ELU(), nn.Dropout(0.5)]
+        second = [nn.Linear(256, 32), nn.ELU(), nn.Dropout(0.3)]
+        return cls(nn.Sequential(*first, *second), nn.Linear(32, n_classes))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits (n, n_classes)."""
+        logits: Tensor = self.last(self.hidden(features))
+        return logits
+
+    def loss(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the cross-entropy."""
+        return F.cross_entropy(self(features), targets, weights)
+
+    def settled(self, features: Tensor, targets: Tensor) -> "Mlp":
+        """Return the head as it was trained."""
+        return self
+
+    def extended(self, rows: Tensor, biases: Tensor) -> "Mlp":
+        """Return a head with more output rows (n_new, 32) and biases (n_new,)."""
+        n_classes, width = len(self.last.bias) + len(rows), self.last.in_features
+        last = nn.utils.skip_init(nn.Linear, width, n_classes, dtype=rows.dtype)
+        with torch.no_grad():
+            last.weight.copy_(torch.cat([self.last.weight, rows]))
+            last.bias.copy_(torch.cat([self.last.bias, biases]))
+        return Mlp(self.hidden, last)
+
+
+def class_means(features: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean feature of each class 0, 1, ..., max (n_classes, dim): Eq. 4 of the paper.
+
+    Examples
+    --------
+    >>> class_means(torch.tensor([[0.0, 2.0], [4.0, 4.0], [2.0, 0.0]]), torch.tensor([0, 1, 0]))
+    tensor([[1., 1.],
+            [4., 4.]])
+    """
+    members = F.one_hot(targets).to(features.dtype)  # (n, n_classes)
+    return members.T @ features / members.sum(0)[:, None]
+
+
+def uniform_rows(n_rows: int, dim: int, *, rng: torch.Generator | None = None) -> Tensor:
+    """Draw rows as a linear layer starts them, U(±1/√dim); from the global generator without ``rng``."""
+    bound = 1 / math.sqrt(dim)
+    return torch.empty(n_rows, dim).uniform_(-bound, bound, generator=rng)

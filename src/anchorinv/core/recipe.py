@@ -1,0 +1,149 @@
+"""The one skeleton: every method is a foundation, a placement, an adaptation and a memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from anchorinv.core.heads import Head
+from anchorinv.core.memory import Memory
+from anchorinv.core.networks import frozen, mapped
+from anchorinv.core.prototypes import Placement
+from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.training import Adaptation, Training, train
+from anchorinv.core.types import Batch, Curve, Session, State, columns
+
+
+class Method(Protocol):
+    """What a study asks of a method."""
+
+    def fit_base(self, train: Batch, *, rng: torch.Generator) -> State:
+        """Learn the base classes from signals (n, n_chans, n_times)."""
+        ...
+
+    def learn_session(self, state: State, session: Session, *, rng: torch.Generator) -> State:
+        """Learn a session's new classes; the state that came in stays as it is."""
+        ...
+
+    def predict(self, state: State, signals: Tensor) -> Tensor:
+        """Return a known class for each signal (n,)."""
+        ...
+
+
+class Backbone(Protocol):
+    """A network in two parts; features are ``tail(trunk(signals))``."""
+
+    trunk: nn.Module
+    tail: nn.Module
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What determines a base model; methods with the same foundation share one.
+
+    Parameters
+    ----------
+    backbone : makes an untrained network, a module with ``trunk`` and ``tail``.
+    head : makes an untrained head for (n_classes, dim).
+    training : how both are trained.
+    """
+
+    backbone: Callable[[], nn.Module]
+    head: Callable[[int, int], Head]
+    training: Training
+
+    def fit(self, samples: Batch, *, rng: torch.Generator) -> State:
+        """Train on the base classes, then settle the head on its features (Algorithm 1, base, 1 to 3)."""
+        classes, shape = samples.classes, samples.values.shape[1:]
+        if len(classes) < 2:
+            raise ValueError(f"base training needs at least two classes, got {len(classes)}")
+        signals = samples.values
+        with scoped_seed(stream(rng, "initialise")):
+            network = self.backbone().to(signals)
+            with torch.no_grad():
+                dim = network.eval()(signals[:1]).shape[1]
+            head = self.head(len(classes), dim).to(signals)
+        targets = columns(samples.labels, classes)
+        curve = train(network, head, Batch(signals, targets), self.training, rng=rng)
+        trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
+        features = mapped(tail, mapped(trunk, signals))
+        return State(
+            trunk=trunk,
+            tail=tail,
+            head=frozen(head.settled(features, targets)),
+            classes=classes,
+            n_base=len(classes),
+            shape=(shape[0], shape[1]),
+            seed=rng.initial_seed(),
+            curves=(Curve("base", 0, curve),),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A method by composition.
+
+    Parameters
+    ----------
+    name : as in the tables.
+    foundation : how the base model is made.
+    place : where new classes start.
+    adapt : how tail and head take in the shots.
+    memory : what is kept of old classes, and replayed.
+    citation : whose idea it is.
+    """
+
+    name: str
+    foundation: Foundation
+    place: Placement
+    adapt: Adaptation
+    memory: Memory
+    citation: str = ""
+
+    def fit_base(self, train: Batch, *, rng: torch.Generator) -> State:
+        """Learn the base classes (Algorithm 1, base session)."""
+        return self.start(self.foundation.fit(train, rng=rng), train, rng=rng)
+
+    def start(self, base: State, train: Batch, *, rng: torch.Generator) -> State:
+        """Add to a trained base model what this method keeps of the base classes."""
+        return self.memory.keep(base, train.with_values(mapped(base.trunk, train.values)), rng=rng)
+
+    def recall(self, state: State, *, rng: torch.Generator) -> State:
+        """Make the replay that the next session will need; a session does it itself if nobody did."""
+        return self.memory.recall(state, rng=rng)
+
+    def learn_session(self, state: State, session: Session, *, rng: torch.Generator) -> State:
+        """Learn new classes (Algorithm 1, incremental sessions)."""
+        train = session.train
+        if known := sorted(set(train.classes) & set(state.classes)):
+            raise ValueError(f"class {known[0]} is known already; a session brings new classes only")
+        latents = train.with_values(mapped(state.trunk, train.values))
+        shots = latents.with_values(mapped(state.tail, latents.values))
+        head = self.place(state, shots)  # line 2
+        state = self.recall(state, rng=stream(rng, "recall"))  # line 3
+        grown = replace(state, classes=(*state.classes, *train.classes), session=state.session + 1)
+        tail, head, curve = self.adapt(  # lines 4 to 8
+            state.tail, head, _by_column(grown, latents), _by_column(grown, state.replay), session=grown.session
+        )
+        adapted = replace(
+            grown,
+            tail=tail,
+            head=frozen(head),
+            curves=(*state.curves, Curve("finetune", grown.session, curve)),
+        )
+        return self.memory.keep(adapted, latents, rng=stream(rng, "keep"))  # line 9
+
+    def predict(self, state: State, signals: Tensor) -> Tensor:
+        """Return a known class for each signal (n,)."""
+        return self.predict_latents(state, mapped(state.trunk, signals))
+
+    def predict_latents(self, state: State, latents: Tensor) -> Tensor:
+        """Return a known class for each encoded signal (n,)."""
+        best = mapped(state.head, mapped(state.tail, latents)).argmax(1)
+        return torch.tensor(state.classes)[best]
+
+
+def _by_column(state: State, samples: Batch | None) -> Batch | None:
+    return Batch(samples.values, state.columns(samples.labels)) if samples is not None else None

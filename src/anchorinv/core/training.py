@@ -1,0 +1,152 @@
+"""Learning by gradients: the base session's training, and the adaptation to new classes."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from anchorinv.core.descend import Descent, Plateau, descend
+from anchorinv.core.heads import Head
+from anchorinv.core.networks import frozen, trainable
+from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.types import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How the base session trains. The defaults are the paper's for BCI.
+
+    Parameters
+    ----------
+    epochs, batch_size, lr, betas : of Adam.
+    class_weights : weigh each class inversely to its number of samples.
+    converged : end before ``epochs`` by this rule, its window counted in epochs; off in the paper.
+    """
+
+    epochs: int = 1500
+    batch_size: int = 72
+    lr: float = 2e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    class_weights: bool = False
+    converged: Plateau | None = None
+
+    def descent(self, n_batches: int) -> Descent:
+        """Return the plan in steps, for so many batches per epoch."""
+        stop = self.converged
+        if stop is not None:
+            stop = Plateau(stop.window * n_batches, stop.tolerance, stop.patience, stop.enough)
+        return Descent(self.epochs * n_batches, self.lr, self.betas, stop=stop)
+
+
+def train(network: nn.Module, head: Head, samples: Batch, plan: Training, *, rng: torch.Generator) -> Tensor:
+    """Train a network and its head together, in place, by the head's loss.
+
+    Parameters
+    ----------
+    samples : signals (n, n_chans, n_times), labelled by the head's columns.
+
+    Returns
+    -------
+    (n_steps,) the loss curve.
+    """
+    n_batches = -(-len(samples) // plan.batch_size)
+    weights = inverse_frequency(samples.labels) if plan.class_weights else None
+    order = torch.empty(0)
+
+    def objective(step: int) -> Tensor:
+        nonlocal order
+        epoch, batch = divmod(step, n_batches)
+        if batch == 0:
+            order = torch.randperm(len(samples), generator=stream(rng, "shuffle", epoch))
+        chosen = order[batch * plan.batch_size : (batch + 1) * plan.batch_size]
+        signals, targets = samples.values[chosen], samples.labels[chosen]
+        return head.loss(network(signals), targets, weights)
+
+    network.train()
+    head.train()
+    with scoped_seed(stream(rng, "dropout")):
+        params = [*network.parameters(), *head.parameters()]
+        curve = descend(objective, params, plan.descent(n_batches), task="base training")
+    frozen(network)
+    frozen(head)
+    return curve
+
+
+def inverse_frequency(targets: Tensor) -> Tensor:
+    """Return weights (n_classes,) inversely proportional to class sizes, with mean 1."""
+    weights = 1 / targets.bincount().to(torch.get_default_dtype())
+    return weights / weights.mean()
+
+
+class Adaptation(Protocol):
+    """How tail and head take in the shots of a session."""
+
+    def __call__(
+        self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, *, session: int
+    ) -> tuple[nn.Module, Head, Tensor]:
+        """Return the adapted tail and head and the loss curve; samples are latents, labels are columns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Learn by placing prototypes alone: the network stays as it is."""
+
+    def __call__(
+        self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, *, session: int
+    ) -> tuple[nn.Module, Head, Tensor]:
+        """Return tail and head as they are."""
+        return tail, head, torch.zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Finetune:
+    """Train the tail and the head's free part on shots and replay, full batch, without dropout (Eq. 10 to 12).
+
+    Parameters
+    ----------
+    steps : per session; the last one holds for all later sessions.
+    lr, betas : of Adam.
+    replay_weight : the paper's λ.
+    """
+
+    steps: tuple[int, ...]
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    replay_weight: float = 1.0
+
+    def __call__(
+        self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, *, session: int
+    ) -> tuple[nn.Module, Head, Tensor]:
+        """Return the finetuned copies and the loss curve."""
+        plan = Descent(self.steps[min(session, len(self.steps)) - 1], self.lr, self.betas)
+        return finetune(tail, head, shots, replay, plan, replay_weight=self.replay_weight)
+
+
+def finetune(
+    tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, plan: Descent, *, replay_weight: float = 1.0
+) -> tuple[nn.Module, Head, Tensor]:
+    """Minimise L_new + λ L_old over copies of tail and head.
+
+    Parameters
+    ----------
+    shots, replay : latents (n, ...), labelled by the head's columns.
+
+    Returns
+    -------
+    The finetuned tail and head, and the loss curve (n_steps,).
+    """
+    tail, head = trainable(tail), trainable(head)
+    n_shots = len(shots)
+    latents = shots.values if replay is None else torch.cat([shots.values, replay.values])
+
+    def objective(step: int) -> Tensor:
+        features = tail(latents)  # one pass for both terms
+        loss = head.loss(features[:n_shots], shots.labels)
+        if replay is not None:
+            loss = loss + replay_weight * head.loss(features[n_shots:], replay.labels)
+        return loss
+
+    curve = descend(objective, [*tail.parameters(), *head.parameters()], plan, task="finetuning")
+    return frozen(tail), frozen(head), curve

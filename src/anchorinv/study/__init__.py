@@ -1,0 +1,1 @@
+"""Experiments: running, storing and showing them."""
