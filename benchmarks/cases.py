@@ -1,4 +1,4 @@
-"""The cases: one step of inversion, base training and finetuning, in the BCI geometry, on the same weights."""
+"""The cases: a step of inversion, base training and finetuning, with the same weights on both sides."""
 
 from dataclasses import asdict
 

@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.dropout import Dropout
 from anchorinv.core.frontend import FrontEnd
 from anchorinv.core.geometry import GEOMETRIES, Geometry
 
@@ -19,7 +20,7 @@ class Attention(nn.Module):
         self.heads, self.scale = geometry.heads, geometry.width**-0.5
         # Query, key and value maps in one: the same numbers, a third of the calls.
         self.qkv = nn.Linear(geometry.width, 3 * geometry.width)
-        self.dropout = nn.Dropout(geometry.dropout)
+        self.dropout = Dropout(geometry.dropout)
         self.projection = nn.Linear(geometry.width, geometry.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -44,9 +45,9 @@ class Block(nn.Module):
         self.attention = Attention(geometry)
         self.mlp_norm = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(geometry.dropout), nn.Linear(4 * width, width)
+            nn.Linear(width, 4 * width), nn.GELU(), Dropout(geometry.dropout), nn.Linear(4 * width, width)
         )
-        self.dropout = nn.Dropout(geometry.dropout)
+        self.dropout = Dropout(geometry.dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map (n, n_tokens, width) to the same shape."""
@@ -102,15 +103,17 @@ class Conformer(nn.Module):
         layout = _conv2d_layout(geometry)
         if wrong := sorted(layout.keys() ^ state.keys()):
             raise ValueError(
-                f"weights do not fit a Conformer with {geometry.depth} blocks: {len(wrong)} names are missing "
-                f"or unknown, such as {wrong[0]!r}; pass the backbone's weights alone"
+                f"weights do not fit a Conformer with {geometry.depth} blocks: {len(wrong)} names are "
+                f"missing or unknown, such as {wrong[0]!r}; pass the backbone's weights alone"
             )
         network = cls(geometry).to(state["0.shallownet.0.weight"].dtype)
         ours = network.state_dict()
         with torch.no_grad():
             for theirs, (name, part, shape) in layout.items():
                 if state[theirs].shape != shape:
-                    raise ValueError(f"{theirs} has shape {tuple(state[theirs].shape)}, {tuple(shape)} is needed")
+                    raise ValueError(
+                        f"{theirs} has shape {tuple(state[theirs].shape)}, {tuple(shape)} is needed"
+                    )
                 target = _third(ours[name], part) if part is not None else ours[name]
                 target.copy_(state[theirs].reshape(target.shape))
         return network

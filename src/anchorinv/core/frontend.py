@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anchorinv.core.dropout import Dropout
 from anchorinv.core.geometry import Geometry
 
 
@@ -26,7 +27,7 @@ class FrontEnd(nn.Module):
         self.space_weight = nn.Parameter(_uniform(g.width, g.width, g.n_chans, fan_in=g.width * g.n_chans))
         self.space_bias = nn.Parameter(_uniform(g.width, fan_in=g.width * g.n_chans))
         self.norm = nn.BatchNorm2d(g.width)
-        self.dropout = nn.Dropout(g.dropout)
+        self.dropout = Dropout(g.dropout)
         self.projection = nn.Linear(g.width, g.width)
 
     def fused(self) -> tuple[Tensor, Tensor]:

@@ -38,11 +38,23 @@ class Geometry:
     dropout: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("n_chans", "n_times", "kernel", "stride", "pool", "pool_stride", "width", "heads", "depth"):
+        for name in (
+            "n_chans",
+            "n_times",
+            "kernel",
+            "stride",
+            "pool",
+            "pool_stride",
+            "width",
+            "heads",
+            "depth",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} (={getattr(self, name)}) must be at least 1")
         if self.kernel > self.n_times:
-            raise ValueError(f"n_times (={self.n_times}) is shorter than the temporal kernel (={self.kernel})")
+            raise ValueError(
+                f"n_times (={self.n_times}) is shorter than the temporal kernel (={self.kernel})"
+            )
         if self.pool > self.n_steps:
             raise ValueError(
                 f"the convolution leaves {self.n_steps} steps, fewer than the pooling window (={self.pool}); "

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anchorinv.core.dropout import Dropout
+
 
 class Head(nn.Module, ABC):
     """Map features (n, dim) to logits (n, n_classes). Its parameters are what may be trained."""
@@ -85,8 +87,8 @@ class Mlp(Head):
     @classmethod
     def start(cls, n_classes: int, dim: int) -> Self:
         """Return the head as layers start, for base training."""
-        first = [nn.Linear(dim, 256), nn.ELU(), nn.Dropout(0.5)]
-        second = [nn.Linear(256, 32), nn.ELU(), nn.Dropout(0.3)]
+        first = [nn.Linear(dim, 256), nn.ELU(), Dropout(0.5)]
+        second = [nn.Linear(256, 32), nn.ELU(), Dropout(0.3)]
         return cls(nn.Sequential(*first, *second), nn.Linear(32, n_classes))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -105,10 +107,10 @@ class Mlp(Head):
     def extended(self, rows: Tensor, biases: Tensor) -> "Mlp":
         """Return a head with more output rows (n_new, 32) and biases (n_new,)."""
         n_classes, width = len(self.last.bias) + len(rows), self.last.in_features
-        last = nn.utils.skip_init(nn.Linear, width, n_classes, dtype=rows.dtype)
-        with torch.no_grad():
-            last.weight.copy_(torch.cat([self.last.weight, rows]))
-            last.bias.copy_(torch.cat([self.last.bias, biases]))
+        # Made on no device, so that the rows it would draw for itself do not touch the global generator.
+        last = nn.Linear(width, n_classes, device="meta")
+        last.weight = nn.Parameter(torch.cat([self.last.weight.detach(), rows]))
+        last.bias = nn.Parameter(torch.cat([self.last.bias.detach(), biases]))
         return Mlp(self.hidden, last)
 
 

@@ -45,7 +45,8 @@ class Inverted:
     ----------
     signals : (n, n_chans, n_times)
     errors : (n,) mean absolute error of the features of each signal.
-    curve : (n_steps,) mean error before each step; chunks that stopped early count with their last value.
+    curve : (n_steps + 1,) mean error before each step and at the end; a chunk that stopped early counts
+        with its last value from there on.
     """
 
     signals: Tensor
@@ -54,7 +55,12 @@ class Inverted:
 
 
 def invert(
-    network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, plan: Inversion, *, task: str = "invert"
+    network: Callable[[Tensor], Tensor],
+    anchors: Tensor,
+    start: Tensor,
+    plan: Inversion,
+    *,
+    task: str = "invert",
 ) -> Inverted:
     """Move signals until their features match the anchors, by mean absolute error.
 
@@ -70,7 +76,7 @@ def invert(
     """
     chunks = [
         _invert_chunk(network, *chunk, plan, task=task)
-        for chunk in zip(anchors.split(plan.chunk), start.split(plan.chunk), strict=True)
+        for chunk in zip(torch.split(anchors, plan.chunk), torch.split(start, plan.chunk), strict=True)
     ]
     longest = max(len(chunk.curve) for chunk in chunks)
     curves = torch.stack([_padded(chunk.curve, longest) for chunk in chunks])
@@ -99,9 +105,10 @@ def _invert_chunk(
         after = errors(leaf)
     signals = leaf.detach().transpose(1, 2)
     worse = after > before
+    reached = torch.where(worse, before, after)
     kept = torch.where(worse[:, None, None], start, signals).contiguous()
-    return Inverted(kept, torch.where(worse, before, after), curve)
+    return Inverted(kept, reached, torch.cat([curve, reached.mean()[None]]))
 
 
 def _padded(curve: Tensor, length: int) -> Tensor:
-    return torch.cat([curve, curve[-1:].expand(length - len(curve))]) if len(curve) else curve.new_zeros(length)
+    return torch.cat([curve, curve[-1:].expand(length - len(curve))])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
+from torch import Tensor, nn
 
 from anchorinv.core.anchors import Selection, random_anchors
 from anchorinv.core.inversion import Inversion, invert
@@ -68,25 +69,27 @@ class InvertedAnchors:
         return replace(state, anchors=joined(*anchors))
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
-        """Invert the anchors of the classes that have no replay yet (Eq. 9)."""
-        known = state.replay.classes if state.replay else ()
-        pending = [label for label in state.classes if label not in known]
-        if not pending or state.anchors is None:
+        """Invert the anchors that have no replay yet (Eq. 9)."""
+        parts = [self._pending(state, label, rng=rng) for label in state.classes]
+        pending = joined(*(anchors for anchors, _ in parts))
+        if not len(pending):
             return state
-        anchors = joined(*(state.anchors.of(label) for label in pending))
-        # Trials share the base classes' replay, so its start is drawn from the base session's seed.
-        roots = {label: state.seed if label in state.classes[: state.n_base] else rng for label in pending}
-        start = torch.cat([
-            self.inversion.start(
-                len(state.anchors.of(label)), state.shape, rng=stream(roots[label], "invert", label)
-            )
-            for label in pending
-        ]).to(anchors.values)  # fmt: skip
-        found = invert(
-            lambda signals: state.tail(state.trunk(signals)), anchors.values, start, self.inversion
-        )
+        start = torch.cat([start for _, start in parts]).to(pending.values)
+        network = nn.Sequential(state.trunk, state.tail)
+        found = invert(network, pending.values, start, self.inversion)
         return replace(
             state,
-            replay=joined(state.replay, anchors.with_values(mapped(state.trunk, found.signals))),
+            replay=joined(state.replay, pending.with_values(mapped(state.trunk, found.signals))),
             curves=(*state.curves, Curve("invert", state.session + 1, found.curve)),
         )
+
+    def _pending(self, state: State, label: int, *, rng: torch.Generator) -> tuple[Batch, Tensor]:
+        """Return a class's anchors beyond those inverted, and where their inversion starts."""
+        assert state.anchors is not None, "a class is learned before it is recalled"
+        n_replay = len(state.replay.of(label)) if state.replay else 0
+        anchors = state.anchors.of(label)
+        anchors = Batch(anchors.values[n_replay:], anchors.labels[n_replay:])
+        # All trials share the base classes' replay, so its start is drawn from the base session's seed.
+        shared = label in state.classes[: state.n_base] and n_replay == 0
+        origin = stream(state.seed if shared else rng, "invert", label)
+        return anchors, self.inversion.start(len(anchors), state.shape, rng=origin)

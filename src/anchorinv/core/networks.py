@@ -25,4 +25,4 @@ def trainable(module: Module) -> Module:
 @torch.no_grad()
 def mapped(module: nn.Module, values: Tensor) -> Tensor:
     """Apply a frozen module to (n, ...) values chunk by chunk."""
-    return torch.cat([module(chunk) for chunk in values.split(CHUNK)])
+    return torch.cat([module(chunk) for chunk in torch.split(values, CHUNK)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A step of something long: ``done`` of ``total`` steps of ``task``; ``loss`` is nan where none is known."""
+    """How far a task is: ``done`` of ``total`` steps; ``loss`` is nan where none is known."""
 
     task: str
     done: int

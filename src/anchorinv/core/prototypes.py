@@ -1,8 +1,9 @@
 """Where new classes start: a new head from the old one and the features of the shots."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 
 from anchorinv.core.heads import Cosine, Head, Mlp, class_means, uniform_rows
 from anchorinv.core.rng import stream
@@ -39,6 +40,27 @@ def new_outputs(state: State, shots: Batch) -> Mlp:
     ]
     rows = torch.cat(drawn)
     return head.extended(rows[:, :-1], rows[:, -1])
+
+
+def reinforced(state: State, features: Batch, counts: Sequence[int]) -> Cosine:
+    """Move prototypes of known classes by more examples: each becomes the mean over old and new ones.
+
+    A trained prototype has a length of its own, which says nothing, so it is brought to the new mean's
+    before both are weighed.
+
+    Parameters
+    ----------
+    features : of the examples (n, dim), labelled by known classes.
+    counts : examples behind each prototype so far, in the order of the classes.
+    """
+    head = _cosine(state)
+    prototypes = head.prototypes.clone()
+    for label in features.classes:
+        column, examples = state.classes.index(label), features.of(label).values
+        mean = examples.mean(0)
+        old = F.normalize(prototypes[column], dim=0) * mean.norm()
+        prototypes[column] = (counts[column] * old + examples.sum(0)) / (counts[column] + len(examples))
+    return head.with_prototypes(prototypes)
 
 
 def _cosine(state: State) -> Cosine:

@@ -124,8 +124,9 @@ class Recipe:
         head = self.place(state, shots)  # line 2
         state = self.recall(state, rng=stream(rng, "recall"))  # line 3
         grown = replace(state, classes=(*state.classes, *train.classes), session=state.session + 1)
+        replay = _by_column(grown, state.replay) if state.replay else None
         tail, head, curve = self.adapt(  # lines 4 to 8
-            state.tail, head, _by_column(grown, latents), _by_column(grown, state.replay), session=grown.session
+            state.tail, head, _by_column(grown, latents), replay, session=grown.session
         )
         adapted = replace(
             grown,
@@ -145,5 +146,5 @@ class Recipe:
         return torch.tensor(state.classes)[best]
 
 
-def _by_column(state: State, samples: Batch | None) -> Batch | None:
-    return Batch(samples.values, state.columns(samples.labels)) if samples is not None else None
+def _by_column(state: State, samples: Batch) -> Batch:
+    return Batch(samples.values, state.columns(samples.labels))

@@ -39,7 +39,9 @@ class SessionResult:
     seconds: float
 
 
-def run(methods: Mapping[str, Method], train: Batch, test: Batch, protocol: Protocol) -> Iterator[SessionResult]:
+def run(
+    methods: Mapping[str, Method], train: Batch, test: Batch, protocol: Protocol
+) -> Iterator[SessionResult]:
     """Yield the result of every method, trial and session as it is finished.
 
     Each trial continues its own model through the sessions. Methods with the same foundation share one
@@ -49,7 +51,7 @@ def run(methods: Mapping[str, Method], train: Batch, test: Batch, protocol: Prot
     Parameters
     ----------
     methods : by the name under which results are reported.
-    train, test : signals of all classes; a method sees of ``train`` what its session brings, and never ``test``.
+    train, test : signals of all classes; a method sees its session's part of ``train``, and never ``test``.
     """
     base_train = train.of(*protocol.base_classes)
     base_rng = stream(protocol.seed, "base")

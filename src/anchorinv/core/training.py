@@ -102,7 +102,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Finetune:
-    """Train the tail and the head's free part on shots and replay, full batch, without dropout (Eq. 10 to 12).
+    """Train tail and free head on shots and replay, full batch, without dropout (Eq. 10 to 12).
 
     Parameters
     ----------
@@ -125,7 +125,13 @@ class Finetune:
 
 
 def finetune(
-    tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, plan: Descent, *, replay_weight: float = 1.0
+    tail: nn.Module,
+    head: Head,
+    shots: Batch,
+    replay: Batch | None,
+    plan: Descent,
+    *,
+    replay_weight: float = 1.0,
 ) -> tuple[nn.Module, Head, Tensor]:
     """Minimise L_new + λ L_old over copies of tail and head.
 

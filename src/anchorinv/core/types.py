@@ -46,7 +46,7 @@ class Batch:
     @property
     def classes(self) -> tuple[int, ...]:
         """The classes present, sorted."""
-        return tuple(self.labels.unique().tolist())
+        return tuple(sorted(set(self.labels.tolist())))
 
 
 def joined(*batches: Batch | None) -> Batch:

@@ -1,0 +1,35 @@
+"""Progress bars in the terminal, and plain lines where there is none."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from anchorinv.core.progress import Tick, listening
+
+
+@contextmanager
+def progress_bars(console: Console | None = None) -> Iterator[None]:
+    """Show a bar for every task inside the block; bars go when their task is done."""
+    console = console or Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[loss]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(tick: Tick) -> None:
+            loss = "" if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
+            if tick.task not in tasks:
+                tasks[tick.task] = progress.add_task(tick.task, total=tick.total, loss=loss)
+            progress.update(tasks[tick.task], completed=tick.done, total=tick.total, loss=loss)
+            if tick.done >= tick.total:
+                progress.remove_task(tasks.pop(tick.task))
+
+        with listening(show):
+            yield

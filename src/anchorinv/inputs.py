@@ -1,0 +1,121 @@
+"""What users hand in, checked: arrays, tensors or epochs of signals, and labels of any sensible kind."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signals:
+    """Checked signals and what came along with them.
+
+    Parameters
+    ----------
+    values : (n, n_chans, n_times), finite, float32 or float64.
+    sfreq, ch_names : where the input knew them.
+    """
+
+    values: np.ndarray
+    sfreq: float | None = None
+    ch_names: tuple[str, ...] | None = None
+
+
+def read_signals(X: Any) -> Signals:
+    """Take (n, n_chans, n_times) from numpy, torch, anything with ``__array__``, or ``mne.Epochs``."""
+    if hasattr(X, "get_data") and hasattr(X, "info"):
+        # A trigger channel is no signal; all others were the user's choice.
+        kinds = X.get_channel_types()
+        picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
+        names = tuple(X.ch_names[i] for i in picks)
+        return Signals(_checked(X.get_data(picks=picks)), float(X.info["sfreq"]), names)
+    if hasattr(X, "detach"):
+        X = X.detach().cpu()
+    try:
+        values = np.asarray(X)
+    except ValueError:
+        raise ValueError(
+            "signals differ in shape; an array (n, channels, times) is needed: cut all to the same length"
+        ) from None
+    return Signals(_checked(values))
+
+
+def _checked(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"signals must be real numbers, got an array of {values.dtype}")
+    if values.ndim != 3:
+        hint = "; for one signal pass X[None]" if values.ndim == 2 else ""
+        raise ValueError(f"signals must have shape (n, channels, times), got {values.shape}{hint}")
+    if 0 in values.shape:
+        raise ValueError(f"signals are empty: shape (n, channels, times) is {values.shape}")
+    if values.dtype not in (np.float32, np.float64):
+        values = values.astype(np.float64 if values.dtype.itemsize > 2 else np.float32)
+    finite = np.isfinite(values)
+    if not finite.all():
+        n, channel, time = np.argwhere(~finite)[0]
+        raise ValueError(
+            f"signals hold {np.count_nonzero(~finite)} NaN or infinite values, the first in sample {n}, "
+            f"channel {channel}, time {time}; drop or repair these samples"
+        )
+    return values
+
+
+def read_labels(y: Any, n_signals: int) -> np.ndarray:
+    """Take one label per signal (n,): text, integers or booleans."""
+    if y is None:
+        raise ValueError("labels are missing: pass y with one label per signal")
+    labels = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+    if labels.ndim != 1:
+        raise ValueError(f"labels must have shape (n,), got {labels.shape}")
+    if len(labels) != n_signals:
+        raise ValueError(
+            f"there are {n_signals} signals but {len(labels)} labels; one label per signal is needed"
+        )
+    if labels.dtype.kind == "O":
+        labels = _from_objects(labels)
+    if labels.dtype.kind == "f" and np.array_equal(labels, np.round(labels)):
+        labels = labels.astype(np.int64)
+    if labels.dtype.kind not in "Uiub":
+        raise ValueError(f"labels must be text, whole numbers or booleans, got {labels.dtype}")
+    if labels.dtype.kind == "U" and (labels == "").any():
+        raise ValueError(
+            f"the label of sample {np.flatnonzero(labels == '')[0]} is empty; give the class a name"
+        )
+    return labels
+
+
+def _from_objects(labels: np.ndarray) -> np.ndarray:
+    kinds = {label_kind(np.asarray(label)) for label in labels}
+    if len(kinds) > 1:
+        raise ValueError(f"labels mix {' and '.join(sorted(kinds))}; use one kind")
+    return np.array(labels.tolist())
+
+
+def label_kind(labels: np.ndarray) -> str:
+    """Name the kind of labels in a user's words."""
+    kinds = {"U": "text", "b": "booleans", "i": "whole numbers", "u": "whole numbers"}
+    return kinds.get(labels.dtype.kind, str(labels.dtype))
+
+
+def warn_flat(values: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
+    """Warn about channels that never move in any sample."""
+    flat = np.flatnonzero(np.ptp(values, axis=2).max(axis=0) == 0)
+    if len(flat):
+        named = ", ".join(ch_names[i] if ch_names else str(i) for i in flat)
+        warnings.warn(
+            f"channel {named} is flat in every sample and carries no information; is an electrode off?",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def warn_single_shots(labels: np.ndarray) -> None:
+    """Warn about classes with one example."""
+    names, counts = np.unique(labels, return_counts=True)
+    for name in names[counts == 1].tolist():
+        warnings.warn(
+            f"class {name!r} has a single example; its prototype will be as noisy as that one signal",
+            UserWarning,
+            stacklevel=3,
+        )
