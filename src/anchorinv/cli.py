@@ -1,0 +1,55 @@
+"""The command line. Heavy imports wait until a command runs, so that help is instant."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anchorinv._version import __version__
+
+app = typer.Typer(
+    name="anchorinv",
+    help="Teach a biosignal classifier new classes from ten examples, without keeping anybody's recordings.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"anchorinv {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter, under 40 seconds.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results.jsonl.")] = Path("runs/demo"),
+) -> None:
+    """See it work on synthetic recordings: base training, then three new classes from ten examples each."""
+    from anchorinv.show import show_demo
+
+    show_demo(out, quick=quick)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends in one sentence and exit code 1."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        print(f"anchorinv: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("anchorinv: stopped; what was finished is kept", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,64 @@
+"""From results to what a person reads: mean and spread of each score, and a sentence of what they say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorinv.core.metrics import scores
+from anchorinv.core.runner import SessionResult
+from anchorinv.study.results import select
+
+#: The scores of a table and how its columns call them.
+PARTS = {"f1_all": "all classes", "f1_base": "base classes", "f1_new": "new classes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Mean and population standard deviation over trials, in percent; no spread in the base session."""
+
+    mean: float
+    std: float | None
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
+
+
+def values(results: Sequence[SessionResult], method: str, session: int, part: str) -> np.ndarray:
+    """Return a score in percent for each trial, in the order of the trials (n_trials,)."""
+    chosen = sorted(select(results, method=method, session=session), key=lambda r: r.trial or 0)
+    return np.array([100 * getattr(scores(r.confusion, r.n_base), part) for r in chosen])
+
+
+def cell(results: Sequence[SessionResult], method: str, session: int, part: str) -> Cell:
+    """Return one cell of a table."""
+    found = values(results, method, session, part)
+    return Cell(float(found.mean()), float(found.std()) if session else None)
+
+
+def methods_of(results: Sequence[SessionResult]) -> list[str]:
+    """Return the methods in the order they appear."""
+    return list(dict.fromkeys(result.method for result in results))
+
+
+def in_words(results: Sequence[SessionResult]) -> str:
+    """Say what the last session shows: who is best, who forgot, who learned the new classes."""
+    methods, last = methods_of(results), max(result.session for result in results)
+
+    def mean(method: str, part: str, session: int = last) -> float:
+        return cell(results, method, session, part).mean
+
+    ranked = sorted(methods, key=lambda m: -mean(m, "f1_all"))
+    best, second = ranked[0], ranked[1]
+    won = values(results, best, last, "f1_all") - values(results, second, last, "f1_all")
+    drop = {m: mean(m, "f1_base", 0) - mean(m, "f1_base") for m in methods}
+    worst, learner = max(drop, key=lambda m: drop[m]), max(methods, key=lambda m: mean(m, "f1_new"))
+    slowest = min(methods, key=lambda m: mean(m, "f1_new"))
+    return (
+        f"After {last} new classes {best} is best over all classes with a macro-F1 of "
+        f"{mean(best, 'f1_all'):.1f}, {won.mean():.1f} points above {second} and ahead of it in "
+        f"{int((won > 0).sum())} of {len(won)} trials. {worst} forgot most: its base classes fell by "
+        f"{drop[worst]:.1f} points since the base session, those of {min(drop, key=lambda m: drop[m])} by "
+        f"{min(drop.values()):.1f}. {learner} learned the new classes best ({mean(learner, 'f1_new'):.1f}), "
+        f"{slowest} least ({mean(slowest, 'f1_new'):.1f})."
+    )
