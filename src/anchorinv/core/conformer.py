@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from anchorinv.core.dropout import Dropout
 from anchorinv.core.frontend import FrontEnd
 from anchorinv.core.geometry import GEOMETRIES, Geometry
+from anchorinv.core.kernels import attend
 
 
 class Attention(nn.Module):
@@ -27,11 +28,11 @@ class Attention(nn.Module):
         """Map (n, n_tokens, width) to the same shape."""
         n, length, width = tokens.shape
         split = self.qkv(tokens).view(n, length, 3, self.heads, width // self.heads)
-        # One copy into (3, n, heads, n_tokens, width / heads): heads are narrow, strided products are slow.
-        query, key, value = split.permute(2, 0, 3, 1, 4).contiguous()
-        weights = self.dropout(torch.softmax((query * self.scale) @ key.transpose(-1, -2), dim=-1))
-        mixed = (weights @ value).transpose(1, 2).reshape(n, length, width)
-        projected: Tensor = self.projection(mixed)
+        # One copy into (3, n · heads, width / heads, n_tokens): heads are narrow, so tokens come last.
+        query, key, value = split.permute(2, 0, 3, 4, 1).reshape(3, n * self.heads, -1, length)
+        mask = self.dropout.mask(tokens, n * self.heads, length, length)
+        mixed = attend(query * self.scale, key, value, mask)
+        projected: Tensor = self.projection(mixed.view(n, width, length).transpose(1, 2))
         return projected
 
 

@@ -1,5 +1,7 @@
 """Dropout from cheap random bits: attention weights are many, and the stock mask costs more than they do."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -17,11 +19,15 @@ class Dropout(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Return (...) of the same shape."""
-        return values * self._mask(values) if self.training and self.p else values
+        mask = self.mask(values, *values.shape)
+        return values if mask is None else values * mask
 
-    def _mask(self, values: Tensor) -> Tensor:
-        n = values.numel()
-        words = torch.empty((n + 3) // 4, dtype=torch.int64, device=values.device)
-        bits = words.random_(-(2**63), None).view(torch.int16)[:n].view(values.shape)
+    def mask(self, like: Tensor, *shape: int) -> Tensor | None:
+        """Return what values of a shape are multiplied with, of the kind of ``like``; None for all ones."""
+        if not self.training or self.p == 0:
+            return None
+        n = math.prod(shape)
+        words = torch.empty((n + 3) // 4, dtype=torch.int64, device=like.device)
+        bits = words.random_(-(2**63), None).view(torch.int16)[:n].view(shape)
         threshold = round(self.p * 2**16) - 2**15
-        return (bits >= threshold).to(values.dtype).mul_(1 / (1 - self.p))
+        return (bits >= threshold).to(like.dtype).mul_(1 / (1 - self.p))

@@ -9,11 +9,11 @@ which costs little, and gradients reach both through the fusion.
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anchorinv.core.dropout import Dropout
 from anchorinv.core.geometry import Geometry
+from anchorinv.core.kernels import convolve, elu_pool
 
 
 class FrontEnd(nn.Module):
@@ -50,7 +50,7 @@ class FrontEnd(nn.Module):
         else:
             steps = self._convolved(signals, *self._normed(*self.fused()))
         g = self.geometry
-        pooled = F.avg_pool2d(F.elu(steps, inplace=True), (1, g.pool), (1, g.pool_stride))
+        pooled = elu_pool(steps, pool=g.pool, stride=g.pool_stride)
         tokens = pooled.squeeze(2).transpose(1, 2)  # (n, n_tokens, width), no copy: channels came last
         projected: Tensor = self.projection(self.dropout(tokens))
         return projected
@@ -59,7 +59,7 @@ class FrontEnd(nn.Module):
         # Channels last is the layout in which the convolution, the pooling and the tokens need no copies.
         planes = signals.unsqueeze(2).contiguous(memory_format=torch.channels_last)
         kernel = weight.unsqueeze(2).contiguous(memory_format=torch.channels_last)
-        return F.conv2d(planes, kernel, bias, stride=(1, self.geometry.stride))
+        return convolve(planes, kernel, bias, stride=self.geometry.stride)
 
     def _normed(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         norm = self.norm
