@@ -81,7 +81,7 @@ def finetuning_step(twin_steps: int, our_steps: int) -> tuple[Work, Work]:
 
 
 CASES = [
-    Case("inversion-step-bci", "100 samples", 5, 2, 10, inversion_step),
-    Case("training-step-bci", "batch of 72", 3, 2, 6, training_step),
+    Case("inversion-step-bci", "100 samples", 5, 2, 20, inversion_step),
+    Case("training-step-bci", "batch of 72", 3, 2, 8, training_step),
     Case("finetuning-step-bci", "10 shots + 100 replay", 10, 2, 20, finetuning_step),
 ]
