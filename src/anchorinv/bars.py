@@ -23,6 +23,8 @@ def progress_bars(console: Console | None = None) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as progress:
         tasks: dict[str, TaskID] = {}
 
+        plain = not (console.is_terminal or console.is_jupyter)
+
         def show(tick: Tick) -> None:
             loss = "" if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
             if tick.task not in tasks:
@@ -30,6 +32,8 @@ def progress_bars(console: Console | None = None) -> Iterator[None]:
             progress.update(tasks[tick.task], completed=tick.done, total=tick.total, loss=loss)
             if tick.done >= tick.total:
                 progress.remove_task(tasks.pop(tick.task))
+                if plain:
+                    console.print(f"{tick.task}: done {loss}".rstrip())
 
         with listening(show):
             yield

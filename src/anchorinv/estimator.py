@@ -189,7 +189,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
 
     def predict(self, X: Any) -> np.ndarray:
         """Return a class for each signal (n,)."""
-        predicted: np.ndarray = self.classes_[self._logits(X).argmax(1).numpy()]
+        best = self._logits(X).argmax(1).numpy()
+        predicted: np.ndarray = self.classes_[best]
         return predicted
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -289,7 +290,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         return mapped(self.state_.tail, mapped(self.state_.trunk, self._standardised(signals)))
 
     def _logits(self, X: Any) -> Tensor:
-        return mapped(self.state_.head, self._features(self._read_known(X)))
+        features = self._features(self._read_known(X))
+        return mapped(self.state_.head, features)
 
 
 def until_converged(n_batches: int) -> Plateau:

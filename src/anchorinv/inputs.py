@@ -65,7 +65,10 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
     """Take one label per signal (n,): text, integers or booleans."""
     if y is None:
         raise ValueError("labels are missing: pass y with one label per signal")
-    labels = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+    if hasattr(y, "detach"):
+        y = y.detach().cpu()
+    # A list is taken as objects first: numpy alone would turn ["left", 2] into text without a word.
+    labels = np.asarray(y, dtype=object if isinstance(y, list | tuple) else None)
     if labels.ndim != 1:
         raise ValueError(f"labels must have shape (n,), got {labels.shape}")
     if len(labels) != n_signals:

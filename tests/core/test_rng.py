@@ -10,7 +10,7 @@ from anchorinv.core.rng import scoped_seed, stream
 quick = settings(deadline=None, max_examples=50)
 # torch's CPU generator looks at the lower 32 bits of a seed.
 seeds = st.integers(0, 2**32 - 1)
-steps = st.one_of(st.text(max_size=6), st.integers(-100, 100))
+steps = st.one_of(st.text("ab1', ", max_size=6), st.integers(-100, 100))
 paths = st.lists(steps, max_size=4).map(tuple)
 
 
@@ -26,9 +26,7 @@ def test_same_seed_and_path_same_draws(seed: int, path: tuple[str | int, ...]) -
 
 @quick
 @given(seeds, st.tuples(paths, paths).filter(lambda two: two[0] != two[1]))
-def test_other_path_other_draws(
-    seed: int, two: tuple[tuple[str | int, ...], tuple[str | int, ...]]
-) -> None:
+def test_other_path_other_draws(seed: int, two: tuple[tuple[str | int, ...], tuple[str | int, ...]]) -> None:
     assert draws(stream(seed, *two[0])) != draws(stream(seed, *two[1]))
 
 
@@ -40,7 +38,13 @@ def test_other_seed_other_draws(two: tuple[int, int], path: tuple[str | int, ...
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [((1,), ("1",)), (("a", "b"), ("ab",)), (("a", "b"), ("b", "a")), (("a",), ("a", "")), (("ab",), ("a, b",))],
+    [
+        ((1,), ("1",)),
+        (("a", "b"), ("ab",)),
+        (("a", "b"), ("b", "a")),
+        (("a",), ("a", "")),
+        (("ab",), ("a, b",)),
+    ],
     ids=["type", "joined", "order", "empty", "separator"],
 )
 def test_paths_that_read_alike_differ(one: tuple[str | int, ...], other: tuple[str | int, ...]) -> None:
@@ -72,7 +76,7 @@ def test_branching_draws_nothing_from_the_parent() -> None:
 
 def test_draws_are_these() -> None:
     # Frozen: published results can be repeated only while seeds mean the same draws.
-    assert torch.randint(1000, (5,), generator=stream(5, "support", 2, 0)).tolist() == [0, 0, 0, 0, 0]
+    assert torch.randint(1000, (5,), generator=stream(5, "support", 2, 0)).tolist() == [515, 808, 72, 522, 1]
 
 
 def test_neither_streams_nor_draws_touch_the_global_generator() -> None:

@@ -1,0 +1,239 @@
+"""The gradient loop: Adam as it is written down, a curve, a stop rule, and progress."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anchorinv.core.descend import Descent, Plateau, descend
+from anchorinv.core.progress import Tick, listening
+from tests.core.small import randn
+
+
+def problem(seed: int = 0) -> tuple[list[Tensor], Tensor]:
+    """Two leaves of different shapes, and data that tie them together."""
+    return [randn(4, 3, seed=seed), randn(3, seed=seed + 1)], randn(5, 4, seed=seed + 2)
+
+
+def losses(leaves: list[Tensor], data: Tensor, step: int) -> Tensor:
+    """One loss per sample (5,), different in every step."""
+    return ((data @ leaves[0]).tanh() @ leaves[1] - step % 3).pow(2)
+
+
+def adam(leaves: list[Tensor], data: Tensor, plan: Descent) -> tuple[list[Tensor], list[float]]:
+    """Kingma and Ba, Algorithm 1, on the sum of the losses."""
+    values = [leaf.clone().requires_grad_() for leaf in leaves]
+    first = [torch.zeros_like(leaf) for leaf in leaves]
+    second = [torch.zeros_like(leaf) for leaf in leaves]
+    b1, b2 = plan.betas
+    curve = []
+    for t in range(1, plan.steps + 1):
+        each = losses(values, data, t - 1)
+        gradients = torch.autograd.grad(each.sum(), values)
+        curve.append(each.mean().item())
+        with torch.no_grad():
+            for value, m, v, gradient in zip(values, first, second, gradients, strict=True):
+                m.mul_(b1).add_((1 - b1) * gradient)
+                v.mul_(b2).add_((1 - b2) * gradient**2)
+                value -= plan.lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + plan.eps)
+    return [value.detach() for value in values], curve
+
+
+def run(plan: Descent) -> tuple[list[Tensor], Tensor]:
+    start, data = problem()
+    leaves = [leaf.requires_grad_() for leaf in start]
+    curve = descend(lambda step: losses(leaves, data, step), leaves, plan)
+    return [leaf.detach() for leaf in leaves], curve
+
+
+class GivenGradient(torch.autograd.Function):
+    """A loss whose gradient is given, and lies in memory as it was given."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return leaf.sum()
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.gradient, None
+
+
+class TestDescend:
+    @pytest.mark.parametrize(
+        "plan",
+        [Descent(1, 0.1), Descent(30, 0.01), Descent(30, 0.05, (0.5, 0.999)), Descent(30, 0.05, eps=0.3)],
+        ids=["one step", "usual", "published betas", "large eps"],
+    )
+    def test_is_adam_and_the_curve_is_the_mean_loss_before_each_step(self, plan: Descent) -> None:
+        found, curve = run(plan)
+        expected, expected_curve = adam(*problem(), plan)
+        for value, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(value, other, rtol=1e-12, atol=1e-12)
+        assert curve.tolist() == pytest.approx(expected_curve, rel=1e-12)
+
+    def test_losses_of_samples_are_summed(self) -> None:
+        start, data = problem()
+        found = []
+        for reduce in (lambda each: each, lambda each: each.sum()):
+            leaves = [leaf.clone().requires_grad_() for leaf in start]
+            plan = Descent(10, 0.05, eps=0.1)  # with a large eps Adam's steps show the gradients' size
+            descend(lambda step, r=reduce, at=leaves: r(losses(at, data, step)), leaves, plan)
+            found.append(leaves)
+        for value, other in zip(*found, strict=True):
+            torch.testing.assert_close(value, other, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize(
+        "laid_out",
+        [
+            lambda gradient: gradient.T.contiguous().T,
+            lambda gradient: torch.cat([gradient, gradient], 1)[:, :3],
+            lambda gradient: gradient[:1].expand(4, 3),
+        ],
+        ids=["turned", "part of a wider one", "one row for all"],
+    )
+    def test_the_layout_of_a_gradient_in_memory_does_not_matter(
+        self, laid_out: Callable[[Tensor], Tensor]
+    ) -> None:
+        given = laid_out(randn(4, 3, seed=1))
+        assert not given.is_contiguous()
+        found = []
+        for gradient in (given, given.contiguous()):
+            leaf = randn(4, 3, seed=0).requires_grad_()
+            descend(lambda step, at=leaf, g=gradient: GivenGradient.apply(at, g), [leaf], Descent(3, 0.1))
+            found.append(leaf.detach())
+        assert torch.equal(*found)
+
+    def test_no_steps_change_nothing_and_ask_nothing(self) -> None:
+        leaf = randn(3, seed=0).requires_grad_()
+
+        def never(step: int) -> Tensor:
+            raise AssertionError("asked for a loss")
+
+        curve = descend(never, [leaf], Descent(0, 0.1))
+        assert curve.shape == (0,)
+        assert torch.equal(leaf, randn(3, seed=0))
+
+    def test_parameters_may_come_from_a_generator(self) -> None:
+        leaves, data = problem()
+        plan = Descent(3, 0.1)
+        descend(lambda step: losses(leaves, data, step), (leaf.requires_grad_() for leaf in leaves), plan)
+        expected, _ = adam(*problem(), plan)
+        torch.testing.assert_close(leaves[1].detach(), expected[1])
+
+    def test_works_where_gradients_are_off(self) -> None:
+        with torch.no_grad():
+            leaf = torch.ones(2, requires_grad=True)
+            descend(lambda step: leaf**2, [leaf], Descent(5, 0.1))
+            assert not torch.is_grad_enabled()
+        assert leaf.max() < 1
+
+    def test_the_curve_has_no_history(self) -> None:
+        _, curve = run(Descent(4, 0.1))
+        assert curve.shape == (4,)
+        assert not curve.requires_grad
+
+    def test_stops_when_the_rule_says_so(self) -> None:
+        leaf = torch.zeros(1, requires_grad=True)
+        flat = Descent(100, 0.1, stop=Plateau(window=5, patience=2))
+        assert len(descend(lambda step: leaf * 0 + 1, [leaf], flat)) == 15  # the first, then two no better
+
+    def test_a_rule_that_never_holds_changes_nothing(self) -> None:
+        with_rule, _ = run(Descent(20, 0.01, stop=Plateau(window=3, patience=100)))
+        without, _ = run(Descent(20, 0.01))
+        assert all(map(torch.equal, with_rule, without))
+
+
+class TestPlateau:
+    @staticmethod
+    def curve(*means: float, window: int = 2) -> Tensor:
+        """A curve whose window means are these, though no single value is."""
+        swing = torch.linspace(-0.3, 0.3, window)
+        return torch.cat([mean + swing for mean in torch.tensor(means)])
+
+    def test_a_falling_curve_has_not_got_there(self) -> None:
+        rule = Plateau(window=2, tolerance=0.1, patience=1)
+        assert not any(rule.reached(self.curve(*(0.5**i for i in range(n)))) for n in range(1, 8))
+
+    @pytest.mark.parametrize("patience", [1, 2, 3])
+    def test_a_flat_curve_has_after_patience_windows(self, patience: int) -> None:
+        rule = Plateau(window=3, patience=patience)
+        reached = [rule.reached(self.curve(*[1.0] * n, window=3)) for n in range(1, 6)]
+        assert reached.index(True) == patience  # the first window is what the others are compared with
+
+    def test_windows_are_looked_at_when_they_are_full(self) -> None:
+        rule = Plateau(window=3, patience=1)
+        flat = torch.ones(12)
+        assert [n for n in range(1, 13) if rule.reached(flat[:n])] == [6, 9, 12]
+
+    def test_a_better_window_starts_the_count_anew(self) -> None:
+        rule = Plateau(window=2, tolerance=0.1, patience=2)
+        assert not rule.reached(self.curve(1.0, 1.0, 0.5))
+        assert not rule.reached(self.curve(1.0, 1.0, 0.5, 0.5))
+        assert rule.reached(self.curve(1.0, 1.0, 0.5, 0.5, 0.5))
+
+    def test_better_is_by_a_fraction_of_the_best_so_far(self) -> None:
+        rule = Plateau(window=2, tolerance=0.1, patience=1)
+        assert rule.reached(self.curve(1.0, 0.92))
+        assert not rule.reached(self.curve(1.0, 0.88))
+        assert rule.reached(self.curve(1.0, 2.0))
+
+    def test_many_small_gains_add_up(self) -> None:
+        # Each is below tolerance, but they are measured from the best that counted.
+        rule = Plateau(window=2, tolerance=0.1, patience=3)
+        assert not rule.reached(self.curve(1.0, 0.95, 0.92, 0.89, 0.85, 0.82))
+
+    def test_enough_is_enough_though_still_falling(self) -> None:
+        rule = Plateau(window=2, patience=3, enough=0.2)
+        assert not rule.reached(self.curve(1.0, 0.5))
+        assert rule.reached(self.curve(1.0, 0.5, 0.15))
+        assert rule.reached(self.curve(0.15))
+
+    def test_enough_is_off_unless_asked_for(self) -> None:
+        assert not Plateau(window=2).reached(torch.zeros(2))
+
+
+class TestProgress:
+    @staticmethod
+    def ticks(plan: Descent) -> tuple[list[Tick], Tensor]:
+        heard: list[Tick] = []
+        leaf = torch.ones(2, requires_grad=True)
+        with listening(heard.append):
+            curve = descend(lambda step: leaf**2, [leaf], plan, task="shrinking")
+        return heard, curve
+
+    def test_arrives_every_ten_steps_and_at_the_end(self) -> None:
+        heard, curve = self.ticks(Descent(25, 0.01))
+        assert [(tick.task, tick.done, tick.total) for tick in heard] == [
+            ("shrinking", done, 25) for done in (10, 20, 25)
+        ]
+        assert [tick.loss for tick in heard] == pytest.approx(curve[[9, 19, 24]].tolist())
+
+    def test_an_early_end_is_reported_as_the_end(self) -> None:
+        heard, curve = self.ticks(Descent(100, 1e-9, stop=Plateau(window=4, patience=1)))
+        assert len(curve) == 8
+        assert (heard[-1].done, heard[-1].total) == (100, 100)
+
+    def test_nobody_listens_outside_the_block(self) -> None:
+        heard, _ = self.ticks(Descent(10, 0.01))
+        run(Descent(10, 0.01))
+        assert len(heard) == 1
+
+    def test_listeners_nest(self) -> None:
+        outer: list[Tick] = []
+        with listening(outer.append):
+            self.ticks(Descent(10, 0.01))
+            assert outer == []
+            run(Descent(10, 0.01))
+        assert len(outer) == 1
+
+    def test_a_listener_that_fails_is_not_left_listening(self) -> None:
+        def fails(tick: Tick) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt), listening(fails):
+            run(Descent(10, 0.01))
+        _, curve = run(Descent(10, 0.01))
+        assert len(curve) == 10

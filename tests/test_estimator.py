@@ -1,0 +1,294 @@
+"""The scikit-learn face: conventions, learning, and one clear sentence for every mistake."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from anchorinv import AnchorInvClassifier, Geometry
+from anchorinv.data import synthetic
+
+SMALL = Geometry(4, 64, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)
+
+
+def model(**changes):
+    settings = {
+        "geometry": SMALL,
+        "epochs": 6,
+        "lr": 3e-3,
+        "n_anchors": 6,
+        "inversion_steps": 5,
+        "finetune_steps": 5,
+        "random_state": 0,
+    }
+    return AnchorInvClassifier(**{**settings, **changes})
+
+
+def recordings(n=24, *, classes=("left", "right"), seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.array(classes)[np.arange(n) % len(classes)]
+    X = rng.normal(size=(n, 4, 64))
+    for i, label in enumerate(classes):
+        X[y == label, (i + len(label)) % 4] *= 3
+    return X, y
+
+
+def shots(label="tongue", n=10, *, seed=1):
+    return recordings(n, classes=(label,), seed=seed)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return model().fit(*recordings())
+
+
+@pytest.fixture
+def taught(fitted):
+    return again(fitted).partial_fit(*shots())
+
+
+def again(fitted):
+    """A model in the same state, free to learn: states are values, so sharing one is safe."""
+    other = clone(fitted)
+    other.__dict__.update(fitted.__dict__)
+    return other
+
+
+class TestLearning:
+    def test_classes_are_the_sorted_base_then_new_ones_as_learned(self, fitted):
+        learned = again(fitted).partial_fit(*shots("tongue")).partial_fit(*shots("feet"))
+        assert learned.classes_.tolist() == ["left", "right", "tongue", "feet"]
+        assert learned.predict_proba(recordings()[0]).shape == (24, 4)
+
+    def test_learns_what_is_easy(self):
+        X, y = recordings(60)
+        assert model(epochs=60, batch_size=12).fit(X, y).score(X, y) > 0.9
+
+    def test_several_new_classes_at_once(self, fitted):
+        X, y = recordings(20, classes=("tongue", "feet"), seed=2)
+        learned = again(fitted).partial_fit(X, y)
+        assert learned.classes_.tolist() == ["left", "right", "feet", "tongue"]
+        assert learned.state_.session == 1
+
+    def test_probabilities_follow_predictions_and_sum_to_one(self, taught):
+        X, _ = recordings()
+        proba = taught.predict_proba(X)
+        np.testing.assert_allclose(proba.sum(1), 1, rtol=1e-5)
+        assert (taught.classes_[proba.argmax(1)] == taught.predict(X)).all()
+
+    def test_transform_returns_features(self, fitted):
+        assert fitted.transform(recordings()[0]).shape == (24, SMALL.dim)
+
+    def test_history_tells_what_was_learned(self, taught):
+        base, session = taught.history_
+        assert base["samples"] == {"left": 12, "right": 12}
+        assert session["samples"] == {"tongue": 10}
+        assert base["invert_loss"] > 0 and base["seconds"] > 0
+        assert session["finetune_steps"] == 5
+
+    def test_more_shots_move_the_prototype_and_nothing_else(self, taught):
+        more = again(taught).add_shots(*shots(seed=9))
+        before, after = taught.state_.head.prototypes, more.state_.head.prototypes
+        assert torch.equal(before[:2], after[:2]) and not torch.equal(before[2], after[2])
+        assert more.state_.tail is taught.state_.tail
+        assert len(more.state_.anchors.of(2)) == 20
+        assert more.counts_.tolist() == [12, 12, 20]
+
+    def test_added_shots_are_replayed_in_the_next_session(self, taught):
+        later = again(taught).add_shots(*shots(seed=9)).partial_fit(*shots("feet"))
+        assert len(later.state_.replay.of(2)) == 20
+
+    def test_the_earlier_model_is_unchanged_by_teaching(self, fitted):
+        X, _ = recordings()
+        before = fitted.predict_proba(X)
+        again(fitted).partial_fit(*shots())
+        assert np.array_equal(fitted.predict_proba(X), before)
+
+
+class TestConventions:
+    def test_init_only_stores(self):
+        settings = model().get_params()
+        assert AnchorInvClassifier(**settings).get_params() == settings
+        assert clone(model(lr=0.5)).lr == 0.5
+        assert model().set_params(n_anchors=3).n_anchors == 3
+
+    def test_in_a_pipeline_and_cross_validated(self):
+        X, y = recordings(12)
+        pipeline = make_pipeline(FunctionTransformer(lambda X: X * 2), model(epochs=1))
+        assert cross_val_score(pipeline, X, y, cv=2).shape == (2,)
+
+    def test_same_random_state_same_bits(self):
+        X, y = recordings()
+        one, two = (model().fit(X, y).partial_fit(*shots()).predict_proba(X) for _ in range(2))
+        assert np.array_equal(one, two)
+        assert not np.array_equal(one, model(random_state=1).fit(X, y).partial_fit(*shots()).predict_proba(X))
+
+    @pytest.mark.parametrize("random_state", [0, None])
+    def test_global_generators_are_untouched(self, random_state):
+        before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+        model(random_state=random_state, epochs=1).fit(*recordings()).partial_fit(*shots()).predict(shots()[0])
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert (before[1] == np.random.get_state()[1]).all()
+        assert before[2] == random.getstate()
+
+    def test_random_state_object(self):
+        a, b = (model(random_state=np.random.RandomState(3), epochs=1).fit(*recordings()) for _ in range(2))
+        assert a.seed_ == b.seed_
+
+    def test_verbose_shows_progress(self, capfd):
+        model(verbose=True, epochs=12).fit(*recordings())
+        assert "base training" in capfd.readouterr().err
+
+    @pytest.mark.parametrize(
+        "labels",
+        [[0, 1], [7, 3], [True, False], ["a", "bc"], [np.int32(5), np.int32(9)], [np.str_("x"), np.str_("y")]],
+    )
+    def test_labels_of_many_kinds_come_back_as_they_were(self, labels):
+        X, _ = recordings()
+        y = [labels[i % 2] for i in range(24)]
+        fitted = model(epochs=1).fit(X, y)
+        assert fitted.classes_.tolist() == sorted(labels)
+        assert set(fitted.predict(X).tolist()) <= set(labels)
+
+
+class TestInputs:
+    def test_kinds_of_arrays(self, fitted):
+        X, _ = recordings()
+
+        class Wrapped:
+            def __array__(self, dtype=None, copy=None):
+                return X
+
+        for other in (torch.from_numpy(X), torch.from_numpy(X).requires_grad_(), X.tolist(), Wrapped()):
+            assert np.array_equal(fitted.predict(other), fitted.predict(X))
+        assert fitted.predict((X * 100).astype(np.int16)).shape == (24,)
+
+    def test_units_do_not_matter(self):
+        X, y = recordings()
+        volts, microvolts = (model(epochs=2).fit(X * unit, y).predict_proba(X * unit) for unit in (1e-6, 1.0))
+        np.testing.assert_allclose(volts, microvolts, atol=1e-3)
+
+    def test_a_large_offset_does_not_matter(self):
+        X, y = recordings()
+        here, there = (model(epochs=2).fit(X + shift, y).predict_proba(X + shift) for shift in (0, 1e6))
+        np.testing.assert_allclose(here, there, atol=1e-3)
+
+    def test_mne_epochs(self, fitted):
+        mne = pytest.importorskip("mne")
+        X, y = recordings()
+        info = mne.create_info(["C3", "C4", "Cz", "Pz", "STI"], 128, ["eeg"] * 4 + ["stim"])
+        with_trigger = np.concatenate([X, np.zeros((24, 1, 64))], axis=1)
+        epochs = mne.EpochsArray(with_trigger, info, verbose="error")
+        seen = model(sfreq=128, epochs=2).fit(epochs, y)
+        assert np.array_equal(seen.predict(epochs), model(epochs=2).fit(X, y).predict(X))
+        assert seen.ch_names_ == ("C3", "C4", "Cz", "Pz") and seen.sfreq_ == 128
+        swapped = epochs.copy().reorder_channels(["C4", "C3", "Cz", "Pz", "STI"])
+        with pytest.raises(ValueError, match="channels C3, C4, Cz, Pz in this order"):
+            seen.predict(swapped)
+        with pytest.raises(ValueError, match="sampled at 128 Hz, the model at 250 Hz"):
+            model(sfreq=250).fit(epochs, y)
+
+
+def bad(X, y, value):
+    X = X.copy()
+    X[3, 1, 20] = value
+    return X, y
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda X, y: (X[0], y), r"shape \(n, channels, times\), got \(4, 64\)"),
+            (lambda X, y: (X[None], y), r"got \(1, 24, 4, 64\)"),
+            (lambda X, y: bad(X, y, np.nan), "first in sample 3, channel 1, time 20"),
+            (lambda X, y: bad(X, y, np.inf), "first in sample 3, channel 1, time 20"),
+            (lambda X, y: (X, y[:-1]), "24 signals but 23 labels"),
+            (lambda X, y: (X, None), "labels are missing"),
+            (lambda X, y: (X, y.reshape(-1, 1)), r"labels must have shape \(n,\)"),
+            (lambda X, y: (X, np.linspace(0, 1, 24)), "text, whole numbers or booleans"),
+            (lambda X, y: (X, ["a", 1] * 12), "mix text and whole numbers|use one kind"),
+            (lambda X, y: (X, [""] + ["a"] * 23), "label of sample 0 is empty"),
+            (lambda X, y: (X, ["left"] * 24), "at least two classes, got one"),
+            (lambda X, y: (X[:0], y[:0]), "signals are empty"),
+            (lambda X, y: (X.astype(complex), y), "real numbers"),
+            (lambda X, y: ([X[0], X[1, :, :30]], y[:2]), "differ in shape"),
+            (lambda X, y: (X[:, :3], y), "geometry is for 4 channels"),
+        ],
+    )
+    def test_fit(self, change, words):
+        with pytest.raises(ValueError, match=words):
+            model().fit(*change(*recordings()))
+
+    def test_too_short_a_signal_says_the_minimum(self):
+        with pytest.raises(ValueError, match="10 samples are too short: at least 16"):
+            model(geometry=None).fit(np.ones((4, 2, 10)), [0, 1, 0, 1])
+
+    @pytest.mark.parametrize("settings", [{"new_prototype": "median"}, {"batch_size": 0}, {"n_anchors": 0}])
+    def test_settings(self, settings):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            model(**settings).fit(*recordings())
+
+    def test_before_fit(self):
+        for call in (lambda m: m.partial_fit(*shots()), lambda m: m.predict(shots()[0])):
+            with pytest.raises(NotFittedError, match="call fit with the base classes first"):
+                call(model())
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda X, y: (X, ["left"] * 10), "'left' is known already.*add_shots"),
+            (lambda X, y: (X, ["left", "tongue"] * 5), "'left' is known already.*nothing was learned.*add_shots"),
+            (lambda X, y: (X[:, :3], y), "takes 4 channels of 64 samples, got 3 channels"),
+            (lambda X, y: (X[:, :, :50], y), "got 4 channels of 50 samples"),
+            (lambda X, y: bad(X, y, np.nan), "NaN"),
+            (lambda X, y: (X[:0], y[:0]), "empty"),
+            (lambda X, y: (X, [3] * 10), "classes are text, these labels are whole numbers"),
+        ],
+    )
+    def test_partial_fit_refuses_and_changes_nothing(self, fitted, change, words):
+        learner = again(fitted)
+        before = dict(learner.__dict__)
+        with pytest.raises(ValueError, match=words):
+            learner.partial_fit(*change(*shots()))
+        assert learner.__dict__ == before
+
+    def test_a_failed_second_fit_keeps_the_first(self, fitted):
+        learner = again(fitted)
+        before = dict(learner.__dict__)
+        with pytest.raises(ValueError, match="one"):
+            learner.fit(recordings()[0], ["left"] * 24)
+        assert learner.__dict__ == before
+
+    def test_more_shots_of_an_unknown_class(self, fitted):
+        with pytest.raises(ValueError, match="'tongue' not known yet.*partial_fit"):
+            again(fitted).add_shots(*shots())
+
+    def test_one_shot_is_learned_with_a_warning(self, fitted):
+        with pytest.warns(UserWarning, match="'tongue' has a single example"):
+            learned = again(fitted).partial_fit(*shots(n=1))
+        assert "tongue" in learned.classes_
+
+    def test_a_flat_channel_warns(self):
+        X, y = recordings()
+        X[:, 2] = 7.0
+        with pytest.warns(UserWarning, match="channel 2 is flat in every sample"):
+            fitted = model().fit(X, y)
+        assert np.isfinite(fitted.predict_proba(X)).all()
+
+
+def test_default_geometry_and_settings_learn_synthetic_recordings():
+    data = synthetic.emg(n_classes=3, n_subjects=1, n_sessions=2, n_per_class=12, n_times=100, difficulty=0, seed=3)
+    train, test = (data.select(data.sessions == i) for i in (0, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = AnchorInvClassifier(random_state=0, epochs=40, lr=2e-3, batch_size=12, inversion_steps=3)
+        fitted.fit(train.signals, train.labels)
+    assert fitted.score(test.signals, test.labels) > 0.5  # chance is a third
