@@ -1,6 +1,7 @@
 # make demo   see a classifier learn new classes (creates .venv and installs first)
 # make test   check + the whole test suite      make check  ruff and mypy
 # make bench  speed ratios against the textbook twin
+# Options of a command: make demo ARGS="--quick --out somewhere"
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -10,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 .PHONY: demo test check format bench clean
 
 demo: .venv/.runtime
-	$(BIN)/anchorinv demo
+	$(BIN)/anchorinv demo $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest
@@ -25,7 +26,7 @@ format: .venv/.dev
 	$(BIN)/ruff check --fix .
 
 bench: .venv/.runtime
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' \

@@ -26,7 +26,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.json and not options.json.absolute().parent.is_dir():
         parser.error(f"no folder {options.json.absolute().parent} for {options.json.name}; make it first")
-    figures = run(repeats=3 if options.quick else 9)
+    figures = run(repeats=3 if options.quick else 7)
     show(figures)
     if options.json:
         write(figures, options.json)

@@ -71,12 +71,12 @@ def finetuning_step(twin_steps: int, our_steps: int) -> tuple[Work, Work]:
     head = Cosine(new, old)
     plan = Descent(our_steps, lr=2e-5)
     # The trunk is frozen, so each sample is encoded once per session, not once per step.
-    encoded = [part.with_values(mapped(ours.trunk, part.values)) for part in (shots, replay)]
+    our_shots, our_replay = (part.with_values(mapped(ours.trunk, part.values)) for part in (shots, replay))
     return (
         lambda: naive.finetune(
             twin, old, new, shots.values, shots.labels, replay.values, replay.labels, twin_steps, plan.lr, 1.0
         ),
-        lambda: finetune(ours.tail, head, *encoded, plan),
+        lambda: finetune(ours.tail, head, our_shots, our_replay, plan),
     )
 
 

@@ -82,7 +82,7 @@ class Geometry:
 
     @classmethod
     def for_shape(cls, n_chans: int, n_times: int) -> "Geometry":
-        """Derive sizes for any signal: about 60 tokens, fewer for short signals.
+        """Derive sizes for any signal: about 60 tokens for long ones, 40 and fewer for short ones.
 
         The proportions are the paper's: its BCI geometry comes out for (22, 1000).
 
@@ -91,7 +91,7 @@ class Geometry:
         >>> Geometry.for_shape(22, 1000) == GEOMETRIES["bci2a"]
         True
         >>> Geometry.for_shape(8, 300).n_tokens
-        65
+        42
         """
         if n_times < MIN_TIMES:
             raise ValueError(
@@ -101,7 +101,9 @@ class Geometry:
         stride = max(1, n_times // 960)
         kernel = min(25 if stride == 1 else 16 * stride, n_times // 4)
         n_steps = (n_times - kernel) // stride + 1
-        pool_stride = min(range(1, n_steps // 5 + 1), key=lambda p: abs((n_steps - 5 * p) // p + 1 - 61))
+        # Attention costs the square of the tokens, and short signals hold less to tell apart.
+        wanted = min(61, max(40, n_times // 16))
+        pool_stride = min(range(1, n_steps // 5 + 1), key=lambda p: abs((n_steps - 5 * p) // p + 1 - wanted))
         return cls(n_chans, n_times, kernel, stride, pool=5 * pool_stride, pool_stride=pool_stride)
 
 

@@ -18,19 +18,14 @@ Each recording has a random stream of its own, addressed by (seed, class, subjec
 asking for more of any of these never changes the recordings one had before.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-_Array = npt.NDArray[np.float32]
-_Index = npt.NDArray[np.int64]
-_Generators = list[np.random.Generator]  # one per repetition
+from anchorinv.data.sources import EEG, EMG, TRIAL, Array, Plan, draw, setup_of, source_signals
 
-_N_SOURCES = 12
-_GOLDEN = (math.sqrt(5) - 1) / 2
-_START, _CLASS, _SUBJECT, _SESSION, _TRIAL = range(5)  # what a random stream is for
+_Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +43,7 @@ class Recordings:
     kind : ``"eeg"`` or ``"emg"``.
     """
 
-    signals: _Array
+    signals: Array
     labels: _Index
     subjects: _Index
     sessions: _Index
@@ -71,182 +66,15 @@ class Recordings:
         return Recordings(*parts, sfreq=self.sfreq, ch_names=self.ch_names, kind=self.kind)
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """What tells one sort of biosignal from another; frequencies in Hz, amplitudes in microvolts."""
-
-    name: str
-    stream: int  # keeps the random streams of the kinds apart
-    bands: tuple[tuple[float, float, float], ...]  # (centre, width, amplitude) of each rhythm
-    background: float
-    noise: float
-    focus: float  # how narrowly a source reaches the electrodes (von Mises concentration)
-    rise: float  # change of log-amplitude by an event at difficulty 1
-    signs: tuple[int, ...]  # whether events raise (1) or also lower (-1) the amplitude
-    min_sfreq: float
-    min_seconds: float
-
-
-_THETA, _ALPHA, _BETA = (6.0, 1.0, 6.0), (10.5, 1.2, 8.0), (21.0, 2.5, 5.0)
-_EEG = _Kind("eeg", 0, (_THETA, _ALPHA, _BETA), 8.0, 1.5, 4.0, 1.4, (-1, 1), min_sfreq=60, min_seconds=0.4)
-_EMG = _Kind("emg", 1, ((100.0, 40.0, 30.0),), 4.0, 4.0, 8.0, 1.0, (1,), min_sfreq=240, min_seconds=0.1)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A checked request: what :func:`eeg` and :func:`emg` were asked for."""
-
-    kind: _Kind
-    n_classes: int
-    n_subjects: int
-    n_sessions: int
-    n_per_class: int
-    n_chans: int
-    n_times: int
-    sfreq: float
-    difficulty: float
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be generated, naming every problem at once."""
-        problems, kind, n_least = [], self.kind, 1
-        if kind.min_sfreq <= self.sfreq < math.inf:
-            n_least = math.ceil(kind.min_seconds * self.sfreq)
-        else:
-            problems.append(
-                f"sfreq (={self.sfreq}) is too low for {kind.name}; pass {kind.min_sfreq} Hz or more"
-            )
-        if not 0 <= self.difficulty < math.inf:
-            problems.append(f"difficulty (={self.difficulty}) must be finite; pass 0 (very easy) or more")
-        least = {"n_classes": 2, "n_subjects": 1, "n_sessions": 1, "n_per_class": 1, "n_chans": 1, "seed": 0}
-        for name, low in (least | {"n_times": n_least}).items():
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < low:
-                problems.append(f"{name} (={value!r}) must be a whole number; pass {low} or more")
-        if problems:
-            raise ValueError("; ".join(problems))
-
-    @property
-    def contrast(self) -> float:
-        """How strongly classes differ: 1.5 at difficulty 0, 1 at 1, falling to 0."""
-        return 3 / (2 + self.difficulty)
-
-    @property
-    def spread(self) -> float:
-        """How much all else varies: 0.5 at difficulty 0, 1 at 1, rising to 2 and no further."""
-        return (1 + 2 * self.difficulty) / (2 + self.difficulty)
-
-    def stream(self, *path: int) -> np.random.Generator:
-        """Return the generator of one purpose, whatever else has been drawn."""
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.kind.stream, *path)))
-
-
-@dataclass(frozen=True)
-class _Setup:
-    """One subject in one session."""
-
-    mixing: _Array  # (n_chans, n_sources)
-    gain: _Array  # (n_chans, 1)
-    offset: _Array  # (n_chans, 1), microvolts
-    noise: float  # factor on the electrode noise
-    tempo: float  # factor on the frequencies of the rhythms
-
-
-def _ring(n: int) -> npt.NDArray[np.float64]:
-    return 2 * np.pi * np.arange(n) / n
-
-
-def _nearness(angles: npt.NDArray[np.float64], focus: float) -> _Array:
-    """Return how near each source is to each angle, 1 at the same place: (len(angles), n_sources)."""
-    away = angles[:, None] - _ring(_N_SOURCES)
-    return np.asarray(np.exp(focus * (np.cos(away) - 1)), dtype=np.float32)
-
-
-def _setup(plan: _Plan, subject: int, session: int) -> _Setup:
-    own = plan.spread * plan.stream(_SUBJECT, subject).standard_normal(4)
-    rng = plan.stream(_SESSION, subject, session)
-    day = plan.spread * rng.standard_normal(3)
-    uneven, offset, placement = plan.spread * rng.standard_normal((3, plan.n_chans))
-    angles = _ring(plan.n_chans) + 0.15 * own[0] + 0.1 * day[0] + 0.03 * placement
-    mixing = _nearness(angles, plan.kind.focus)
-    return _Setup(
-        mixing=mixing / np.linalg.norm(mixing, axis=1, keepdims=True),
-        gain=np.exp(0.2 * own[1] + 0.15 * day[1] + 0.08 * uneven[:, None]).astype(np.float32),
-        offset=(4 * offset[:, None]).astype(np.float32),
-        noise=plan.spread * math.exp(0.2 * own[2] + 0.2 * day[2]),
-        tempo=math.exp(0.03 * own[3]),
-    )
-
-
-def _draw(rngs: _Generators, *shape: int) -> _Array:
-    """Draw standard normals, each repetition from its own generator: (n, *shape)."""
-    return np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in rngs])
-
-
-def _coloured(plan: _Plan, rngs: _Generators, n_rows: int, spectra: npt.NDArray[np.float64]) -> _Array:
-    """Draw white Gaussian noise and filter it, once per amplitude spectrum, to unit variance.
-
-    Parameters
-    ----------
-    spectra : (n_spectra, n_times // 2 + 1), each up to a factor.
-
-    Returns
-    -------
-    (n, n_spectra, n_rows, n_times)
-    """
-    scaled = spectra * plan.n_times / (2 * np.linalg.norm(spectra, axis=1, keepdims=True))
-    white = _draw(rngs, 1, n_rows, spectra.shape[1], 2).view(np.complex64)[..., 0]
-    noise = np.fft.irfft(white * scaled[:, None].astype(np.float32), n=plan.n_times)
-    return noise.astype(np.float32, copy=False)
-
-
-def _log_gain(plan: _Plan, label: int, rngs: _Generators) -> _Array:
-    """Return what a class does to each rhythm of each source: (n, n_bands, n_sources, n_times)."""
-    rng, n_bands = plan.stream(_CLASS, label), len(plan.kind.bands)
-    n_events = int(rng.integers(2, 4))
-    angles = rng.uniform(0, 2 * np.pi, n_events)
-    # Steps of the golden ratio keep the first events of any number of classes apart.
-    angles[0] = 2 * np.pi * (plan.stream(_START).uniform() + label * _GOLDEN)
-    # With three bands, no two events of a class share one, so they cannot cancel each other.
-    bands = (label + np.arange(n_events) * rng.integers(1, 3)) % n_bands
-    signs = rng.choice(plan.kind.signs, n_events)
-    weights = rng.uniform(0.7, 1.0, n_events)
-    centres, widths = rng.uniform(0.3, 0.7, n_events), rng.uniform(0.2, 0.35, n_events)  # in trial lengths
-
-    chance = plan.spread * _draw(rngs, 2, n_events)
-    size = plan.contrast * plan.kind.rise * signs * weights * np.exp(0.25 * chance[:, 0])  # (n, n_events)
-    times = np.linspace(0, 1, plan.n_times) - (centres + 0.05 * chance[:, 1])[..., None]
-    course = size[..., None] * np.exp(-0.5 * (times / widths[:, None]) ** 2)  # (n, n_events, n_times)
-    where = np.eye(n_bands, dtype=np.float32)[bands].T[:, None] * _nearness(angles, plan.kind.focus).T
-    return np.stack([weight @ course.astype(np.float32) for weight in where], axis=1)
-
-
-def _sources(plan: _Plan, label: int, setup: _Setup, rngs: _Generators) -> _Array:
-    """Return the activity of the latent sources in microvolts: (n, n_sources, n_times)."""
-    freqs = np.fft.rfftfreq(plan.n_times, 1 / plan.sfreq)
-    pink = (freqs > 0) / np.sqrt(np.maximum(freqs, freqs[1]))
-    slow = np.where(freqs > 0, np.exp(-0.5 * (freqs / 2) ** 2), 0.0)
-    centres, widths, amplitudes = np.array(plan.kind.bands).T[..., None]  # (n_bands, 1) each
-    rhythms = np.exp(-0.5 * ((freqs - setup.tempo * centres) / widths) ** 2)
-    # One noise feeds all spectra: a rhythm is the background's own activity, raised in a band.
-    spectra = np.vstack([pink, rhythms])
-    parts = _coloured(plan, rngs, _N_SOURCES, spectra)  # (n, 1 + n_bands, n_sources, n_times)
-    log_gain = _log_gain(plan, label, rngs) + np.log(amplitudes[..., None]).astype(np.float32)
-    log_gain += 0.2 * plan.spread * _coloured(plan, rngs, 1, slow[None])
-    log_gain += 0.2 * plan.spread * _draw(rngs, len(plan.kind.bands), _N_SOURCES, 1)
-    activity: _Array = plan.kind.background * parts[:, 0] + (parts[:, 1:] * np.exp(log_gain)).sum(axis=1)
-    return activity
-
-
-def _record(plan: _Plan) -> Recordings:
+def _record(plan: Plan) -> Recordings:
     """Generate what a plan asks for, ordered by subject, session, class and repetition."""
     grid = (plan.n_subjects, plan.n_sessions, plan.n_classes, plan.n_per_class)
     signals = np.empty((*grid, plan.n_chans, plan.n_times), dtype=np.float32)
     for subject, session, label in np.ndindex(grid[:3]):
-        setup = _setup(plan, subject, session)
-        rngs = [plan.stream(_TRIAL, label, subject, session, i) for i in range(plan.n_per_class)]
-        clean = setup.mixing @ _sources(plan, label, setup, rngs)  # (n, n_chans, n_times)
-        noise = plan.kind.noise * setup.noise * _draw(rngs, plan.n_chans, plan.n_times)
+        setup = setup_of(plan, subject, session)
+        rngs = [plan.stream(TRIAL, label, subject, session, i) for i in range(plan.n_per_class)]
+        clean = setup.mixing @ source_signals(plan, label, setup, rngs)  # (n, n_chans, n_times)
+        noise = plan.kind.noise * setup.noise * draw(rngs, plan.n_chans, plan.n_times)
         signals[subject, session, label] = setup.gain * (clean + noise) + setup.offset
     subjects, sessions, labels, _ = np.indices(grid, dtype=np.int64).reshape(4, -1)
     names = tuple(f"{plan.kind.name.upper()}{i:02d}" for i in range(1, plan.n_chans + 1))
@@ -294,7 +122,7 @@ def eeg(
     60
     """
     counts = (n_classes, n_subjects, n_sessions, n_per_class, n_chans, n_times)
-    return _record(_Plan(_EEG, *counts, sfreq=sfreq, difficulty=difficulty, seed=seed))
+    return _record(Plan(EEG, *counts, sfreq=sfreq, difficulty=difficulty, seed=seed))
 
 
 def emg(
@@ -321,4 +149,4 @@ def emg(
     ('EMG01', 'EMG02', 'EMG03')
     """
     counts = (n_classes, n_subjects, n_sessions, n_per_class, n_chans, n_times)
-    return _record(_Plan(_EMG, *counts, sfreq=sfreq, difficulty=difficulty, seed=seed))
+    return _record(Plan(EMG, *counts, sfreq=sfreq, difficulty=difficulty, seed=seed))
