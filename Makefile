@@ -14,7 +14,7 @@ demo: .venv/.runtime
 	$(BIN)/anchorinv demo $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

@@ -133,7 +133,9 @@ class TestConventions:
     @pytest.mark.parametrize("random_state", [0, None])
     def test_global_generators_are_untouched(self, random_state):
         before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-        model(random_state=random_state, epochs=1).fit(*recordings()).partial_fit(*shots()).predict(shots()[0])
+        model(random_state=random_state, epochs=1).fit(*recordings()).partial_fit(*shots()).predict(
+            shots()[0]
+        )
         assert torch.equal(before[0], torch.get_rng_state())
         assert (before[1] == np.random.get_state()[1]).all()
         assert before[2] == random.getstate()
@@ -148,7 +150,14 @@ class TestConventions:
 
     @pytest.mark.parametrize(
         "labels",
-        [[0, 1], [7, 3], [True, False], ["a", "bc"], [np.int32(5), np.int32(9)], [np.str_("x"), np.str_("y")]],
+        [
+            [0, 1],
+            [7, 3],
+            [True, False],
+            ["a", "bc"],
+            [np.int32(5), np.int32(9)],
+            [np.str_("x"), np.str_("y")],
+        ],
     )
     def test_labels_of_many_kinds_come_back_as_they_were(self, labels):
         X, _ = recordings()
@@ -245,7 +254,10 @@ class TestMistakes:
         ("change", "words"),
         [
             (lambda X, y: (X, ["left"] * 10), "'left' is known already.*add_shots"),
-            (lambda X, y: (X, ["left", "tongue"] * 5), "'left' is known already.*nothing was learned.*add_shots"),
+            (
+                lambda X, y: (X, ["left", "tongue"] * 5),
+                "'left' is known already.*nothing was learned.*add_shots",
+            ),
             (lambda X, y: (X[:, :3], y), "takes 4 channels of 64 samples, got 3 channels"),
             (lambda X, y: (X[:, :, :50], y), "got 4 channels of 50 samples"),
             (lambda X, y: bad(X, y, np.nan), "NaN"),
@@ -268,7 +280,7 @@ class TestMistakes:
         assert learner.__dict__ == before
 
     def test_more_shots_of_an_unknown_class(self, fitted):
-        with pytest.raises(ValueError, match="'tongue' not known yet.*partial_fit"):
+        with pytest.raises(ValueError, match=r"'tongue' not known yet.*partial_fit"):
             again(fitted).add_shots(*shots())
 
     def test_one_shot_is_learned_with_a_warning(self, fitted):
@@ -285,7 +297,9 @@ class TestMistakes:
 
 
 def test_default_geometry_and_settings_learn_synthetic_recordings():
-    data = synthetic.emg(n_classes=3, n_subjects=1, n_sessions=2, n_per_class=12, n_times=100, difficulty=0, seed=3)
+    data = synthetic.emg(
+        n_classes=3, n_subjects=1, n_sessions=2, n_per_class=12, n_times=100, difficulty=0, seed=3
+    )
     train, test = (data.select(data.sessions == i) for i in (0, 1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

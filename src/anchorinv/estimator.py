@@ -40,7 +40,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
     ----------
     sfreq : sampling rate in Hz; recorded, and compared with that of ``mne.Epochs``.
     geometry : sizes of the network; None derives them from the shape of the signals.
-    epochs : of base training; None trains until the loss has stopped falling, 500 at the most.
+    epochs : of base training; None trains until the loss has stopped falling, 200 at the most.
     batch_size, lr : of base training.
     n_anchors : feature vectors kept of each base class.
     inversion_steps, inversion_lr : of the inversion that turns anchors into replay signals.
@@ -76,10 +76,10 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         geometry: Geometry | None = None,
         epochs: int | None = None,
         batch_size: int = 64,
-        lr: float = 5e-4,
+        lr: float = 1e-3,
         n_anchors: int = 50,
-        inversion_steps: int = 500,
-        inversion_lr: float = 1e-2,
+        inversion_steps: int = 150,
+        inversion_lr: float = 5e-2,
         finetune_steps: int = 200,
         finetune_lr: float = 1e-5,
         replay_weight: float = 1.0,
@@ -215,7 +215,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         for name in ("batch_size", "n_anchors"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} (={getattr(self, name)}) must be at least 1")
-        training = Training(self.epochs or 500, self.batch_size, self.lr)
+        training = Training(self.epochs or 200, self.batch_size, self.lr)
         if self.epochs is None:
             training = replace(training, converged=until_converged(-(-n_samples // self.batch_size)))
         return anchorinv(
@@ -296,8 +296,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
 
 def until_converged(n_batches: int) -> Plateau:
     """Return the stop rule of base training when no number of epochs is given."""
-    # A window of at least 20 steps and 4 epochs: the loss of fewer is too noisy to compare.
-    return Plateau(window=max(4, -(-20 // n_batches)), tolerance=0.02, patience=4, enough=0.01)
+    # A window of at least 10 steps and 3 epochs: the loss of fewer is too noisy to compare.
+    return Plateau(window=max(3, -(-10 // n_batches)), tolerance=0.02, patience=5, enough=0.05)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

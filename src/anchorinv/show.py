@@ -22,7 +22,7 @@ def show_demo(out: Path, *, quick: bool) -> None:
     # Written beside and moved at the end: an earlier demo's results stay whole if this one is stopped.
     unfinished = out / "results.jsonl.unfinished"
     unfinished.write_text("")
-    console.print("Synthetic EEG-like recordings; nobody's data, and no evidence about real people.")
+    console.print("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
     results: list[SessionResult] = []
     with progress_bars(console):
         demo = make_demo(quick=quick)

@@ -60,10 +60,17 @@ def pair(geometry: Geometry, seed: int) -> tuple[Conformer, naive.TwoConvConform
     return Conformer.from_conv2d_state(state, geometry).eval(), other.eval()
 
 
-def toy(n_classes: int = 4, n_per_class: int = 8, *, geometry: Geometry = SMALL, seed: int = 0) -> Batch:
+def toy(
+    n_classes: int = 4,
+    n_per_class: int = 8,
+    *,
+    geometry: Geometry = SMALL,
+    noise: float = 0.5,
+    seed: int = 0,
+) -> Batch:
     """Signals whose classes differ in rhythm and channel, sample by sample in turn; float32."""
     labels = torch.arange(n_classes * n_per_class) % n_classes
-    signals = 0.5 * randn(len(labels), geometry.n_chans, geometry.n_times, seed=seed, dtype=torch.float32)
+    signals = noise * randn(len(labels), geometry.n_chans, geometry.n_times, seed=seed, dtype=torch.float32)
     times = torch.linspace(0, 2 * torch.pi, geometry.n_times)
     for sample, label in zip(signals, labels.tolist(), strict=True):
         sample[label % geometry.n_chans] += 2 * torch.sin((label + 1) * times)
@@ -115,7 +122,7 @@ def same(a: Any, b: Any) -> bool:
 def global_generators() -> Snapshot:
     return {
         "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state(),  # noqa: NPY002 - whether anybody touched it
+        "numpy": np.random.get_state(),
         "random": random.getstate(),
     }
 
@@ -128,6 +135,16 @@ def untouched_generators() -> Iterator[None]:
     after = global_generators()
     touched = [name for name in before if not same(before[name], after[name])]
     assert not touched, f"global generators touched: {touched}"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

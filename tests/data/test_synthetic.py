@@ -50,12 +50,12 @@ def test_same_seed_same_recordings_and_another_seed_others(generate: Generate) -
 
 @both
 def test_global_random_state_is_neither_read_nor_changed(generate: Generate) -> None:
-    numpy_before, python_before = np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
+    numpy_before, python_before = np.random.get_state(legacy=False), random.getstate()
     first = generate(**SMALL, seed=3)
-    numpy_after = np.random.get_state(legacy=False)  # noqa: NPY002
+    numpy_after = np.random.get_state(legacy=False)
     np.testing.assert_equal(numpy_after, numpy_before)
     assert random.getstate() == python_before
-    random.random(), np.random.random()  # noqa: NPY002
+    random.random(), np.random.random()
     np.testing.assert_array_equal(generate(**SMALL, seed=3).signals, first.signals)
 
 

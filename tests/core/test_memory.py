@@ -1,0 +1,213 @@
+"""Memory: which anchors are kept, what is inverted when, and that replay once made stays."""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from anchorinv.core import memory
+from anchorinv.core.anchors import random_anchors
+from anchorinv.core.inversion import Inversion, Inverted, invert
+from anchorinv.core.memory import InvertedAnchors, Nothing
+from anchorinv.core.networks import frozen, mapped, trainable
+from anchorinv.core.rng import stream
+from anchorinv.core.types import Batch, State, joined
+from tests.core.small import foundation, same, state_of, toy, untouched_generators
+
+ANCHORS = InvertedAnchors(per_class=5, inversion=Inversion(steps=3))
+BASE = (0, 2, 3)  # class 1 is new
+
+
+@lru_cache
+def base() -> State:
+    return foundation().fit(toy().of(*BASE), rng=stream(5, "base"))
+
+
+def latents_of(state: State, *classes: int) -> Batch:
+    samples = toy().of(*classes)
+    return samples.with_values(mapped(state.trunk, samples.values))
+
+
+def kept() -> State:
+    state = base()
+    return ANCHORS.keep(state, latents_of(state, *BASE), rng=stream(5, "base"))
+
+
+def grown(state: State) -> State:
+    """The state after a session with class 1, whose tail has moved."""
+    tail = trainable(state.tail)
+    with torch.no_grad():
+        for parameter in tail.parameters():
+            parameter.mul_(1.1)
+    later = replace(state, tail=frozen(tail), classes=(*BASE, 1), session=1)
+    return ANCHORS.keep(later, latents_of(later, 1), rng=stream(7))
+
+
+class Spy:
+    """Stands for ``invert`` and notes what it was asked for and what it found."""
+
+    def __init__(self) -> None:
+        self.networks: list[nn.Module] = []
+        self.anchors: list[Tensor] = []
+        self.found: list[Inverted] = []
+
+    def __call__(self, network: nn.Module, anchors: Tensor, *rest: Any, **options: Any) -> Inverted:
+        self.networks.append(network)
+        self.anchors.append(anchors)
+        self.found.append(invert(network, anchors, *rest, **options))
+        return self.found[-1]
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
+    spy = Spy()
+    monkeypatch.setattr(memory, "invert", spy)
+    return spy
+
+
+class TestRandomAnchors:
+    @settings(deadline=None, max_examples=50)
+    @given(st.integers(1, 30), st.integers(0, 40), st.integers(0, 1000))
+    def test_are_distinct_rows_and_as_many_as_there_are(self, n: int, quota: int, seed: int) -> None:
+        features = torch.arange(2.0 * n).reshape(n, 2)
+        anchors = random_anchors(features, quota, stream(seed))
+        rows = [tuple(row) for row in anchors.tolist()]
+        assert len(rows) == len(set(rows)) == min(quota, n)
+        assert set(rows) <= {tuple(row) for row in features.tolist()}
+
+    def test_are_random(self) -> None:
+        features = torch.arange(30.0)[:, None]
+        draws = [random_anchors(features, 5, stream(seed)).flatten().tolist() for seed in (0, 0, 1)]
+        assert draws[0] == draws[1] != draws[2]
+
+    def test_every_feature_has_the_same_chance(self) -> None:
+        features = torch.arange(10.0)[:, None]
+        drawn = torch.cat([random_anchors(features, 3, stream(0, i)) for i in range(2000)])
+        counts = drawn.flatten().long().bincount(minlength=10)
+        assert (counts - 600).abs().max() < 4 * (2000 * 0.3 * 0.7) ** 0.5
+
+
+class TestKeep:
+    def test_base_classes_keep_their_quota_of_their_own_features(self) -> None:
+        state = kept()
+        assert state.anchors is not None
+        assert state.anchors.classes == BASE
+        for label in BASE:
+            anchors = state.anchors.of(label).values
+            features = mapped(state.tail, latents_of(state, label).values)
+            whose = [(features == anchor).all(1).nonzero().flatten().tolist() for anchor in anchors]
+            assert all(len(found) == 1 for found in whose)
+            assert len({found[0] for found in whose}) == 5
+
+    def test_a_small_class_keeps_all_it_has(self) -> None:
+        state = base()
+        few = joined(latents_of(state, 0, 2), latents_of(state, 3)[torch.arange(2)])
+        anchors = ANCHORS.keep(state, few, rng=stream(5)).anchors
+        assert anchors is not None
+        assert [len(anchors.of(label)) for label in BASE] == [5, 5, 2]
+
+    def test_a_class_is_drawn_by_itself(self) -> None:
+        # Which anchors a class keeps does not depend on the other classes.
+        state = base()
+        alone = ANCHORS.keep(state, latents_of(state, 2), rng=stream(5, "base")).anchors
+        together = kept().anchors
+        assert alone is not None and together is not None
+        torch.testing.assert_close(alone.values, together.of(2).values)
+
+    def test_a_new_class_keeps_all_shots_and_old_anchors_stay(self) -> None:
+        before, after = kept(), grown(kept())
+        assert before.anchors is not None and after.anchors is not None
+        assert len(after.anchors.of(1)) == 8 > ANCHORS.per_class
+        assert same(after.anchors.values[:15], before.anchors.values)
+        assert same(after.anchors.labels[:15], before.anchors.labels)
+
+    def test_new_anchors_are_what_the_moved_tail_sees(self) -> None:
+        after = grown(kept())
+        assert after.anchors is not None
+        latents = latents_of(after, 1).values
+        assert same(after.anchors.of(1).values, mapped(after.tail, latents))
+        assert not torch.allclose(after.anchors.of(1).values, mapped(base().tail, latents), atol=1e-3)
+
+
+class TestRecall:
+    def test_inverts_all_base_anchors_once(self, spy: Spy) -> None:
+        state = kept()
+        recalled = ANCHORS.recall(state, rng=stream(1))
+        again = ANCHORS.recall(recalled, rng=stream(2))
+        assert [len(anchors) for anchors in spy.anchors] == [15]
+        assert again is recalled
+
+    def test_then_only_what_is_pending_with_the_network_as_it_is_now(self, spy: Spy) -> None:
+        first = ANCHORS.recall(kept(), rng=stream(1))
+        later = grown(first)
+        second = ANCHORS.recall(later, rng=stream(2))
+        assert later.anchors is not None
+        assert [len(anchors) for anchors in spy.anchors] == [15, 8]
+        assert same(spy.anchors[1], later.anchors.of(1).values)
+        signals = toy().values[:3]
+        assert same(spy.networks[1](signals), later.tail(later.trunk(signals)))
+        assert second.replay is not None and first.replay is not None
+        assert same(second.replay.values[:15], first.replay.values)
+        assert same(second.replay.labels, torch.cat([first.replay.labels, torch.full((8,), 1)]))
+
+    def test_more_anchors_of_a_known_class_are_pending_alone(self, spy: Spy) -> None:
+        first = ANCHORS.recall(kept(), rng=stream(1))
+        assert first.anchors is not None and first.replay is not None
+        extra = Batch(first.anchors.values[:2] * 1.1, torch.full((2,), 2))
+        second = ANCHORS.recall(replace(first, anchors=joined(first.anchors, extra)), rng=stream(2))
+        assert same(spy.anchors[1], extra.values)
+        assert second.replay is not None
+        assert len(second.replay.of(2)) == 7
+        assert same(second.replay.values[:15], first.replay.values)
+
+    def test_replay_is_the_trunks_view_of_the_inverted_signals(self, spy: Spy) -> None:
+        state = ANCHORS.recall(kept(), rng=stream(1))
+        assert state.replay is not None and state.anchors is not None
+        assert same(state.replay.values, mapped(state.trunk, spy.found[0].signals))
+        for label in BASE:  # and each is the replay of an anchor of its class
+            features = mapped(state.tail, state.replay.of(label).values)
+            errors = (features - state.anchors.of(label).values).abs().mean(1)
+            noted = spy.found[0].errors[state.replay.labels == label]
+            torch.testing.assert_close(errors, noted, rtol=1e-4, atol=1e-5)
+
+    def test_replay_comes_close_to_the_anchors(self) -> None:
+        closer = InvertedAnchors(per_class=5, inversion=Inversion(steps=40, lr=0.05))
+        curve = closer.recall(kept(), rng=stream(1)).curves[-1]
+        assert (curve.name, curve.session, len(curve.values)) == ("invert", 1, 41)
+        assert curve.values[-1] < 0.5 * curve.values[0]
+
+    def test_base_replay_is_the_same_whatever_the_trial(self) -> None:
+        one, other = (ANCHORS.recall(kept(), rng=stream(seed)) for seed in (1, 2))
+        assert same(state_of(one), state_of(other))
+
+    def test_but_depends_on_the_base_seed(self) -> None:
+        one = ANCHORS.recall(kept(), rng=stream(1)).replay
+        other = ANCHORS.recall(replace(kept(), seed=base().seed + 1), rng=stream(1)).replay
+        assert one is not None and other is not None
+        assert not torch.allclose(one.values, other.values, atol=1e-3)
+
+    def test_replay_of_a_new_class_is_the_trials_own(self) -> None:
+        later = grown(ANCHORS.recall(kept(), rng=stream(0)))
+        one, other = (ANCHORS.recall(later, rng=stream(seed)).replay for seed in (1, 2))
+        assert one is not None and other is not None
+        assert not torch.allclose(one.of(1).values, other.of(1).values, atol=1e-3)
+        assert same(one.of(*BASE).values, other.of(*BASE).values)
+
+    def test_states_that_came_in_stay_and_nothing_global_is_drawn(self) -> None:
+        state = kept()
+        before = state_of(state)
+        with untouched_generators():
+            recalled = ANCHORS.recall(state, rng=stream(1))
+            grown(recalled)
+        assert same(state_of(state), before)
+
+
+def test_nothing_keeps_and_recalls_nothing() -> None:
+    state = base()
+    assert Nothing().keep(state, latents_of(state, 0), rng=stream(0)) is state
+    assert Nothing().recall(state, rng=stream(0)) is state
