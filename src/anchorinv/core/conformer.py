@@ -107,7 +107,8 @@ class Conformer(nn.Module):
                 f"weights do not fit a Conformer with {geometry.depth} blocks: {len(wrong)} names are "
                 f"missing or unknown, such as {wrong[0]!r}; pass the backbone's weights alone"
             )
-        network = cls(geometry).to(state["0.shallownet.0.weight"].dtype)
+        with torch.random.fork_rng():  # a start nobody will see
+            network = cls(geometry).to(state["0.shallownet.0.weight"].dtype)
         ours = network.state_dict()
         with torch.no_grad():
             for theirs, (name, part, shape) in layout.items():
@@ -161,7 +162,8 @@ def _geometry_of(state: Mapping[str, Tensor]) -> Geometry:
         width, _, n_chans, _ = state["0.shallownet.1.weight"].shape
     except (KeyError, ValueError):
         raise ValueError("no weights of two convolutions under 0.shallownet.0 and 0.shallownet.1") from None
-    depth = 1 + max((int(key.split(".")[1]) for key in state if key.startswith("1.")), default=0)
+    blocks = [key.split(".")[1] for key in state if key.startswith("1.")]
+    depth = 1 + max((int(block) for block in blocks if block.isdigit()), default=0)
     for known in GEOMETRIES.values():
         if (known.n_chans, known.kernel, known.width) == (n_chans, kernel, width):
             return replace(known, depth=depth)

@@ -81,7 +81,7 @@ def descend(
             losses = objective(step)
             gradients = torch.autograd.grad(losses.sum(), params)
             for param, gradient in zip(params, gradients, strict=True):
-                param.grad = gradient
+                param.grad = _laid_out_as(param, gradient)
             optimiser.step()
             curve.append(losses.detach().mean())
             if step % 10 == 9 or step + 1 == plan.steps:
@@ -90,3 +90,8 @@ def descend(
                 tick(task, plan.steps, plan.steps, curve[-1].item())
                 break
     return torch.stack(curve)
+
+
+def _laid_out_as(param: Tensor, gradient: Tensor) -> Tensor:
+    # The fused optimiser walks both through memory side by side and does not look at their strides.
+    return gradient if gradient.stride() == param.stride() else torch.empty_like(param).copy_(gradient)

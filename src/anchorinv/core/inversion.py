@@ -104,7 +104,7 @@ def _invert_chunk(
     with torch.no_grad():
         after = errors(leaf)
     signals = leaf.detach().transpose(1, 2)
-    worse = after > before
+    worse = ~(after <= before)  # what overflowed is worse, too
     reached = torch.where(worse, before, after)
     kept = torch.where(worse[:, None, None], start, signals).contiguous()
     return Inverted(kept, reached, torch.cat([curve, reached.mean()[None]]))

@@ -31,8 +31,11 @@ class Protocol:
     ways: int = 1
 
     def __post_init__(self) -> None:
-        if twice := sorted(set(self.base_classes) & set(self.sessions)):
-            raise ValueError(f"class {twice[0]} is both a base and a new class; name it once")
+        named = [*self.base_classes, *self.sessions]
+        if twice := sorted(label for label in set(named) if named.count(label) > 1):
+            both = twice[0] in self.base_classes and twice[0] in self.sessions
+            how = "is both a base and a new class" if both else "is learned twice"
+            raise ValueError(f"class {twice[0]} {how}; name it once")
         for name in ("shots", "trials", "ways"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} (={getattr(self, name)}) must be at least 1")

@@ -51,7 +51,7 @@ def train(network: nn.Module, head: Head, samples: Batch, plan: Training, *, rng
     (n_steps,) the loss curve.
     """
     n_batches = -(-len(samples) // plan.batch_size)
-    weights = inverse_frequency(samples.labels) if plan.class_weights else None
+    weights = inverse_frequency(samples.labels).to(samples.values) if plan.class_weights else None
     order = torch.empty(0)
 
     def objective(step: int) -> Tensor:
