@@ -45,17 +45,17 @@ def table(results: Sequence[SessionResult]) -> Table:
     """Return macro-F1 over all, base and new classes, per method and session."""
     last = max(result.session for result in results)
     shown = Table(title="Macro-F1 in percent, mean ± standard deviation over trials")
-    shown.add_column("")
-    shown.add_column("method")
+    shown.add_column("classes", no_wrap=True)
+    shown.add_column("method", no_wrap=True)
     for session in range(last + 1):
-        shown.add_column(f"session {session}" if session else "base session", justify="right")
+        shown.add_column(f"session {session}" if session else "base", justify="right", no_wrap=True)
+    methods = methods_of(results)
     for part, words in PARTS.items():
-        for i, method in enumerate(methods_of(results)):
+        for method in methods:
             cells = [
                 "" if part == "f1_new" and session == 0 else str(cell(results, method, session, part))
                 for session in range(last + 1)
             ]
-            shown.add_row(
-                words if i == 0 else "", method, *cells, end_section=i + 1 == len(methods_of(results))
-            )
+            first, final = method == methods[0], method == methods[-1]
+            shown.add_row(words if first else "", method, *cells, end_section=final)
     return shown

@@ -89,6 +89,8 @@ def descend(
             if plan.stop and len(curve) % plan.stop.window == 0 and plan.stop.reached(torch.stack(curve)):
                 tick(task, plan.steps, plan.steps, curve[-1].item())
                 break
+    for param in params:
+        param.grad = None
     return torch.stack(curve)
 
 

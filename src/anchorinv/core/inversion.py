@@ -22,7 +22,8 @@ class Inversion:
     steps, lr, betas : of Adam on the signals.
     from_zeros : start from zeros instead of standard normal noise (the paper's figure does).
     chunk : samples inverted at once; bounds the memory.
-    stop : end before ``steps`` when the error has stopped falling; off in the paper.
+    stop : end before ``steps`` when a chunk's mean error has stopped falling, so that a sample's result
+        then depends on its chunk; off in the paper.
     """
 
     steps: int = 4000

@@ -21,7 +21,7 @@ def stream(seed: int | torch.Generator, *path: str | int) -> torch.Generator:
     >>> bool(a == b), bool(a == torch.rand(1, generator=stream(6, "support", "tongue", 3)))
     (True, False)
     """
-    root = seed.initial_seed() if isinstance(seed, torch.Generator) else seed
+    root = seed.initial_seed() if isinstance(seed, torch.Generator) else int(seed) % 2**64
     generator = torch.Generator()
     return generator.manual_seed(_hashed(root, path) if path else root)
 
@@ -38,6 +38,6 @@ def scoped_seed(rng: torch.Generator) -> Iterator[None]:
 
 
 def _hashed(root: int, path: tuple[str | int, ...]) -> int:
-    # repr keeps 1 and "1" apart; 63 bits, because a torch seed is signed.
-    text = repr((root, path)).encode()
+    # repr keeps 1 and "1" apart, and int makes numpy's 1 the same as Python's; a torch seed is signed.
+    text = repr((root, [step if isinstance(step, str) else int(step) for step in path])).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1

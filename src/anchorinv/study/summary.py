@@ -10,7 +10,7 @@ from anchorinv.core.runner import SessionResult
 from anchorinv.study.results import select
 
 #: The scores of a table and how its columns call them.
-PARTS = {"f1_all": "all classes", "f1_base": "base classes", "f1_new": "new classes"}
+PARTS = {"f1_all": "all", "f1_base": "base", "f1_new": "new"}
 
 
 @dataclass(frozen=True, slots=True)
