@@ -1,5 +1,7 @@
 """The cases: a step of inversion, base training and finetuning, with the same weights on both sides."""
 
+import subprocess
+import sys
 from dataclasses import asdict
 
 import torch
@@ -80,8 +82,16 @@ def finetuning_step(twin_steps: int, our_steps: int) -> tuple[Work, Work]:
     )
 
 
+def start_of_help(twin_steps: int, our_steps: int) -> tuple[Work, Work]:
+    def start(*command: str) -> Work:
+        return lambda: subprocess.run([sys.executable, *command], check=True, capture_output=True)
+
+    return start("-c", "import torch"), start("-m", "anchorinv", "--help")
+
+
 CASES = [
     Case("inversion-step-bci", "100 samples", 5, 2, 20, inversion_step),
     Case("training-step-bci", "batch of 72", 3, 2, 8, training_step),
     Case("finetuning-step-bci", "10 shots + 100 replay", 10, 2, 20, finetuning_step),
+    Case("help-start", "anchorinv --help against import torch", 2, 1, 1, start_of_help),
 ]

@@ -145,7 +145,8 @@ class TestImports:
 
     @files
     def test_nothing_imports_the_command_line(self, path: Path) -> None:
-        assert not {name for name in imported(path) if name.startswith("anchorinv.cli")}
+        if path.name != "__main__.py":  # the command line by another name
+            assert not {name for name in imported(path) if name.startswith("anchorinv.cli")}
 
     def test_the_command_line_starts_without_the_heavy_libraries(self) -> None:
         heavy = {"torch", "numpy", "scipy", "sklearn", "mne", "pandas", "matplotlib"}

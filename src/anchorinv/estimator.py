@@ -78,7 +78,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         batch_size: int = 64,
         lr: float = 1e-3,
         n_anchors: int = 50,
-        inversion_steps: int = 150,
+        inversion_steps: int = 120,
         inversion_lr: float = 5e-2,
         finetune_steps: int = 200,
         finetune_lr: float = 1e-5,

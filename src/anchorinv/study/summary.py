@@ -54,9 +54,10 @@ def in_words(results: Sequence[SessionResult]) -> str:
     drop = {m: mean(m, "f1_base", 0) - mean(m, "f1_base") for m in methods}
     worst, learner = max(drop, key=lambda m: drop[m]), max(methods, key=lambda m: mean(m, "f1_new"))
     slowest = min(methods, key=lambda m: mean(m, "f1_new"))
+    n_new = max(len(result.classes) - result.n_base for result in results)
     return (
-        f"After {last} new classes {best} is best over all classes with a macro-F1 of "
-        f"{mean(best, 'f1_all'):.1f}, {won.mean():.1f} points above {second} and ahead of it in "
+        f"After {n_new} new {'class' if n_new == 1 else 'classes'} {best} is best over all classes with a "
+        f"macro-F1 of {mean(best, 'f1_all'):.1f}, {won.mean():.1f} points above {second} and ahead of it in "
         f"{int((won > 0).sum())} of {len(won)} trials. {worst} forgot most: its base classes fell by "
         f"{drop[worst]:.1f} points since the base session, those of {min(drop, key=lambda m: drop[m])} by "
         f"{min(drop.values()):.1f}. {learner} learned the new classes best ({mean(learner, 'f1_new'):.1f}), "

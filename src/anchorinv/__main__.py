@@ -1,0 +1,5 @@
+"""``python -m anchorinv`` is the command ``anchorinv``."""
+
+from anchorinv.cli import main
+
+main()
