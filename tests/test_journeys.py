@@ -47,13 +47,15 @@ def test_every_command_of_the_readme_is_run_below():
     ])  # fmt: skip
 
 
-def test_make_demo_and_a_second_time(tmp_path):
+def test_make_demo_runs_the_demo_and_installs_once(tmp_path):
     if Path(sys.executable).parent != ROOT / ".venv" / "bin" or not shutil.which("make"):
         pytest.skip("make demo would install into .venv; these tests run from elsewhere")
-    done = run("make", "demo", f"ARGS=--quick --out {tmp_path}", cwd=ROOT)
+    assert run("make", ".venv/.runtime", cwd=ROOT).returncode == 0
+    # The demo itself runs below; here it is asked for its help, which takes a moment instead of a minute.
+    done = run("make", "demo", "ARGS=--help", cwd=ROOT)
     assert done.returncode == 0, done.stderr
+    assert "anchorinv demo" in done.stdout and "--quick" in done.stdout
     assert "pip install" not in done.stdout, "a second run installs nothing"
-    check_demo(done.stdout, tmp_path / "results.jsonl")
 
 
 def test_make_test_is_check_and_the_suite():

@@ -39,5 +39,5 @@ def scoped_seed(rng: torch.Generator) -> Iterator[None]:
 
 def _hashed(root: int, path: tuple[str | int, ...]) -> int:
     # repr keeps 1 and "1" apart, and int makes numpy's 1 the same as Python's; a torch seed is signed.
-    text = repr((root, [step if isinstance(step, str) else int(step) for step in path])).encode()
+    text = repr((root, tuple(step if isinstance(step, str) else int(step) for step in path))).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
