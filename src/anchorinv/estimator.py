@@ -221,8 +221,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         return anchorinv(
             Foundation(partial(Conformer, geometry), Cosine.start, training),
             start=PLACEMENTS[self.new_prototype],
-            finetune=Finetune((self.finetune_steps,), self.finetune_lr, replay_weight=self.replay_weight),
-            n_anchors=self.n_anchors,
+            adapt=Finetune((self.finetune_steps,), self.finetune_lr, replay_weight=self.replay_weight),
+            per_class=self.n_anchors,
             inversion=Inversion(self.inversion_steps, self.inversion_lr),
         )
 

@@ -84,8 +84,8 @@ def foundation(**training: Any) -> Foundation:
 
 def anchorinv(base: Foundation, **options: Any) -> Recipe:
     short: dict[str, Any] = {
-        "finetune": Finetune(steps=(4,), lr=1e-3),
-        "n_anchors": 5,
+        "adapt": Finetune(steps=(4,), lr=1e-3),
+        "per_class": 5,
         "inversion": Inversion(steps=3),
     }
     return catalogue.anchorinv(base, **{**short, **options})
@@ -99,7 +99,7 @@ def state_of(state: State) -> Snapshot:
         for part, module in modules.items()
         for name, tensor in module.state_dict().items()
     }
-    for name in ("anchors", "replay"):
+    for name in ("anchors", "replay", "recordings"):
         batch = getattr(state, name)
         held[name] = None if batch is None else (batch.values.clone(), batch.labels.clone())
     held["curves"] = [(curve.name, curve.session, curve.values.clone()) for curve in state.curves]

@@ -206,9 +206,9 @@ class TestValues:
         assert torch.equal(first.signals, second.signals)
         assert torch.equal(first.curve, second.curve)
 
-    def test_progress_goes_by_the_name_given(self) -> None:
+    def test_progress_is_told(self) -> None:
         network, _, anchors, start = task(2)
         heard: list[Tick] = []
         with listening(heard.append):
-            invert(network, anchors, start, Inversion(steps=10), task="inverting base")
-        assert {tick.task for tick in heard} == {"inverting base"}
+            invert(network, anchors, start, Inversion(steps=10))
+        assert {tick.task for tick in heard} == {"inverting"}

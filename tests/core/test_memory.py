@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from anchorinv.core import memory
+from anchorinv.core import inverted
 from anchorinv.core.anchors import random_anchors
-from anchorinv.core.inversion import Inversion, Inverted, invert
-from anchorinv.core.memory import InvertedAnchors, Nothing
+from anchorinv.core.inversion import Goal, Inversion, Inverted, pursue, reach
+from anchorinv.core.inverted import InvertedAnchors
+from anchorinv.core.memory import Nothing
 from anchorinv.core.networks import frozen, mapped, trainable
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State, joined
@@ -35,7 +36,7 @@ def latents_of(state: State, *classes: int) -> Batch:
 
 def kept() -> State:
     state = base()
-    return ANCHORS.keep(state, latents_of(state, *BASE), rng=stream(5, "base"))
+    return ANCHORS.keep(state, latents_of(state, *BASE), latents_of(state, *BASE), rng=stream(5, "base"))
 
 
 def grown(state: State) -> State:
@@ -45,28 +46,32 @@ def grown(state: State) -> State:
         for parameter in tail.parameters():
             parameter.mul_(1.1)
     later = replace(state, tail=frozen(tail), classes=(*BASE, 1), session=1)
-    return ANCHORS.keep(later, latents_of(later, 1), rng=stream(7))
+    return ANCHORS.keep(later, latents_of(later, 1), latents_of(later, 1), rng=stream(7))
 
 
 class Spy:
-    """Stands for ``invert`` and notes what it was asked for and what it found."""
+    """Notes what inversions were asked for and what they found."""
 
     def __init__(self) -> None:
         self.networks: list[nn.Module] = []
         self.anchors: list[Tensor] = []
         self.found: list[Inverted] = []
 
-    def __call__(self, network: nn.Module, anchors: Tensor, *rest: Any, **options: Any) -> Inverted:
+    def reach(self, network: nn.Module, anchors: Tensor) -> Goal:
         self.networks.append(network)
         self.anchors.append(anchors)
-        self.found.append(invert(network, anchors, *rest, **options))
+        return reach(network, anchors)
+
+    def pursue(self, *given: Any) -> Inverted:
+        self.found.append(pursue(*given))
         return self.found[-1]
 
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     spy = Spy()
-    monkeypatch.setattr(memory, "invert", spy)
+    monkeypatch.setattr(inverted, "reach", spy.reach)
+    monkeypatch.setattr(inverted, "pursue", spy.pursue)
     return spy
 
 
@@ -107,14 +112,14 @@ class TestKeep:
     def test_a_small_class_keeps_all_it_has(self) -> None:
         state = base()
         few = joined(latents_of(state, 0, 2), latents_of(state, 3)[torch.arange(2)])
-        anchors = ANCHORS.keep(state, few, rng=stream(5)).anchors
+        anchors = ANCHORS.keep(state, few, few, rng=stream(5)).anchors
         assert anchors is not None
         assert [len(anchors.of(label)) for label in BASE] == [5, 5, 2]
 
     def test_a_class_is_drawn_by_itself(self) -> None:
         # Which anchors a class keeps does not depend on the other classes.
         state = base()
-        alone = ANCHORS.keep(state, latents_of(state, 2), rng=stream(5, "base")).anchors
+        alone = ANCHORS.keep(state, latents_of(state, 2), latents_of(state, 2), rng=stream(5, "base")).anchors
         together = kept().anchors
         assert alone is not None and together is not None
         torch.testing.assert_close(alone.values, together.of(2).values)
@@ -209,5 +214,5 @@ class TestRecall:
 
 def test_nothing_keeps_and_recalls_nothing() -> None:
     state = base()
-    assert Nothing().keep(state, latents_of(state, 0), rng=stream(0)) is state
+    assert Nothing().keep(state, latents_of(state, 0), latents_of(state, 0), rng=stream(0)) is state
     assert Nothing().recall(state, rng=stream(0)) is state

@@ -61,7 +61,7 @@ class Spy:
                 parameter.mul_(1.2)
         return frozen(moved), head, torch.tensor([3.0, 2.0])
 
-    def keep(self, state: State, latents: Batch, *, rng: torch.Generator) -> State:
+    def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         self.note("keep", state, latents, rng.initial_seed())
         return state
 
@@ -173,7 +173,7 @@ class TestFoundation:
 
 class TestSpecialCases:
     def test_no_finetuning_from_mean_prototypes_is_protonet(self) -> None:
-        still = anchorinv(FOUNDATION, start=mean_of_shots, finetune=Finetune(steps=(0,), lr=1e-3))
+        still = anchorinv(FOUNDATION, start=mean_of_shots, adapt=Finetune(steps=(0,), lr=1e-3))
         protonet = catalogue.protonet(FOUNDATION)
         states = [method.fit_base(BASE, rng=stream(5)) for method in (still, protonet)]
         for session in (FIRST, SECOND):

@@ -1,60 +1,155 @@
-"""The methods, each a short composition."""
+"""Every method as a short composition, with its source. Defaults are the paper's settings for BCI."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from anchorinv.core.heads import Mlp
+from torch import nn
+
+from anchorinv.core.anchors import Selection, random_anchors
+from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion
-from anchorinv.core.memory import InvertedAnchors, Nothing
-from anchorinv.core.prototypes import Placement, mean_of_shots, new_outputs, random_rows
+from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
+from anchorinv.core.memory import ClassMeans, LatentSamples, Memory, Nothing, RealSamples
+from anchorinv.core.priors import Prior, energy, statistics, total_variation
+from anchorinv.core.projector import Projected
+from anchorinv.core.prototypes import (
+    Calibrated,
+    Placement,
+    mean_of_shots,
+    new_outputs,
+    next_vertices,
+    random_rows,
+)
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.training import Finetune, Stay
+
+# Published as ranges, of which these are the middles: 0 to 150, 150 to 1000 and 0 to 3450 steps.
+FINETUNE_ONLY = Finetune(steps=(75,), lr=2e-5)
+FINETUNE_PROJECTOR = Finetune(steps=(575,), lr=2e-5)
+FINETUNE_ON_LABELS = Finetune(steps=(1725,), lr=2e-5)
+FINETUNE = Finetune(steps=(1275,), lr=2e-5)
 
 
 def anchorinv(
     foundation: Foundation,
     *,
     start: Placement = random_rows,
-    finetune: Finetune = Finetune(steps=(1275,), lr=2e-5),
-    n_anchors: int = 50,
+    adapt: Finetune = FINETUNE,
+    per_class: int = 50,
+    select: Selection = random_anchors,
+    inversion: Inversion = Inversion(),
+    priors: tuple[Prior, ...] = (),
+) -> Recipe:
+    """Replay signals inverted from anchors while the last block and the new prototypes learn."""
+    memory = InvertedAnchors(per_class, select, inversion, priors)
+    return _replaying("anchorinv", foundation, start, adapt, memory, "Li et al., AnchorInv, 2025")
+
+
+def deepdream(
+    foundation: Foundation,
+    *,
+    start: Placement = random_rows,
+    adapt: Finetune = FINETUNE_ON_LABELS,
+    per_class: int = 50,
     inversion: Inversion = Inversion(),
 ) -> Recipe:
-    """Replay signals inverted from anchors while the last block and the new prototypes learn.
+    """Replay signals inverted from labels, kept small and smooth."""
+    priors = (Prior("l2", energy), Prior("tv", total_variation))
+    memory = InvertedLabels(per_class, inversion, priors)
+    return _replaying("deepdream", foundation, start, adapt, memory, "Mordvintsev et al., Inceptionism, 2015")
 
-    Defaults are the paper's settings for BCI.
-    """
-    return Recipe(
-        "anchorinv",
-        foundation,
-        place=start,
-        adapt=finetune,
-        memory=InvertedAnchors(n_anchors, inversion=inversion),
-        citation="Li et al., AnchorInv: Few-Shot Class-Incremental Learning of Physiological Signals via "
-        "Feature Space-Guided Inversion",
+
+def deepinv(
+    foundation: Foundation,
+    *,
+    start: Placement = random_rows,
+    adapt: Finetune = FINETUNE_ON_LABELS,
+    per_class: int = 50,
+    inversion: Inversion = Inversion(),
+) -> Recipe:
+    """Replay signals inverted from labels, with the statistics that the BatchNorm has seen."""
+    priors = (Prior("l2", energy), Prior("tv", total_variation), Prior("statistics", statistics))
+    memory = InvertedLabels(per_class, inversion, priors)
+    return _replaying(
+        "deepinv", foundation, start, adapt, memory, "Yin et al., Dreaming to Distill, CVPR 2020"
     )
+
+
+def real_replay(
+    foundation: Foundation,
+    *,
+    start: Placement = random_rows,
+    adapt: Finetune = FINETUNE,
+    per_class: int = 50,
+) -> Recipe:
+    """Replay recordings: the bound that inversion aims at, at the price of privacy."""
+    memory = RealSamples(per_class)
+    return _replaying("real-replay", foundation, start, adapt, memory, "Li et al., AnchorInv, 2025, appendix")
+
+
+def latent_replay(
+    foundation: Foundation,
+    *,
+    start: Placement = random_rows,
+    adapt: Finetune = FINETUNE,
+    per_class: int = 50,
+) -> Recipe:
+    """Replay the last block's inputs of real samples: the numbers of real replay, without recordings."""
+    memory = LatentSamples(per_class)
+    citation = "after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020"
+    return _replaying("latent-replay", foundation, start, adapt, memory, citation)
 
 
 def protonet(foundation: Foundation) -> Recipe:
     """Place new prototypes at the mean of their shots and leave the network alone."""
-    return Recipe(
-        "protonet",
+    citation = "Snell et al., Prototypical Networks for Few-shot Learning, NeurIPS 2017"
+    return Recipe("protonet", foundation, mean_of_shots, Stay(), Nothing(), citation)
+
+
+def teen(foundation: Foundation, *, tau: float = 32.0, alpha: float = 0.5) -> Recipe:
+    """Place new prototypes near their shots' mean, drawn towards similar base prototypes."""
+    citation = "Wang et al., FSCIL via Training-Free Prototype Calibration, NeurIPS 2023"
+    return Recipe("teen", foundation, Calibrated(tau, alpha), Stay(), Nothing(), citation)
+
+
+def finetune(foundation: Foundation, *, adapt: Finetune = FINETUNE_ONLY) -> Recipe:
+    """Train the last block and an ordinary classifier on the new shots alone."""
+    citation = "plain finetuning; classifier of Song et al., EEG Conformer, IEEE TNSRE 2023"
+    with_mlp = replace(foundation, head=Mlp.start)
+    return Recipe("finetune", with_mlp, new_outputs, adapt, Nothing(), citation)
+
+
+def nc_fscil(foundation: Foundation, *, n_all: int = 16, adapt: Finetune = FINETUNE_PROJECTOR) -> Recipe:
+    """Train a projector towards fixed vertices, one for each of ``n_all`` classes ever to come."""
+    citation = "Yang et al., Neural Collapse Inspired Feature-Classifier Alignment for FSCIL, ICLR 2023"
+    projected = replace(
         foundation,
-        place=mean_of_shots,
-        adapt=Stay(),
-        memory=Nothing(),
-        citation="Snell et al., Prototypical Networks for Few-shot Learning, NeurIPS 2017",
+        backbone=partial(_projected, foundation.backbone),
+        head=partial(DotRegression.start, n_all=n_all),
     )
+    return Recipe("nc-fscil", projected, next_vertices, adapt, ClassMeans(), citation)
 
 
-def finetune(foundation: Foundation, *, adapt: Finetune = Finetune(steps=(75,), lr=2e-5)) -> Recipe:
-    """Train the last block and an ordinary classifier on the new shots alone.
+#: All methods by the name under which studies ask for them.
+CATALOGUE: dict[str, Callable[..., Recipe]] = {
+    "finetune": finetune,
+    "nc-fscil": nc_fscil,
+    "protonet": protonet,
+    "teen": teen,
+    "deepdream": deepdream,
+    "deepinv": deepinv,
+    "anchorinv": anchorinv,
+    "real-replay": real_replay,
+    "latent-replay": latent_replay,
+}
 
-    The length was published as a range, 0 to 150 steps; the default is its middle.
-    """
-    return Recipe(
-        "finetune",
-        replace(foundation, head=Mlp.start),
-        place=new_outputs,
-        adapt=adapt,
-        memory=Nothing(),
-        citation="Song et al., EEG Conformer, IEEE TNSRE 2023 (classifier); plain finetuning",
-    )
+
+def _replaying(
+    name: str, foundation: Foundation, start: Placement, adapt: Finetune, memory: Memory, citation: str
+) -> Recipe:
+    return Recipe(name, foundation, start, adapt, memory, citation)
+
+
+def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
+    return Projected(backbone())

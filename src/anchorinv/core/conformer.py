@@ -29,7 +29,9 @@ class Attention(nn.Module):
         n, length, width = tokens.shape
         split = self.qkv(tokens).view(n, length, 3, self.heads, width // self.heads)
         # One copy into (3, n · heads, width / heads, n_tokens): heads are narrow, so tokens come last.
-        query, key, value = split.permute(2, 0, 3, 4, 1).reshape(3, n * self.heads, -1, length)
+        query, key, value = split.permute(2, 0, 3, 4, 1).reshape(
+            3, n * self.heads, width // self.heads, length
+        )
         mask = self.dropout.mask(tokens, n * self.heads, length, length)
         mixed = attend(query * self.scale, key, value, mask)
         projected: Tensor = self.projection(mixed.view(n, width, length).transpose(1, 2))

@@ -114,6 +114,66 @@ class Mlp(Head):
         return Mlp(self.hidden, last)
 
 
+class DotRegression(Head):
+    """Fixed vertices, as far from each other as can be, one for every class ever to come (NC-FSCIL).
+
+    Parameters
+    ----------
+    vertices : (n_all, dim) of a simplex; the first ``n_classes`` are in use.
+    n_classes : classes known so far.
+    weight : of the loss.
+    """
+
+    def __init__(self, vertices: Tensor, n_classes: int, *, weight: float = 10.0) -> None:
+        super().__init__()
+        self.vertices: Tensor
+        self.register_buffer("vertices", vertices)
+        if n_classes > len(vertices):
+            raise ValueError(
+                f"{n_classes} classes, but vertices for {len(vertices)} were set aside in the base session; "
+                f"train with a larger n_all"
+            )
+        self.n_classes, self.weight = n_classes, weight
+
+    @classmethod
+    def start(cls, n_classes: int, dim: int, *, n_all: int) -> Self:
+        """Return vertices for ``n_all`` classes, turned at random."""
+        return cls(simplex_etf(n_all, dim), n_classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the cosine to each vertex in use (n, n_classes)."""
+        return F.normalize(features) @ self.vertices[: self.n_classes].T
+
+    def loss(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return ``weight`` · mean ½ (⟨vertex, feature⟩ - 1)²."""
+        reached = self(features).gather(1, targets[:, None]).squeeze(1)
+        each: Tensor = 0.5 * (reached - 1).square()
+        share = torch.ones_like(each) if weights is None else weights[targets]
+        mean: Tensor = (share * each).sum() / share.sum()
+        return self.weight * mean
+
+    def settled(self, features: Tensor, targets: Tensor) -> "DotRegression":
+        """Return the head as it is: its vertices never move."""
+        return self
+
+    def extended(self, n_new: int) -> "DotRegression":
+        """Return the head with more of its vertices in use."""
+        return DotRegression(self.vertices, self.n_classes + n_new, weight=self.weight)
+
+
+def simplex_etf(n: int, dim: int, *, rng: torch.Generator | None = None) -> Tensor:
+    """Return the vertices (n, dim) of a simplex: of length 1, with cosines -1 / (n - 1) between them.
+
+    Turned at random, by the global generator without ``rng``. ``dim`` is at least ``n``.
+    """
+    if n > dim:
+        raise ValueError(f"{n} classes need vertices in at least {n} dimensions, got {dim}")
+    turned, _ = torch.linalg.qr(torch.randn(dim, n, generator=rng))  # (dim, n), orthonormal columns
+    centred: Tensor = torch.eye(n) - 1 / n
+    vertices: Tensor = math.sqrt(n / (n - 1)) * (centred @ turned.T)
+    return vertices
+
+
 def class_means(features: Tensor, targets: Tensor) -> Tensor:
     """Return the mean feature of each class 0, 1, ..., max (n_classes, dim): Eq. 4 of the paper.
 

@@ -1,9 +1,14 @@
-"""Feature-space-guided inversion: signals whose features are the anchors (Eq. 9 of the paper)."""
+"""Inversion: signals that a frozen network maps to what one wants (Eq. 9 of the paper).
+
+A *goal* says how far each signal is from what is wanted: from an anchor in the feature space, or from being
+classified as a label. *Priors* (core/priors.py) are added to it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anchorinv.core.descend import Descent, Plateau, descend
@@ -11,6 +16,9 @@ from anchorinv.core.descend import Descent, Plateau, descend
 # The published loss is a mean over a batch of 100 samples, ours a sum over samples, so that no sample
 # depends on its neighbours. Gradients are 100 times larger and so is Adam's eps: the steps are the same.
 EPS = 1e-8 * 100
+
+#: (signals (n, n_chans, n_times), which of all samples they are) -> errors (n,).
+Goal = Callable[[Tensor, slice], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class Inverted:
     Parameters
     ----------
     signals : (n, n_chans, n_times)
-    errors : (n,) mean absolute error of the features of each signal.
+    errors : (n,) of each signal, the mean absolute error of its features where anchors are the goal.
     curve : (n_steps + 1,) mean error before each step and at the end; a chunk that stopped early counts
         with its last value from there on.
     """
@@ -55,15 +63,18 @@ class Inverted:
     curve: Tensor
 
 
-def invert(
-    network: Callable[[Tensor], Tensor],
-    anchors: Tensor,
-    start: Tensor,
-    plan: Inversion,
-    *,
-    task: str = "invert",
-) -> Inverted:
-    """Move signals until their features match the anchors, by mean absolute error.
+def reach(network: Callable[[Tensor], Tensor], anchors: Tensor) -> Goal:
+    """Want the features of each signal to be its anchor (n, dim), by mean absolute error."""
+    return lambda signals, part: (network(signals) - anchors[part]).abs().mean(1)
+
+
+def classify(logits: Callable[[Tensor], Tensor], targets: Tensor) -> Goal:
+    """Want each signal to be classified as its target (n,), by cross-entropy."""
+    return lambda signals, part: F.cross_entropy(logits(signals), targets[part], reduction="none")
+
+
+def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, plan: Inversion) -> Inverted:
+    """Move signals until their features match the anchors.
 
     Parameters
     ----------
@@ -75,10 +86,13 @@ def invert(
     -------
     Inverted. A signal that got no closer than it started is returned as it started.
     """
-    chunks = [
-        _invert_chunk(network, *chunk, plan, task=task)
-        for chunk in zip(torch.split(anchors, plan.chunk), torch.split(start, plan.chunk), strict=True)
-    ]
+    return pursue(reach(network, anchors), start, plan)
+
+
+def pursue(goal: Goal, start: Tensor, plan: Inversion) -> Inverted:
+    """Move signals (n, n_chans, n_times) towards a goal, chunk by chunk."""
+    parts = [slice(i, i + plan.chunk) for i in range(0, len(start), plan.chunk)]
+    chunks = [_pursue_chunk(goal, part, start[part], plan) for part in parts]
     longest = max(len(chunk.curve) for chunk in chunks)
     curves = torch.stack([_padded(chunk.curve, longest) for chunk in chunks])
     sizes = torch.tensor([len(chunk.errors) for chunk in chunks]).to(curves)
@@ -89,11 +103,9 @@ def invert(
     )
 
 
-def _invert_chunk(
-    network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, plan: Inversion, *, task: str
-) -> Inverted:
+def _pursue_chunk(goal: Goal, part: slice, start: Tensor, plan: Inversion) -> Inverted:
     def errors(leaf: Tensor) -> Tensor:
-        return (network(leaf.transpose(1, 2)) - anchors).abs().mean(1)
+        return goal(leaf.transpose(1, 2), part)
 
     # The leaf lies in memory as (n, n_times, n_chans), the layout that the front end takes without a copy.
     leaf = start.transpose(1, 2).contiguous().clone()
@@ -101,14 +113,14 @@ def _invert_chunk(
         before = errors(leaf)
     leaf.requires_grad_()
     descent = Descent(plan.steps, plan.lr, plan.betas, EPS, plan.stop)
-    curve = descend(lambda step: errors(leaf), [leaf], descent, task=task)
+    curve = descend(lambda step: errors(leaf), [leaf], descent, task="inverting")
     with torch.no_grad():
         after = errors(leaf)
     signals = leaf.detach().transpose(1, 2)
     worse = ~(after <= before)  # what overflowed is worse, too
     reached = torch.where(worse, before, after)
     kept = torch.where(worse[:, None, None], start, signals).contiguous()
-    return Inverted(kept, reached, torch.cat([curve, reached.mean()[None]]))
+    return Inverted(kept, reached, torch.cat([curve.to(reached), reached.mean()[None]]))
 
 
 def _padded(curve: Tensor, length: int) -> Tensor:

@@ -9,20 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
 
-from anchorinv.core.anchors import Selection, random_anchors
-from anchorinv.core.inversion import Inversion, invert
+from anchorinv.core.anchors import random_indices
 from anchorinv.core.networks import mapped
 from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Curve, State, joined
+from anchorinv.core.types import Batch, State, joined
 
 
 class Memory(Protocol):
     """How a method remembers."""
 
-    def keep(self, state: State, latents: Batch, *, rng: torch.Generator) -> State:
-        """Return the state with what is kept of a session's training latents."""
+    def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
+        """Return the state with what is kept of a session's training signals and their latents."""
         ...
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
@@ -34,7 +32,7 @@ class Memory(Protocol):
 class Nothing:
     """Keep nothing, replay nothing."""
 
-    def keep(self, state: State, latents: Batch, *, rng: torch.Generator) -> State:
+    def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Return the state as it is."""
         return state
 
@@ -44,52 +42,61 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class InvertedAnchors:
-    """Keep anchors in the feature space; replay signals inverted from them (the paper's method).
+class ClassMeans:
+    """Keep the mean latent of each class, and replay it (NC-FSCIL)."""
 
-    Parameters
-    ----------
-    per_class : anchors kept of each base class; of a new class the features of all shots are kept.
-    select : which ones.
-    inversion : how they are inverted.
-    """
-
-    per_class: int = 50
-    select: Selection = random_anchors
-    inversion: Inversion = Inversion()
-
-    def keep(self, state: State, latents: Batch, *, rng: torch.Generator) -> State:
-        """Add the anchors of the session's classes, as the tail sees them now (Eq. 5 to 8)."""
-        anchors = [state.anchors]
-        for label in latents.classes:
-            features = mapped(state.tail, latents.of(label).values)
-            if state.session == 0:
-                features = self.select(features, self.per_class, stream(rng, "anchors", label))
-            anchors.append(Batch(features, torch.full((len(features),), label)))
-        return replace(state, anchors=joined(*anchors))
+    def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
+        """Add a mean per class of the session."""
+        means = torch.stack([latents.of(label).values.mean(0) for label in latents.classes])
+        return replace(state, replay=joined(state.replay, Batch(means, torch.tensor(latents.classes))))
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
-        """Invert the anchors that have no replay yet (Eq. 9)."""
-        parts = [self._pending(state, label, rng=rng) for label in state.classes]
-        pending = joined(*(anchors for anchors, _ in parts))
-        if not len(pending):
-            return state
-        start = torch.cat([start for _, start in parts]).to(pending.values)
-        network = nn.Sequential(state.trunk, state.tail)
-        found = invert(network, pending.values, start, self.inversion)
-        return replace(
-            state,
-            replay=joined(state.replay, pending.with_values(mapped(state.trunk, found.signals))),
-            curves=(*state.curves, Curve("invert", state.session + 1, found.curve)),
-        )
+        """Return the state as it is: means are replayed as they were kept."""
+        return state
 
-    def _pending(self, state: State, label: int, *, rng: torch.Generator) -> tuple[Batch, Tensor]:
-        """Return a class's anchors beyond those inverted, and where their inversion starts."""
-        assert state.anchors is not None, "a class is learned before it is recalled"
-        n_replay = len(state.replay.of(label)) if state.replay else 0
-        anchors = state.anchors.of(label)
-        anchors = Batch(anchors.values[n_replay:], anchors.labels[n_replay:])
-        # All trials share the base classes' replay, so its start is drawn from the base session's seed.
-        shared = label in state.classes[: state.n_base] and n_replay == 0
-        origin = stream(state.seed if shared else rng, "invert", label)
-        return anchors, self.inversion.start(len(anchors), state.shape, rng=origin)
+
+@dataclass(frozen=True, slots=True)
+class LatentSamples:
+    """Keep the latents of real samples, and replay them: exact, without recordings or inversion."""
+
+    per_class: int = 50
+
+    def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
+        """Add latents of some samples of each base class, and of all shots."""
+        return replace(state, replay=joined(state.replay, _chosen(state, latents, self.per_class, rng)))
+
+    def recall(self, state: State, *, rng: torch.Generator) -> State:
+        """Return the state as it is."""
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class RealSamples:
+    """Keep recordings and replay them: the upper bound that gives privacy up (RealReplay)."""
+
+    per_class: int = 50
+
+    def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
+        """Add the signals of some samples of each base class, and of all shots."""
+        return replace(state, recordings=joined(state.recordings, _chosen(state, train, self.per_class, rng)))
+
+    def recall(self, state: State, *, rng: torch.Generator) -> State:
+        """Encode the recordings that are not encoded yet."""
+        assert state.recordings is not None, "a class is learned before it is recalled"
+        n_known = len(state.replay) if state.replay else 0
+        signals, labels = state.recordings.values[n_known:], state.recordings.labels[n_known:]
+        if not len(labels):
+            return state
+        return replace(state, replay=joined(state.replay, Batch(mapped(state.trunk, signals), labels)))
+
+
+def _chosen(state: State, samples: Batch, per_class: int, rng: torch.Generator) -> Batch:
+    """Return all shots, or of base classes the samples that ``random_anchors`` would take for anchors."""
+    if state.session > 0:
+        return samples
+    parts = [samples.of(label) for label in samples.classes]
+    chosen = [
+        part[random_indices(len(part), per_class, stream(rng, "anchors", label))]
+        for part, label in zip(parts, samples.classes, strict=True)
+    ]
+    return joined(*chosen)

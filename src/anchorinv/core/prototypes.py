@@ -1,11 +1,13 @@
 """Where new classes start: a new head from the old one and the features of the shots."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from anchorinv.core.heads import Cosine, Head, Mlp, class_means, uniform_rows
+from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp, class_means, uniform_rows
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State, columns
 
@@ -17,6 +19,39 @@ def mean_of_shots(state: State, shots: Batch) -> Cosine:
     """Start new prototypes at the mean feature of their shots (Eq. 4)."""
     means = class_means(shots.values, columns(shots.labels, shots.classes))
     return _cosine(state).extended(means)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """Start new prototypes at their shots' mean, drawn towards base prototypes they resemble (TEEN).
+
+    Parameters
+    ----------
+    tau : sharpness of the weighting; large means the nearest only.
+    alpha : how far to move; 0 leaves the mean in place, up to its length.
+    """
+
+    tau: float = 32.0
+    alpha: float = 0.5
+
+    def __call__(self, state: State, shots: Batch) -> Cosine:
+        """Return the head with the calibrated prototypes."""
+        head = _cosine(state)
+        base = head.prototypes[: state.n_base]
+        means = class_means(shots.values, columns(shots.labels, shots.classes))
+        return head.extended(calibrated(means, base, tau=self.tau, alpha=self.alpha))
+
+
+def calibrated(new: Tensor, base: Tensor, *, tau: float, alpha: float) -> Tensor:
+    """Shift new prototypes (n_new, dim) towards the base prototypes (n_base, dim) they resemble.
+
+    Returns
+    -------
+    (n_new, dim), (1 - α) · own + α · Σ_b softmax_b(τ cos(own, b)) · b, all of length 1 before they are mixed.
+    """
+    own, base = F.normalize(new), F.normalize(base)
+    resembled = F.normalize(torch.softmax(tau * own @ base.T, dim=1) @ base)
+    return (1 - alpha) * own + alpha * resembled
 
 
 def random_rows(state: State, shots: Batch) -> Cosine:
@@ -40,6 +75,13 @@ def new_outputs(state: State, shots: Batch) -> Mlp:
     ]
     rows = torch.cat(drawn)
     return head.extended(rows[:, :-1], rows[:, -1])
+
+
+def next_vertices(state: State, shots: Batch) -> DotRegression:
+    """Give new classes the next vertices of a simplex that was fixed in the base session."""
+    if not isinstance(state.head, DotRegression):
+        raise TypeError(f"vertices belong to a DotRegression head, not to a {type(state.head).__name__}")
+    return state.head.extended(len(shots.classes))
 
 
 def reinforced(state: State, features: Batch, counts: Sequence[int]) -> Cosine:

@@ -108,7 +108,7 @@ class Recipe:
 
     def start(self, base: State, train: Batch, *, rng: torch.Generator) -> State:
         """Add to a trained base model what this method keeps of the base classes."""
-        return self.memory.keep(base, train.with_values(mapped(base.trunk, train.values)), rng=rng)
+        return self.memory.keep(base, train, train.with_values(mapped(base.trunk, train.values)), rng=rng)
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Make the replay that the next session will need; a session does it itself if nobody did."""
@@ -117,6 +117,8 @@ class Recipe:
     def learn_session(self, state: State, session: Session, *, rng: torch.Generator) -> State:
         """Learn new classes (Algorithm 1, incremental sessions)."""
         train = session.train
+        if not len(train):
+            raise ValueError(f"session {session.index} brings no samples; a new class needs one at least")
         if known := sorted(set(train.classes) & set(state.classes)):
             raise ValueError(f"class {known[0]} is known already; a session brings new classes only")
         latents = train.with_values(mapped(state.trunk, train.values))
@@ -134,7 +136,7 @@ class Recipe:
             head=frozen(head),
             curves=(*state.curves, Curve("finetune", grown.session, curve)),
         )
-        return self.memory.keep(adapted, latents, rng=stream(rng, "keep"))  # line 9
+        return self.memory.keep(adapted, train, latents, rng=stream(rng, "keep"))  # line 9
 
     def predict(self, state: State, signals: Tensor) -> Tensor:
         """Return a known class for each signal (n,)."""

@@ -92,9 +92,11 @@ class State:
     shape : (n_chans, n_times) of a signal.
     seed : of the base session; what all trials share is drawn from it.
     session : index of the last session learned.
-    anchors : features kept of each class, as they were when the class was learned.
+    anchors : features kept of each class, as they were when the class was learned; of no dimension where a
+        method keeps labels alone.
     replay : latents of replay samples of each class that has been inverted.
-    curves : the descents so far.
+    recordings : signals kept, by methods that keep them.
+    curves : the descents so far, and what else they were set by.
     """
 
     trunk: nn.Module
@@ -107,6 +109,7 @@ class State:
     session: int = 0
     anchors: Batch | None = None
     replay: Batch | None = None
+    recordings: Batch | None = None
     curves: tuple[Curve, ...] = ()
 
     def columns(self, labels: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ def make_demo(*, quick: bool = False, seed: int = 5) -> Demo:
         Protocol(tuple(range(N_BASE)), tuple(range(N_BASE, N_BASE + N_NEW)), trials=5, seed=seed),
         {
             "AnchorInv": anchorinv(
-                foundation, start=mean_of_shots, finetune=plan, n_anchors=20, inversion=inversion
+                foundation, start=mean_of_shots, adapt=plan, per_class=20, inversion=inversion
             ),
             "ProtoNet": protonet(foundation),
             "Finetune": finetune(foundation, adapt=plan),
