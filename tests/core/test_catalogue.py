@@ -155,7 +155,7 @@ class TestVertices:
 class TestPriors:
     def test_statistics_against_a_direct_computation(self):
         with scoped_seed(stream(4)):
-            front = FrontEnd(SMALL).double()
+            front = FrontEnd(SMALL).double().requires_grad_(False)
             front(randn(6, SMALL.n_chans, SMALL.n_times, seed=3))  # moves the running statistics
         signals = randn(5, SMALL.n_chans, SMALL.n_times, seed=9)
         inner = F.conv1d(signals, *front.fused())  # (n, width, steps)
