@@ -1,5 +1,6 @@
 """Progress bars in the terminal, and plain lines where there is none."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,18 +22,20 @@ def progress_bars(console: Console | None = None) -> Iterator[None]:
         TextColumn("{task.fields[loss]}"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
+        tasks: dict[str, tuple[TaskID, float]] = {}
 
         plain = not (console.is_terminal or console.is_jupyter)
 
         def show(tick: Tick) -> None:
             loss = "" if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
             if tick.task not in tasks:
-                tasks[tick.task] = progress.add_task(tick.task, total=tick.total, loss=loss)
-            progress.update(tasks[tick.task], completed=tick.done, total=tick.total, loss=loss)
+                tasks[tick.task] = progress.add_task(tick.task, total=tick.total, loss=loss), time.monotonic()
+            task, began = tasks[tick.task]
+            progress.update(task, completed=tick.done, total=tick.total, loss=loss)
             if tick.done >= tick.total:
-                progress.remove_task(tasks.pop(tick.task))
-                if plain:
+                progress.remove_task(task)
+                del tasks[tick.task]
+                if plain and time.monotonic() - began > 2:  # a log need not name what took no time
                     console.print(f"{tick.task}: done {loss}".rstrip())
 
         with listening(show):
