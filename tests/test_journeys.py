@@ -65,6 +65,13 @@ def test_make_test_is_check_and_the_suite():
     assert re.search(r"ruff format --check.*ruff check.*mypy.*pytest", planned, flags=re.DOTALL)
 
 
+def test_make_bench_runs_the_benchmarks():
+    if Path(sys.executable).parent != ROOT / ".venv" / "bin" or not shutil.which("make"):
+        pytest.skip("make bench would install into .venv; these tests run from elsewhere")
+    done = run("make", "bench", "ARGS=--help", cwd=ROOT)
+    assert done.returncode == 0 and "--json" in done.stdout
+
+
 def test_help_comes_without_torch(tmp_path):
     done = run(COMMAND, "--help", cwd=tmp_path)
     assert done.returncode == 0 and "demo" in done.stdout

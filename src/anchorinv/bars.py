@@ -23,8 +23,8 @@ def progress_bars(console: Console | None = None) -> Iterator[None]:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         tasks: dict[str, tuple[TaskID, float]] = {}
-
         plain = not (console.is_terminal or console.is_jupyter)
+        named: set[str] = set()
 
         def show(tick: Tick) -> None:
             loss = "" if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
@@ -35,8 +35,10 @@ def progress_bars(console: Console | None = None) -> Iterator[None]:
             if tick.done >= tick.total:
                 progress.remove_task(task)
                 del tasks[tick.task]
-                if plain and time.monotonic() - began > 2:  # a log need not name what took no time
+                # A log names each kind of task once, and after that only what took its time.
+                if plain and (tick.task not in named or time.monotonic() - began > 10):
                     console.print(f"{tick.task}: done {loss}".rstrip())
+                    named.add(tick.task)
 
         with listening(show):
             yield
