@@ -78,7 +78,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         batch_size: int = 64,
         lr: float = 1e-3,
         n_anchors: int = 50,
-        inversion_steps: int = 120,
+        inversion_steps: int = 100,
         inversion_lr: float = 5e-2,
         finetune_steps: int = 200,
         finetune_lr: float = 1e-5,
@@ -297,7 +297,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
 def until_converged(n_batches: int) -> Plateau:
     """Return the stop rule of base training when no number of epochs is given."""
     # A window of at least 10 steps and 3 epochs: the loss of fewer is too noisy to compare.
-    return Plateau(window=max(3, -(-10 // n_batches)), tolerance=0.02, patience=5, enough=0.05)
+    return Plateau(window=max(3, -(-10 // n_batches)), tolerance=0.02, patience=5, enough=0.1)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

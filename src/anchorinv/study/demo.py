@@ -57,7 +57,7 @@ def make_demo(*, quick: bool = False, seed: int = 5) -> Demo:
     training = Training(epochs=20 if quick else 40, batch_size=64, lr=2e-3)
     foundation = Foundation(partial(Conformer, geometry), Cosine.start, training)
     # As far as the paper's for GRABMyo, 1100 steps at 5e-6, in fewer and larger steps; the same for both.
-    plan = Finetune(steps=(55,), lr=1e-4) if quick else Finetune(steps=(110,), lr=5e-5)
+    plan = Finetune(steps=(28,), lr=2e-4) if quick else Finetune(steps=(110,), lr=5e-5)
     inversion = Inversion(steps=40 if quick else 200, lr=5e-2)
     return Demo(
         everything[torch.from_numpy(~tested)],
