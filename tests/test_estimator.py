@@ -240,10 +240,34 @@ class TestMistakes:
         with pytest.raises(ValueError, match="10 samples are too short: at least 16"):
             model(geometry=None).fit(np.ones((4, 2, 10)), [0, 1, 0, 1])
 
-    @pytest.mark.parametrize("settings", [{"new_prototype": "median"}, {"batch_size": 0}, {"n_anchors": 0}])
-    def test_settings(self, settings):
-        with pytest.raises(ValueError, match=next(iter(settings))):
-            model(**settings).fit(*recordings())
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("new_prototype", "median"),
+            ("batch_size", 0),
+            ("batch_size", 2.5),
+            ("n_anchors", 0),
+            ("epochs", 0),
+            ("epochs", 1.5),
+            ("lr", -1),
+            ("lr", float("nan")),
+            ("inversion_steps", -5),
+            ("finetune_steps", 1.5),
+            ("finetune_lr", "fast"),
+            ("replay_weight", -0.1),
+            ("sfreq", -3),
+            ("geometry", (4, 64)),
+        ],
+    )
+    def test_settings(self, name, value, fitted):
+        with pytest.raises(ValueError, match=rf"^{name} \(="):
+            model(**{name: value}).fit(*recordings())
+        with pytest.raises(ValueError, match=rf"^{name} \(="):
+            again(fitted).set_params(**{name: value}).partial_fit(*shots())
+
+    def test_all_wrong_settings_are_named_at_once(self):
+        with pytest.raises(ValueError, match=r"^epochs .*; batch_size .*; lr "):
+            model(epochs=0, batch_size=-1, lr=0).fit(*recordings())
 
     def test_before_fit(self):
         for call in (lambda m: m.partial_fit(*shots()), lambda m: m.predict(shots()[0])):

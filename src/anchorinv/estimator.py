@@ -17,20 +17,26 @@ from torch import Tensor
 from anchorinv.bars import progress_bars
 from anchorinv.core.catalogue import anchorinv
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.descend import Plateau
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.prototypes import mean_of_shots, random_rows, reinforced
+from anchorinv.core.prototypes import reinforced
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.rng import stream
 from anchorinv.core.standardise import Standardisation
-from anchorinv.core.training import Finetune, Training
+from anchorinv.core.training import Finetune
 from anchorinv.core.types import Batch, Curve, Session, joined
-from anchorinv.inputs import Signals, label_kind, read_labels, read_signals, warn_flat, warn_single_shots
-
-PLACEMENTS = {"mean": mean_of_shots, "random": random_rows}
+from anchorinv.inputs import (
+    Signals,
+    check_same_recording,
+    label_kind,
+    read_labels,
+    read_signals,
+    warn_flat,
+    warn_single_shots,
+)
+from anchorinv.settings import PLACEMENTS, check_settings, training_of
 
 
 class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -106,6 +112,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the base classes from signals X (n, channels, times) and labels y (n,)."""
+        check_settings(self.get_params(deep=False))
         signals = self._read(X)
         labels = read_labels(y, len(signals.values))
         classes, numbers = np.unique(labels, return_inverse=True)
@@ -138,6 +145,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
 
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Learn one or several new classes, together, from a few signals each."""
+        check_settings(self.get_params(deep=False))
         signals, labels = self._read_fitted(X, y)
         names, numbers = np.unique(labels, return_inverse=True)
         known = np.isin(names, self.classes_)
@@ -208,16 +216,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         return tags
 
     def _recipe(self, geometry: Geometry, n_samples: int) -> Recipe:
-        if self.new_prototype not in PLACEMENTS:
-            raise ValueError(
-                f"new_prototype must be one of {', '.join(map(repr, PLACEMENTS))}, got {self.new_prototype!r}"
-            )
-        for name in ("batch_size", "n_anchors"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} (={getattr(self, name)}) must be at least 1")
-        training = Training(self.epochs or 200, self.batch_size, self.lr)
-        if self.epochs is None:
-            training = replace(training, converged=until_converged(-(-n_samples // self.batch_size)))
+        training = training_of(self.epochs, self.batch_size, self.lr, n_samples)
         return anchorinv(
             Foundation(partial(Conformer, geometry), Cosine.start, training),
             start=PLACEMENTS[self.new_prototype],
@@ -259,17 +258,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
                 "this model has not learned anything yet; call fit with the base classes first"
             )
         signals = self._read(X)
-        if signals.values.shape[1:] != (self.n_chans_, self.n_times_):
-            n_chans, n_times = signals.values.shape[1:]
-            raise ValueError(
-                f"the model takes {self.n_chans_} channels of {self.n_times_} samples, "
-                f"got {n_chans} channels of {n_times} samples"
-            )
-        if self.ch_names_ and signals.ch_names and signals.ch_names != self.ch_names_:
-            raise ValueError(
-                f"the model takes the channels {', '.join(self.ch_names_)} in this order, got "
-                f"{', '.join(signals.ch_names)}; reorder them"
-            )
+        check_same_recording(signals, (self.n_chans_, self.n_times_), self.ch_names_)
         return signals
 
     def _read_fitted(self, X: Any, y: Any) -> tuple[Signals, np.ndarray]:
@@ -292,12 +281,6 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
     def _logits(self, X: Any) -> Tensor:
         features = self._features(self._read_known(X))
         return mapped(self.state_.head, features)
-
-
-def until_converged(n_batches: int) -> Plateau:
-    """Return the stop rule of base training when no number of epochs is given."""
-    # A window of at least 10 steps and 3 epochs: the loss of fewer is too noisy to compare.
-    return Plateau(window=max(3, -(-10 // n_batches)), tolerance=0.02, patience=5, enough=0.1)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

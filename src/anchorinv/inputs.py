@@ -61,6 +61,21 @@ def _checked(values: np.ndarray) -> np.ndarray:
     return values
 
 
+def check_same_recording(signals: Signals, shape: tuple[int, int], ch_names: tuple[str, ...] | None) -> None:
+    """Refuse signals of another shape, or with other channels, than a model was fitted to."""
+    n_chans, n_times = signals.values.shape[1:]
+    if (n_chans, n_times) != shape:
+        raise ValueError(
+            f"the model takes {shape[0]} channels of {shape[1]} samples, "
+            f"got {n_chans} channels of {n_times} samples"
+        )
+    if ch_names and signals.ch_names and signals.ch_names != ch_names:
+        raise ValueError(
+            f"the model takes the channels {', '.join(ch_names)} in this order, got "
+            f"{', '.join(signals.ch_names)}; reorder them"
+        )
+
+
 def read_labels(y: Any, n_signals: int) -> np.ndarray:
     """Take one label per signal (n,): text, integers or booleans."""
     if y is None:

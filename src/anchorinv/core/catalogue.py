@@ -10,7 +10,7 @@ from anchorinv.core.anchors import Selection, random_anchors
 from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
-from anchorinv.core.memory import ClassMeans, LatentSamples, Memory, Nothing, RealSamples
+from anchorinv.core.memory import ClassMeans, LatentSamples, Nothing, RealSamples
 from anchorinv.core.priors import Prior, energy, statistics, total_variation
 from anchorinv.core.projector import Projected
 from anchorinv.core.prototypes import (
@@ -43,7 +43,7 @@ def anchorinv(
 ) -> Recipe:
     """Replay signals inverted from anchors while the last block and the new prototypes learn."""
     memory = InvertedAnchors(per_class, select, inversion, priors)
-    return _replaying("anchorinv", foundation, start, adapt, memory, "Li et al., AnchorInv, 2025")
+    return Recipe("anchorinv", foundation, start, adapt, memory, "Li et al., AnchorInv, 2025")
 
 
 def deepdream(
@@ -57,7 +57,7 @@ def deepdream(
     """Replay signals inverted from labels, kept small and smooth."""
     priors = (Prior("l2", energy), Prior("tv", total_variation))
     memory = InvertedLabels(per_class, inversion, priors)
-    return _replaying("deepdream", foundation, start, adapt, memory, "Mordvintsev et al., Inceptionism, 2015")
+    return Recipe("deepdream", foundation, start, adapt, memory, "Mordvintsev et al., Inceptionism, 2015")
 
 
 def deepinv(
@@ -71,9 +71,7 @@ def deepinv(
     """Replay signals inverted from labels, with the statistics that the BatchNorm has seen."""
     priors = (Prior("l2", energy), Prior("tv", total_variation), Prior("statistics", statistics))
     memory = InvertedLabels(per_class, inversion, priors)
-    return _replaying(
-        "deepinv", foundation, start, adapt, memory, "Yin et al., Dreaming to Distill, CVPR 2020"
-    )
+    return Recipe("deepinv", foundation, start, adapt, memory, "Yin et al., Dreaming to Distill, CVPR 2020")
 
 
 def real_replay(
@@ -85,7 +83,7 @@ def real_replay(
 ) -> Recipe:
     """Replay recordings: the bound that inversion aims at, at the price of privacy."""
     memory = RealSamples(per_class)
-    return _replaying("real-replay", foundation, start, adapt, memory, "Li et al., AnchorInv, 2025, appendix")
+    return Recipe("real-replay", foundation, start, adapt, memory, "Li et al., AnchorInv, 2025, appendix")
 
 
 def latent_replay(
@@ -98,7 +96,7 @@ def latent_replay(
     """Replay the last block's inputs of real samples: the numbers of real replay, without recordings."""
     memory = LatentSamples(per_class)
     citation = "after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020"
-    return _replaying("latent-replay", foundation, start, adapt, memory, citation)
+    return Recipe("latent-replay", foundation, start, adapt, memory, citation)
 
 
 def protonet(foundation: Foundation) -> Recipe:
@@ -143,12 +141,6 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
     "real-replay": real_replay,
     "latent-replay": latent_replay,
 }
-
-
-def _replaying(
-    name: str, foundation: Foundation, start: Placement, adapt: Finetune, memory: Memory, citation: str
-) -> Recipe:
-    return Recipe(name, foundation, start, adapt, memory, citation)
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
