@@ -192,7 +192,8 @@ class TestInputs:
     def test_mne_epochs(self, fitted):
         mne = pytest.importorskip("mne")
         X, y = recordings()
-        info = mne.create_info(["C3", "C4", "Cz", "Pz", "STI"], 128, ["eeg"] * 4 + ["stim"])
+        kinds = ["eeg"] * 4 + ["stim"]
+        info = mne.create_info(["C3", "C4", "Cz", "Pz", "STI"], 128, kinds)
         with_trigger = np.concatenate([X, np.zeros((24, 1, 64))], axis=1)
         epochs = mne.EpochsArray(with_trigger, info, verbose="error")
         seen = model(sfreq=128, epochs=2).fit(epochs, y)
@@ -203,6 +204,9 @@ class TestInputs:
             seen.predict(swapped)
         with pytest.raises(ValueError, match="sampled at 128 Hz, the model at 250 Hz"):
             model(sfreq=250).fit(epochs, y)
+        other = mne.EpochsArray(with_trigger, mne.create_info(info.ch_names, 250, kinds), verbose="error")
+        with pytest.raises(ValueError, match="sampled at 250 Hz, the model at 128 Hz"):
+            model(epochs=1).fit(epochs, y).predict(other)
 
 
 def bad(X, y, value):
@@ -235,6 +239,31 @@ class TestMistakes:
     def test_fit(self, change, words):
         with pytest.raises(ValueError, match=words):
             model().fit(*change(*recordings()))
+
+    @pytest.mark.parametrize(
+        ("y", "words"),
+        [
+            (lambda y: set(y), r"got a set; use list\(y\)"),
+            (lambda y: (label for label in y), r"got a generator; use list\(y\)"),
+            (lambda y: "left", "got a str"),
+            (lambda y: [None, *y[1:]], "label of sample 0 is missing"),
+            (lambda y: [*y[:-1], float("nan")], "label of sample 23 is missing"),
+            (lambda y: np.r_[np.nan, np.zeros(23)], "label of sample 0 is missing"),
+            (lambda y: np.r_[1e30, np.zeros(23)], "too large"),
+            (lambda y: np.array([2**63 + 5] + [0] * 23, dtype=np.uint64), "too large; number the classes"),
+            (lambda y: np.ma.masked_array(np.arange(24) % 2, mask=np.arange(24) == 3), "masked"),
+            (lambda y: y.astype("S"), "convert them first"),
+        ],
+    )
+    def test_labels(self, y, words):
+        X, labels = recordings()
+        with pytest.raises(ValueError, match=words):
+            model().fit(X, y(labels))
+
+    def test_whole_numbers_of_any_kind_are_the_same(self):
+        X, _ = recordings()
+        for y in ([1, 2.0] * 12, np.tile([1.0, 2.0], 12), np.tile(np.uint8([1, 2]), 12)):
+            assert model(epochs=1).fit(X, y).classes_.dtype == np.int64
 
     def test_too_short_a_signal_says_the_minimum(self):
         with pytest.raises(ValueError, match="10 samples are too short: at least 16"):
@@ -304,13 +333,53 @@ class TestMistakes:
         assert learner.__dict__ == before
 
     def test_more_shots_of_an_unknown_class(self, fitted):
-        with pytest.raises(ValueError, match=r"'tongue' not known yet.*partial_fit"):
+        with pytest.raises(ValueError, match=r"'tongue' not among the known ones.*partial_fit"):
             again(fitted).add_shots(*shots())
 
     def test_one_shot_is_learned_with_a_warning(self, fitted):
         with pytest.warns(UserWarning, match="'tongue' has a single example"):
             learned = again(fitted).partial_fit(*shots(n=1))
         assert "tongue" in learned.classes_
+
+    @pytest.mark.parametrize("factor", [1e31, 1e300, 1e-32, 1e-300])
+    def test_values_beyond_computing(self, factor, fitted):
+        X, y = recordings()
+        with pytest.raises(ValueError, match="use another unit"):
+            model().fit(X * factor, y)
+        with pytest.raises(ValueError, match="use another unit"):
+            fitted.predict(X * factor)
+
+    def test_masked_signals(self):
+        X, y = recordings()
+        with pytest.raises(ValueError, match="masked"):
+            model().fit(np.ma.masked_greater(X, 2), y)
+
+    @pytest.mark.parametrize("call", ["partial_fit", "add_shots", "predict"])
+    def test_other_units_are_refused_and_change_nothing(self, fitted, call):
+        learner = again(fitted)
+        before = dict(learner.__dict__)
+        X, y = shots("left" if call == "add_shots" else "tongue")
+        with pytest.raises(ValueError, match="times the spread of the base data"):
+            getattr(learner, call)(*((X * 1e8,) if call == "predict" else (X * 1e8, y)))
+        assert learner.__dict__ == before
+
+    @pytest.mark.parametrize("factor", [1e4, 1e-6])
+    def test_suspicious_units_warn(self, fitted, factor):
+        with pytest.warns(UserWarning, match="are the units those of fit"):
+            fitted.predict(shots()[0] * factor)
+
+    def test_training_that_diverges_is_refused(self, fitted):
+        learner = again(fitted).set_params(lr=1e30, epochs=4)
+        before = learner.state_
+        with pytest.raises(ValueError, match=r"diverged.*lower lr"):
+            learner.fit(*recordings())
+        assert learner.state_ is before
+
+    def test_many_single_shots_are_one_warning(self):
+        X, _ = recordings()
+        with pytest.warns(UserWarning, match="24 classes have a single example each, such as 0") as caught:
+            model(epochs=1).fit(X, np.arange(24))
+        assert len(caught) == 1
 
     def test_a_flat_channel_warns(self):
         X, y = recordings()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,27 @@ def test_mistakes_end_in_a_sentence_and_a_non_zero_exit(tmp_path):
     assert done.stderr.startswith("anchorinv: ")
     assert run(COMMAND, "dmo", cwd=tmp_path).returncode == 2
     assert run(COMMAND, "--version", cwd=tmp_path).stdout.startswith("anchorinv 0.")
+
+
+def test_a_bad_target_is_found_before_anything_is_computed(tmp_path):
+    (tmp_path / "results.jsonl").mkdir()
+    done = run(COMMAND, "demo", "--out", ".", cwd=tmp_path)
+    assert done.returncode == 1 and "is a folder" in done.stderr and "choose another --out" in done.stderr
+
+
+def test_ctrl_c_says_what_is_kept(tmp_path):
+    started = subprocess.Popen(
+        [str(COMMAND), "demo", "--quick"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    started.stdout.readline()  # it is under way
+    started.send_signal(signal.SIGINT)
+    _, told = started.communicate()
+    assert started.returncode == 130 and "Traceback" not in told
+    assert "anchorinv: stopped" in told and not (tmp_path / "runs" / "demo" / "results.jsonl").exists()
 
 
 def names(shape):

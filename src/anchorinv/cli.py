@@ -14,6 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -34,22 +35,26 @@ def _root(
 
 @app.command()
 def demo(
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter, under 40 seconds.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A smaller network, trained and inverted for less time: half a minute."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for results.jsonl.")] = Path("runs/demo"),
 ) -> None:
     """See it work on synthetic recordings: base training, then three new classes from ten examples each."""
     from anchorinv.show import show_demo
 
-    show_demo(out, quick=quick)
+    try:
+        show_demo(out, quick=quick)
+    except KeyboardInterrupt:
+        print(f"\nanchorinv: stopped; finished trials are in {out}/results.jsonl.unfinished", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one sentence and exit code 1."""
+    """Run the command line; a mistake ends in one sentence and exit code 1, wrong usage in 2."""
     try:
         app()
     except (ValueError, OSError) as error:
         print(f"anchorinv: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("anchorinv: stopped; what was finished is kept", file=sys.stderr)
-        sys.exit(130)

@@ -26,10 +26,11 @@ from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.rng import stream
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.training import Finetune
-from anchorinv.core.types import Batch, Curve, Session, joined
+from anchorinv.core.types import Batch, Curve, Session, State, joined
 from anchorinv.inputs import (
     Signals,
     check_same_recording,
+    check_scale,
     label_kind,
     read_labels,
     read_signals,
@@ -118,8 +119,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"fit needs at least two classes, got one ({classes[0]!r}); add the others, or teach it "
-                f"with partial_fit to a model that knows two"
+                f"fit needs at least two classes, got one ({classes.tolist()[0]!r}); add the others, or "
+                f"teach it with partial_fit to a model that knows two"
             )
         n_chans, n_times = signals.values.shape[1:]
         geometry = self._geometry(n_chans, n_times)
@@ -133,7 +134,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         rng = stream(seed, "base")
         with self._progress():
             # The replay is made now: teaching a new class later should not take longer than it must.
-            state = recipe.recall(recipe.fit_base(batch, rng=rng), rng=rng)
+            state = _sound(recipe.recall(recipe.fit_base(batch, rng=rng), rng=rng))
         self.geometry_, self.standardisation_, self.seed_ = geometry, standardisation, seed
         self.n_chans_, self.n_times_ = n_chans, n_times
         self.sfreq_ = self.sfreq if self.sfreq is not None else signals.sfreq
@@ -162,7 +163,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         rng = stream(self.seed_, "session", index)
         recipe = self._recipe(self.geometry_, len(labels))
         with self._progress():
-            state = recipe.learn_session(self.state_, Session(index, batch), rng=rng)
+            state = _sound(recipe.learn_session(self.state_, Session(index, batch), rng=rng))
         curves = state.curves[len(self.state_.curves) :]
         self.state_ = state
         self.classes_ = np.concatenate([self.classes_, names])
@@ -180,7 +181,9 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         names = np.unique(labels)
         if not np.isin(names, self.classes_).all():
             unknown = names[~np.isin(names, self.classes_)]
-            raise ValueError(f"{_listed(unknown)} not known yet; teach new classes with partial_fit")
+            raise ValueError(
+                f"{_listed(unknown)} not among the known ones; teach new classes with partial_fit"
+            )
         began = time.perf_counter()
         column = {name: i for i, name in enumerate(self.classes_.tolist())}
         numbers = np.array([column[label] for label in labels.tolist()])
@@ -244,11 +247,12 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
     def _progress(self) -> AbstractContextManager[None]:
         return progress_bars() if self.verbose else nullcontext()
 
-    def _read(self, X: Any) -> Signals:
+    def _read(self, X: Any, known: float | None = None) -> Signals:
         signals = read_signals(X)
-        if self.sfreq is not None and signals.sfreq is not None and signals.sfreq != self.sfreq:
+        rate = self.sfreq if self.sfreq is not None else known
+        if rate is not None and signals.sfreq is not None and signals.sfreq != rate:
             raise ValueError(
-                f"epochs are sampled at {signals.sfreq:g} Hz, the model at {self.sfreq:g} Hz; resample them"
+                f"epochs are sampled at {signals.sfreq:g} Hz, the model at {rate:g} Hz; resample them"
             )
         return signals
 
@@ -257,7 +261,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
             raise NotFittedError(
                 "this model has not learned anything yet; call fit with the base classes first"
             )
-        signals = self._read(X)
+        signals = self._read(X, self.sfreq_)
         check_same_recording(signals, (self.n_chans_, self.n_times_), self.ch_names_)
         return signals
 
@@ -273,7 +277,9 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         return signals, labels
 
     def _standardised(self, signals: Signals) -> Tensor:
-        return _tensor(self.standardisation_(signals.values))
+        standardised = self.standardisation_(signals.values)
+        check_scale(standardised)
+        return _tensor(standardised)
 
     def _features(self, signals: Signals) -> Tensor:
         return mapped(self.state_.tail, mapped(self.state_.trunk, self._standardised(signals)))
@@ -281,6 +287,15 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
     def _logits(self, X: Any) -> Tensor:
         features = self._features(self._read_known(X))
         return mapped(self.state_.head, features)
+
+
+def _sound(state: State) -> State:
+    """Return the state, if its numbers are numbers."""
+    curves = {"base": "lr", "invert": "inversion_lr", "finetune": "finetune_lr"}
+    for curve in state.curves:
+        if not curve.values.isfinite().all():
+            raise ValueError(f"learning diverged: its loss is not finite; lower {curves[curve.name]}")
+    return state
 
 
 def _tensor(values: np.ndarray) -> Tensor:
@@ -304,6 +319,7 @@ def _entry(
         "seconds": time.perf_counter() - began,
     }
     for curve in curves:
-        entry[f"{curve.name}_steps"] = len(curve.values)
+        # An inversion's curve ends with the error that it reached.
+        entry[f"{curve.name}_steps"] = len(curve.values) - (curve.name == "invert")
         entry[f"{curve.name}_loss"] = float(curve.values[-1]) if len(curve.values) else float("nan")
     return entry

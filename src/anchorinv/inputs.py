@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+#: The square of what lies between this and its inverse still has all its digits.
+LARGEST = 1e30
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signals:
@@ -30,8 +33,11 @@ def read_signals(X: Any) -> Signals:
         picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
         names = tuple(X.ch_names[i] for i in picks)
         return Signals(_checked(X.get_data(picks=picks)), float(X.info["sfreq"]), names)
+    if np.ma.is_masked(X):
+        raise ValueError("signals are masked in places; fill or drop these samples first")
     if hasattr(X, "detach"):
         X = X.detach().cpu()
+        X = X.float() if X.is_floating_point() and X.element_size() < 4 else X  # numpy has no bfloat16
     try:
         values = np.asarray(X)
     except ValueError:
@@ -58,6 +64,12 @@ def _checked(values: np.ndarray) -> np.ndarray:
             f"signals hold {np.count_nonzero(~finite)} NaN or infinite values, the first in sample {n}, "
             f"channel {channel}, time {time}; drop or repair these samples"
         )
+    largest = float(np.abs(values).max())
+    if largest > LARGEST or 0 < largest < 1 / LARGEST:
+        raise ValueError(
+            f"signals reach {largest:.1e}, beyond what can be computed with; use another unit, between "
+            f"{1 / LARGEST:.0e} and {LARGEST:.0e}"
+        )
     return values
 
 
@@ -80,22 +92,60 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
     """Take one label per signal (n,): text, integers or booleans."""
     if y is None:
         raise ValueError("labels are missing: pass y with one label per signal")
+    if np.ma.is_masked(y):
+        raise ValueError("labels are masked in places; drop these samples first")
     if hasattr(y, "detach"):
         y = y.detach().cpu()
+    if not hasattr(y, "__array__") and not isinstance(y, list | tuple):
+        raise ValueError(f"labels must be an array or a list, got a {type(y).__name__}; use list(y)")
     # A list is taken as objects first: numpy alone would turn ["left", 2] into text without a word.
-    labels = np.asarray(y, dtype=object if isinstance(y, list | tuple) else None)
+    labels = _objects(y) if isinstance(y, list | tuple) else np.asarray(y)
     if labels.ndim != 1:
-        raise ValueError(f"labels must have shape (n,), got {labels.shape}")
+        raise ValueError(
+            f"labels must have shape (n,), got {labels.shape}; pass one column, one label per signal"
+        )
     if len(labels) != n_signals:
         raise ValueError(
             f"there are {n_signals} signals but {len(labels)} labels; one label per signal is needed"
         )
-    if labels.dtype.kind == "O":
-        labels = _from_objects(labels)
-    if labels.dtype.kind == "f" and np.array_equal(labels, np.round(labels)):
+    return _plain(_from_objects(labels) if labels.dtype.kind == "O" else labels)
+
+
+def _objects(y: list[Any] | tuple[Any, ...]) -> np.ndarray:
+    labels = np.empty(len(y), dtype=object)
+    labels[:] = [label.item() if isinstance(label, np.generic) else label for label in y]
+    return labels
+
+
+def _from_objects(labels: np.ndarray) -> np.ndarray:
+    for i, label in enumerate(labels.tolist()):
+        if label is None or label != label:
+            raise ValueError(f"the label of sample {i} is missing; drop the sample or name its class")
+    kinds = {label_kind(np.asarray(label)) for label in labels}
+    if len(kinds - {"whole numbers", "numbers"}) and len(kinds) > 1:
+        raise ValueError(f"labels mix {' and '.join(sorted(kinds))}; use one kind")
+    return np.array(labels.tolist())
+
+
+def _plain(labels: np.ndarray) -> np.ndarray:
+    """Bring labels to text, int64 or booleans, exactly."""
+    if labels.dtype.kind == "f":
+        if np.isnan(labels).any():
+            raise ValueError(
+                f"the label of sample {np.isnan(labels).argmax()} is missing (NaN); drop the sample"
+            )
+        if not (np.abs(labels) < 2**53).all() or (labels != np.round(labels)).any():
+            raise ValueError(
+                "labels must be text, whole numbers or booleans, got numbers with a fraction or too large"
+            )
+    if labels.dtype.kind == "u" and (labels > np.iinfo(np.int64).max).any():
+        raise ValueError(f"the label {labels.max()} is too large; number the classes from 0, or name them")
+    if labels.dtype.kind in "fiu":
         labels = labels.astype(np.int64)
-    if labels.dtype.kind not in "Uiub":
-        raise ValueError(f"labels must be text, whole numbers or booleans, got {labels.dtype}")
+    if labels.dtype.kind not in "Uib":
+        raise ValueError(
+            f"labels must be text, whole numbers or booleans, got {labels.dtype}; convert them first"
+        )
     if labels.dtype.kind == "U" and (labels == "").any():
         raise ValueError(
             f"the label of sample {np.flatnonzero(labels == '')[0]} is empty; give the class a name"
@@ -103,16 +153,9 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
     return labels
 
 
-def _from_objects(labels: np.ndarray) -> np.ndarray:
-    kinds = {label_kind(np.asarray(label)) for label in labels}
-    if len(kinds) > 1:
-        raise ValueError(f"labels mix {' and '.join(sorted(kinds))}; use one kind")
-    return np.array(labels.tolist())
-
-
 def label_kind(labels: np.ndarray) -> str:
     """Name the kind of labels in a user's words."""
-    kinds = {"U": "text", "b": "booleans", "i": "whole numbers", "u": "whole numbers"}
+    kinds = {"U": "text", "b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "numbers"}
     return kinds.get(labels.dtype.kind, str(labels.dtype))
 
 
@@ -121,19 +164,33 @@ def warn_flat(values: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
     flat = np.flatnonzero(np.ptp(values, axis=2).max(axis=0) == 0)
     if len(flat):
         named = ", ".join(ch_names[i] if ch_names else str(i) for i in flat)
-        warnings.warn(
-            f"channel {named} is flat in every sample and carries no information; is an electrode off?",
-            UserWarning,
-            stacklevel=3,
-        )
+        which, verb = ("channel", "is") if len(flat) == 1 else ("channels", "are")
+        _warn(f"{which} {named} {verb} flat in every sample and say nothing; is an electrode off?")
 
 
 def warn_single_shots(labels: np.ndarray) -> None:
     """Warn about classes with one example."""
     names, counts = np.unique(labels, return_counts=True)
-    for name in names[counts == 1].tolist():
-        warnings.warn(
-            f"class {name!r} has a single example; its prototype will be as noisy as that one signal",
-            UserWarning,
-            stacklevel=3,
+    single = [repr(name) for name in names[counts == 1].tolist()]
+    if len(single) == 1:
+        _warn(f"class {single[0]} has a single example; its prototype will be as noisy as that one signal")
+    elif single:
+        _warn(
+            f"{len(single)} classes have a single example each, such as {single[0]}; expect noisy prototypes"
         )
+
+
+def check_scale(standardised: np.ndarray) -> None:
+    """Refuse signals (n, n_chans, n_times) far off the base data's spread, and warn when they are off."""
+    largest, spread = float(np.abs(standardised).max()), float(standardised.std(axis=2).mean())
+    if not largest < 1e6:
+        raise ValueError(
+            f"signals reach {largest:.1e} times the spread of the base data; are the units those of fit?"
+        )
+    if spread > 1e3 or spread < 1e-3:
+        _warn(f"signals spread {spread:.1e} times as far as the base data; are the units those of fit?")
+
+
+def _warn(sentence: str) -> None:
+    # Points at the line that called fit, partial_fit or predict.
+    warnings.warn(sentence, UserWarning, stacklevel=4)

@@ -25,10 +25,16 @@ _POSITIVE = ("lr", "inversion_lr", "finetune_lr", "sfreq")
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse settings that cannot work; None is allowed where it means that we choose."""
     problems = []
+    seed = settings["random_state"]
+    if not (seed is None or isinstance(seed, WHOLE | np.random.RandomState)):
+        problems.append(f"random_state (={seed!r}) must be a whole number, a RandomState or None")
+    if not isinstance(settings["per_channel"], bool | np.bool_):
+        problems.append(f"per_channel (={settings['per_channel']!r}) must be True or False")
     open_ones = {name for name in ("epochs", "sfreq", "geometry") if settings[name] is None}
     for name, least in _WHOLE.items():
         value = settings[name]
-        if name not in open_ones and not (isinstance(value, WHOLE) and value >= least):
+        whole = isinstance(value, WHOLE) and not isinstance(value, bool)
+        if name not in open_ones and not (whole and value >= least):
             problems.append(f"{name} (={value!r}) must be a whole number, {least} or more")
     for name in _POSITIVE:
         value = settings[name]
@@ -37,7 +43,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     weight = settings["replay_weight"]
     if not (isinstance(weight, NUMBER) and 0 <= weight < math.inf):
         problems.append(f"replay_weight (={weight!r}) must be a number, 0 or more")
-    if settings["new_prototype"] not in PLACEMENTS:
+    if settings["new_prototype"] not in list(PLACEMENTS):  # a list, because anything can be asked of it
         allowed = " or ".join(map(repr, PLACEMENTS))
         problems.append(f"new_prototype (={settings['new_prototype']!r}) must be {allowed}")
     if "geometry" not in open_ones and not isinstance(settings["geometry"], Geometry):

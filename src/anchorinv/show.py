@@ -17,11 +17,10 @@ from anchorinv.study.summary import PARTS, cell, in_words, methods_of
 def show_demo(out: Path, *, quick: bool) -> None:
     """Run the demo, show it, and write its results to ``out / "results.jsonl"``."""
     console, began = Console(), time.perf_counter()
-    out.mkdir(parents=True, exist_ok=True)
     path = out / "results.jsonl"
     # Written beside and moved at the end: an earlier demo's results stay whole if this one is stopped.
     unfinished = out / "results.jsonl.unfinished"
-    unfinished.write_text("")
+    _made_writable(out, path, unfinished)
     console.print("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
     results: list[SessionResult] = []
     with progress_bars(console):
@@ -35,27 +34,48 @@ def show_demo(out: Path, *, quick: bool) -> None:
         for result in run(demo.methods, demo.train, demo.test, protocol):
             append(unfinished, result)
             results.append(result)
-    unfinished.replace(path)
-    console.print(table(results))
+    console.print(table(results, spread=console.width >= 72))
     console.print(in_words(results))
+    unfinished.replace(path)
     console.print(f"Results: {path} ({time.perf_counter() - began:.0f} s)")
 
 
-def table(results: Sequence[SessionResult]) -> Table:
-    """Return macro-F1 over all, base and new classes, per method and session."""
+def _made_writable(out: Path, path: Path, unfinished: Path) -> None:
+    """Find out before anything is computed whether results can be written."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text("")
+    except OSError as error:
+        raise OSError(f"cannot write to {out}: {error.strerror}; choose another folder with --out") from None
+    if path.is_dir():
+        raise OSError(f"{path} is a folder, and results go into a file of that name; choose another --out")
+
+
+def table(results: Sequence[SessionResult], *, spread: bool = True) -> Table:
+    """Return macro-F1 over all, base and new classes, per method and session.
+
+    Without ``spread`` it has means alone and fits a narrow terminal.
+    """
     last = max(result.session for result in results)
-    shown = Table(title="Macro-F1 in percent, mean ± standard deviation over trials")
+    title = "mean ± standard deviation" if spread else "mean"
+    shown = Table(title=f"Macro-F1 in percent, {title} over trials")
     shown.add_column("classes", no_wrap=True)
     shown.add_column("method", no_wrap=True)
     for session in range(last + 1):
-        shown.add_column(f"session {session}" if session else "base", justify="right", no_wrap=True)
+        header = f"session {session}" if spread else str(session)
+        shown.add_column(header if session else "base", justify="right", no_wrap=True)
     methods = methods_of(results)
     for part, words in PARTS.items():
         for method in methods:
             cells = [
-                "" if part == "f1_new" and session == 0 else str(cell(results, method, session, part))
+                "" if part == "f1_new" and session == 0 else _shown(results, method, session, part, spread)
                 for session in range(last + 1)
             ]
             first, final = method == methods[0], method == methods[-1]
             shown.add_row(words if first else "", method, *cells, end_section=final)
     return shown
+
+
+def _shown(results: Sequence[SessionResult], method: str, session: int, part: str, spread: bool) -> str:
+    found = cell(results, method, session, part)
+    return str(found) if spread else f"{found.mean:.1f}"

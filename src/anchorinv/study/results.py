@@ -34,7 +34,7 @@ def from_line(line: str) -> SessionResult:
 
 
 def append(path: Path, result: SessionResult) -> None:
-    """Add a result to a file, whole or not at all."""
+    """Add a result to a file, as one line."""
     with path.open("a", encoding="utf-8") as file:
         file.write(to_line(result) + "\n")
 

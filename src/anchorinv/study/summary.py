@@ -1,6 +1,6 @@
 """From results to what a person reads: mean and spread of each score, and a sentence of what they say."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,15 +51,21 @@ def in_words(results: Sequence[SessionResult]) -> str:
     ranked = sorted(methods, key=lambda m: -mean(m, "f1_all"))
     best, second = ranked[0], ranked[1]
     won = values(results, best, last, "f1_all") - values(results, second, last, "f1_all")
-    drop = {m: mean(m, "f1_base", 0) - mean(m, "f1_base") for m in methods}
-    worst, learner = max(drop, key=lambda m: drop[m]), max(methods, key=lambda m: mean(m, "f1_new"))
-    slowest = min(methods, key=lambda m: mean(m, "f1_new"))
+    falls = {m: mean(m, "f1_base", 0) - mean(m, "f1_base") for m in methods}
+    forgot = sorted(falls, key=lambda m: -falls[m])
+    learned = sorted(methods, key=lambda m: -mean(m, "f1_new"))
+    lost = [f"{falls[m]:.1f} ({m})" for m in forgot]
+    new = [f"{mean(m, 'f1_new'):.1f} ({m})" for m in learned]
     n_new = max(len(result.classes) - result.n_base for result in results)
     return (
         f"After {n_new} new {'class' if n_new == 1 else 'classes'} {best} is best over all classes with a "
         f"macro-F1 of {mean(best, 'f1_all'):.1f}, {won.mean():.1f} points above {second} and ahead of it in "
-        f"{int((won > 0).sum())} of {len(won)} trials. {worst} forgot most: its base classes fell by "
-        f"{drop[worst]:.1f} points since the base session, those of {min(drop, key=lambda m: drop[m])} by "
-        f"{min(drop.values()):.1f}. {learner} learned the new classes best ({mean(learner, 'f1_new'):.1f}), "
-        f"{slowest} least ({mean(slowest, 'f1_new'):.1f})."
+        f"{int((won > 0).sum())} of {len(won)} trials. The base classes fell since the base session by "
+        f"{_listed(lost)} points. The new classes were learned to "
+        f"{_listed(new)}."
     )
+
+
+def _listed(items: Iterable[str]) -> str:
+    *most, last = items
+    return f"{', '.join(most)} and {last}" if most else last
