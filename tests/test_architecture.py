@@ -23,7 +23,7 @@ import anchorinv
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 FILES = sorted(SRC.rglob("*.py"))
-EDGES = {"data", "study", "estimator", "cli", "show", "bars", "inputs"}
+EDGES = {"data", "study", "estimator", "cli", "show", "bars", "inputs", "settings", "history"}
 
 
 def module_of(path: Path) -> str:

@@ -90,8 +90,9 @@ class TestLearning:
         base, session = taught.history_
         assert base["samples"] == {"left": 12, "right": 12}
         assert session["samples"] == {"tongue": 10}
-        assert base["invert_loss"] > 0 and base["seconds"] > 0
-        assert session["finetune_steps"] == 5
+        assert base["training_steps"] == 6 and base["inversion_steps"] == 5
+        assert base["inversion_error"] > 0 and base["training_loss"] > 0 and base["seconds"] > 0
+        assert session["finetuning_steps"] == 5 and session["finetuning_loss"] > 0
 
     def test_more_shots_move_the_prototype_and_nothing_else(self, taught):
         more = again(taught).add_shots(*shots(seed=9))

@@ -26,7 +26,8 @@ from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.rng import stream
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.training import Finetune
-from anchorinv.core.types import Batch, Curve, Session, State, joined
+from anchorinv.core.types import Batch, Session, joined
+from anchorinv.history import entry, sound
 from anchorinv.inputs import (
     Signals,
     check_same_recording,
@@ -134,14 +135,14 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         rng = stream(seed, "base")
         with self._progress():
             # The replay is made now: teaching a new class later should not take longer than it must.
-            state = _sound(recipe.recall(recipe.fit_base(batch, rng=rng), rng=rng))
+            state = sound(recipe.recall(recipe.fit_base(batch, rng=rng), rng=rng))
         self.geometry_, self.standardisation_, self.seed_ = geometry, standardisation, seed
         self.n_chans_, self.n_times_ = n_chans, n_times
         self.sfreq_ = self.sfreq if self.sfreq is not None else signals.sfreq
         self.ch_names_ = signals.ch_names
         self.state_, self.classes_ = state, classes
         self.counts_ = np.bincount(numbers)
-        self.history_ = [_entry("base", 0, labels, state.curves, began)]
+        self.history_ = [entry("base", 0, labels, state.curves, began)]
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -163,12 +164,12 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         rng = stream(self.seed_, "session", index)
         recipe = self._recipe(self.geometry_, len(labels))
         with self._progress():
-            state = _sound(recipe.learn_session(self.state_, Session(index, batch), rng=rng))
+            state = sound(recipe.learn_session(self.state_, Session(index, batch), rng=rng))
         curves = state.curves[len(self.state_.curves) :]
         self.state_ = state
         self.classes_ = np.concatenate([self.classes_, names])
         self.counts_ = np.concatenate([self.counts_, np.bincount(numbers)])
-        self.history_ = [*self.history_, _entry("session", index, labels, curves, began)]
+        self.history_ = [*self.history_, entry("session", index, labels, curves, began)]
         return self
 
     def add_shots(self, X: Any, y: Any) -> Self:
@@ -195,7 +196,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
             anchors=joined(state.anchors, features),
         )
         self.counts_ = self.counts_ + np.bincount(numbers, minlength=len(self.classes_))
-        self.history_ = [*self.history_, _entry("shots", state.session, labels, (), began)]
+        self.history_ = [*self.history_, entry("shots", state.session, labels, (), began)]
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -289,15 +290,6 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         return mapped(self.state_.head, features)
 
 
-def _sound(state: State) -> State:
-    """Return the state, if its numbers are numbers."""
-    curves = {"base": "lr", "invert": "inversion_lr", "finetune": "finetune_lr"}
-    for curve in state.curves:
-        if not curve.values.isfinite().all():
-            raise ValueError(f"learning diverged: its loss is not finite; lower {curves[curve.name]}")
-    return state
-
-
 def _tensor(values: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
@@ -305,21 +297,3 @@ def _tensor(values: np.ndarray) -> Tensor:
 def _listed(names: np.ndarray) -> str:
     quoted = [repr(name) for name in names.tolist()]
     return ("class " if len(quoted) == 1 else "classes ") + " and ".join(quoted)
-
-
-def _entry(
-    kind: str, session: int, labels: np.ndarray, curves: tuple[Curve, ...], began: float
-) -> dict[str, Any]:
-    """Return what one step of learning leaves for the user to read."""
-    names, counts = np.unique(labels, return_counts=True)
-    entry: dict[str, Any] = {
-        "kind": kind,
-        "session": session,
-        "samples": dict(zip(names.tolist(), counts.tolist(), strict=True)),
-        "seconds": time.perf_counter() - began,
-    }
-    for curve in curves:
-        # An inversion's curve ends with the error that it reached.
-        entry[f"{curve.name}_steps"] = len(curve.values) - (curve.name == "invert")
-        entry[f"{curve.name}_loss"] = float(curve.values[-1]) if len(curve.values) else float("nan")
-    return entry

@@ -1,0 +1,51 @@
+"""What learning leaves behind for the user to read, and whether it went well."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from anchorinv.core.types import Curve, State
+
+# Of each descent: what its steps and its last loss are called, and the setting that tames it.
+_NAMES = {
+    "base": ("training_steps", "training_loss", "lr"),
+    "invert": ("inversion_steps", "inversion_error", "inversion_lr"),
+    "finetune": ("finetuning_steps", "finetuning_loss", "finetune_lr"),
+}
+
+
+def sound(state: State) -> State:
+    """Return the state, if its losses are numbers."""
+    for curve in state.curves:
+        if not curve.values.isfinite().all():
+            *_, setting = _NAMES[curve.name]
+            raise ValueError(f"learning diverged: its loss is not finite; lower {setting}")
+    return state
+
+
+def entry(
+    kind: str, session: int, labels: np.ndarray, curves: tuple[Curve, ...], began: float
+) -> dict[str, Any]:
+    """Return one line of an estimator's history.
+
+    Parameters
+    ----------
+    kind : ``"base"``, ``"session"`` or ``"shots"``.
+    labels : (n,) of the samples learned.
+    curves : the descents that learning took.
+    began : by ``time.perf_counter``.
+    """
+    names, counts = np.unique(labels, return_counts=True)
+    line: dict[str, Any] = {
+        "kind": kind,
+        "session": session,
+        "samples": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+        "seconds": time.perf_counter() - began,
+    }
+    for curve in curves:
+        steps, loss, _ = _NAMES[curve.name]
+        # An inversion's curve ends with the error that it reached.
+        line[steps] = len(curve.values) - (curve.name == "invert")
+        line[loss] = float(curve.values[-1]) if len(curve.values) else float("nan")
+    return line
