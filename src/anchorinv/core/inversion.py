@@ -108,14 +108,20 @@ def _pursue_chunk(goal: Goal, part: slice, start: Tensor, plan: Inversion) -> In
         return goal(leaf.transpose(1, 2), part)
 
     # The leaf lies in memory as (n, n_times, n_chans), the layout that the front end takes without a copy.
-    leaf = start.transpose(1, 2).contiguous().clone()
-    with torch.no_grad():
-        before = errors(leaf)
-    leaf.requires_grad_()
+    leaf = start.transpose(1, 2).contiguous().clone().requires_grad_()
+    first: list[Tensor] = []
+
+    def objective(step: int) -> Tensor:
+        found = errors(leaf)
+        if step == 0:
+            first.append(found.detach())
+        return found
+
     descent = Descent(plan.steps, plan.lr, plan.betas, EPS, plan.stop)
-    curve = descend(lambda step: errors(leaf), [leaf], descent, task="inverting")
+    curve = descend(objective, [leaf], descent, task="inverting")
     with torch.no_grad():
         after = errors(leaf)
+    before = first[0] if first else after
     signals = leaf.detach().transpose(1, 2)
     worse = ~(after <= before)  # what overflowed is worse, too
     reached = torch.where(worse, before, after)
