@@ -1,0 +1,110 @@
+"""A state as named tensors and plain facts, and back: what files hold, without any code in them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
+from anchorinv.core.networks import frozen
+from anchorinv.core.types import Batch, Curve, State
+
+_BATCHES = ("anchors", "replay", "recordings")
+
+
+def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return all that a state holds as tensors by name, and as facts of plain JSON values."""
+    modules = {"trunk": state.trunk, "tail": state.tail, "head": state.head}
+    tensors = {
+        f"{part}.{name}": tensor
+        for part, module in modules.items()
+        for name, tensor in module.state_dict().items()
+    }
+    for name in _BATCHES:
+        if batch := getattr(state, name):
+            tensors |= {f"{name}.values": batch.values, f"{name}.labels": batch.labels}
+    tensors |= {f"curves.{i}": curve.values for i, curve in enumerate(state.curves)}
+    facts = {
+        "head": _head_facts(state.head),
+        "classes": list(state.classes),
+        "n_base": state.n_base,
+        "shape": list(state.shape),
+        "seed": state.seed,
+        "session": state.session,
+        "curves": [[curve.name, curve.session] for curve in state.curves],
+    }
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, facts
+
+
+def unpacked(
+    tensors: Mapping[str, Tensor], facts: Mapping[str, Any], backbone: Callable[[], nn.Module]
+) -> State:
+    """Return the state that was packed.
+
+    Parameters
+    ----------
+    tensors, facts : as :func:`packed` returned them; nothing in them is trusted to be what it says.
+    backbone : makes a network of the same architecture; its weights are replaced and never drawn.
+    """
+    try:
+        with torch.device("meta"):
+            network = backbone()
+            head = _head_like(tensors, facts["head"])
+        trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
+        for part, module in {"trunk": trunk, "tail": tail, "head": head}.items():
+            module.load_state_dict(_under(part, tensors), assign=True)
+        batches = {
+            name: Batch(tensors[f"{name}.values"], tensors[f"{name}.labels"])
+            for name in _BATCHES
+            if f"{name}.values" in tensors
+        }
+        curves = [
+            Curve(name, session, tensors[f"curves.{i}"]) for i, (name, session) in enumerate(facts["curves"])
+        ]
+        return State(
+            trunk=frozen(trunk),
+            tail=frozen(tail),
+            head=frozen(head),
+            classes=tuple(facts["classes"]),
+            n_base=facts["n_base"],
+            shape=(facts["shape"][0], facts["shape"][1]),
+            seed=facts["seed"],
+            session=facts["session"],
+            curves=tuple(curves),
+            **batches,
+        )
+    except (KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"these weights are not those of such a network: {reason}") from None
+
+
+def _under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _head_facts(head: Head) -> dict[str, Any]:
+    match head:
+        case Cosine():
+            return {"kind": "cosine", "scale": head.scale}
+        case Mlp():
+            return {"kind": "mlp"}
+        case DotRegression():
+            return {"kind": "dot-regression", "n_classes": head.n_classes, "weight": head.weight}
+    raise TypeError(f"a {type(head).__name__} head has no form on paper yet; Cosine, Mlp, DotRegression have")
+
+
+def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
+    """Return a head of the kind and sizes of the packed one, its values still missing."""
+    match facts["kind"]:
+        case "cosine":
+            free, fixed = tensors["head.free"], tensors["head.fixed"]
+            return Cosine(torch.empty(free.shape), torch.empty(fixed.shape), scale=facts["scale"])
+        case "mlp":
+            n_classes, dim = len(tensors["head.last.bias"]), tensors["head.hidden.0.weight"].shape[1]
+            return Mlp.start(n_classes, dim)
+        case "dot-regression":
+            vertices = torch.empty(tensors["head.vertices"].shape)
+            return DotRegression(vertices, facts["n_classes"], weight=facts["weight"])
+    raise KeyError(f"unknown kind of head {facts['kind']!r}")

@@ -1,0 +1,198 @@
+"""A data set: windows of recordings with what is known about each, in memory or in a prepared folder.
+
+A prepared folder holds ``samples.npy`` (float32, all recordings one after the other, memory-mapped),
+``index.csv`` (a row per window) and ``meta.json``. Windows are views of the recordings, so overlapping ones
+take no room twice, and opening a folder reads nothing but the index.
+"""
+
+import csv
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorinv._version import __version__
+from anchorinv.files import read_json, replacing, write_json
+
+FORMAT = 1
+_COLUMNS = ("start", "label", "subject", "session", "split")
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Windows of recordings.
+
+    Parameters
+    ----------
+    samples : (n_samples, n_chans) float32, all recordings one after the other.
+    starts : (n,) the first sample of each window.
+    n_times : samples of a window.
+    labels : (n,) class numbers, from 0, places in ``class_names``.
+    subjects, sessions : (n,) text.
+    split : (n,) text, "train" or "test".
+    sfreq : samples per second.
+    class_names, ch_names : in order.
+    meta : whatever else is known: source, filters, hashes; plain JSON values.
+    """
+
+    samples: npt.NDArray[np.float32]
+    starts: npt.NDArray[np.int64]
+    n_times: int
+    labels: npt.NDArray[np.int64]
+    subjects: npt.NDArray[np.str_]
+    sessions: npt.NDArray[np.str_]
+    split: npt.NDArray[np.str_]
+    sfreq: float
+    class_names: tuple[str, ...]
+    ch_names: tuple[str, ...]
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        lengths = {
+            name: len(getattr(self, name)) for name in ("starts", "labels", "subjects", "sessions", "split")
+        }
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"a window needs an entry in each column, got {lengths}")
+        if len(self) and not 0 <= self.starts.min() <= self.starts.max() <= len(self.samples) - self.n_times:
+            raise ValueError(f"windows reach beyond the {len(self.samples)} samples stored")
+        if len(self) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
+            raise ValueError(f"labels must lie between 0 and {len(self.class_names) - 1}")
+        if unknown := sorted(set(self.split.tolist()) - set(SPLITS)):
+            raise ValueError(f"split {unknown[0]!r} is neither 'train' nor 'test'")
+        if self.samples.shape[1] != len(self.ch_names):
+            raise ValueError(f"{self.samples.shape[1]} channels but {len(self.ch_names)} channel names")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_chans(self) -> int:
+        """Number of channels."""
+        return len(self.ch_names)
+
+    def signals(self, chosen: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Return windows, by index or mask, as (n, n_chans, n_times); a copy."""
+        starts = self.starts[np.asarray(chosen)]
+        found = np.empty((len(starts), self.n_chans, self.n_times), dtype=np.float32)
+        for window, start in zip(found, starts, strict=True):
+            window[:] = self.samples[start : start + self.n_times].T
+        return found
+
+    @property
+    def fingerprint(self) -> str:
+        """Name that changes when anything in the data does; a folder knows it without reading signals."""
+        facts = [self.n_times, self.sfreq, self.class_names, self.ch_names, self._samples_hash()]
+        found = hashlib.blake2b(json.dumps(facts).encode(), digest_size=12)
+        for column in (self.starts, self.labels, self.subjects, self.sessions, self.split):
+            found.update("\n".join(map(str, column.tolist())).encode())
+        return found.hexdigest()
+
+    def _samples_hash(self) -> str:
+        known = self.meta.get("samples_blake2b")
+        if known is not None:
+            return str(known)
+        return hashlib.blake2b(np.ascontiguousarray(self.samples).data, digest_size=16).hexdigest()
+
+    @classmethod
+    def from_arrays(
+        cls,
+        signals: npt.ArrayLike,
+        labels: npt.ArrayLike,
+        *,
+        sfreq: float,
+        split: npt.ArrayLike,
+        subjects: npt.ArrayLike | None = None,
+        sessions: npt.ArrayLike | None = None,
+        ch_names: tuple[str, ...] | None = None,
+        **meta: Any,
+    ) -> Self:
+        """Make a data set of windows (n, n_chans, n_times) with a label each, any text or number.
+
+        Examples
+        --------
+        >>> windows = np.zeros((4, 2, 100), dtype=np.float32)
+        >>> split = ["train", "train", "test", "test"]
+        >>> made = Dataset.from_arrays(windows, ["left", "right"] * 2, sfreq=100, split=split)
+        >>> made.class_names, made.labels.tolist(), made.signals([1, 2]).shape
+        (('left', 'right'), [0, 1, 0, 1], (2, 2, 100))
+        """
+        windows = np.asarray(signals, dtype=np.float32)
+        if windows.ndim != 3:
+            raise ValueError(f"signals must be (n, n_chans, n_times), got shape {windows.shape}")
+        n, n_chans, n_times = windows.shape
+        names, numbers = np.unique(np.asarray(labels), return_inverse=True)
+        return cls(
+            samples=windows.transpose(0, 2, 1).reshape(n * n_times, n_chans),
+            starts=np.arange(n, dtype=np.int64) * n_times,
+            n_times=n_times,
+            labels=numbers.astype(np.int64),
+            subjects=_column(subjects, n),
+            sessions=_column(sessions, n),
+            split=_column(split, n),
+            sfreq=float(sfreq),
+            class_names=tuple(map(str, names.tolist())),
+            ch_names=ch_names or tuple(f"ch{i}" for i in range(1, n_chans + 1)),
+            meta=dict(meta),
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write a prepared folder, whole or not at all."""
+        with replacing(folder) as beside:
+            beside.mkdir()
+            np.save(beside / "samples.npy", self.samples, allow_pickle=False)
+            with (beside / "index.csv").open("w", newline="", encoding="utf-8") as file:
+                table = csv.writer(file)
+                table.writerow(_COLUMNS)
+                names = [self.class_names[label] for label in self.labels]
+                table.writerows(
+                    zip(self.starts, names, self.subjects, self.sessions, self.split, strict=True)
+                )
+            meta = {
+                **self.meta,
+                "format": FORMAT,
+                "version": __version__,
+                "n_times": self.n_times,
+                "sfreq": self.sfreq,
+                "class_names": self.class_names,
+                "ch_names": self.ch_names,
+                "samples_blake2b": self._samples_hash(),
+            }
+            write_json(beside / "meta.json", meta)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Open a prepared folder; its signals are read when they are asked for."""
+        if missing := [n for n in ("meta.json", "index.csv", "samples.npy") if not (folder / n).is_file()]:
+            raise ValueError(f"{folder} is no prepared data set: {', '.join(missing)} is missing")
+        meta = read_json(folder / "meta.json")
+        try:
+            if meta["format"] != FORMAT:
+                raise ValueError(f"format {meta['format']} is not {FORMAT}, which this version reads")
+            with (folder / "index.csv").open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            numbers = {name: i for i, name in enumerate(meta["class_names"])}
+            return cls(
+                samples=np.load(folder / "samples.npy", mmap_mode="r", allow_pickle=False),
+                starts=np.array([int(row["start"]) for row in rows], dtype=np.int64),
+                n_times=int(meta["n_times"]),
+                labels=np.array([numbers[row["label"]] for row in rows], dtype=np.int64),
+                subjects=np.array([row["subject"] for row in rows], dtype=str),
+                sessions=np.array([row["session"] for row in rows], dtype=str),
+                split=np.array([row["split"] for row in rows], dtype=str),
+                sfreq=float(meta["sfreq"]),
+                class_names=tuple(meta["class_names"]),
+                ch_names=tuple(meta["ch_names"]),
+                meta=meta,
+            )
+        except (KeyError, TypeError, ValueError, EOFError, OSError) as error:
+            reason = f"{error.args[0]!r} is missing or unknown" if isinstance(error, KeyError) else error
+            raise ValueError(f"{folder} is damaged: {reason}; prepare it again") from None
+
+
+def _column(values: npt.ArrayLike | None, n: int) -> npt.NDArray[np.str_]:
+    return np.asarray(["0"] * n if values is None else values).astype(str)
