@@ -23,7 +23,19 @@ import anchorinv
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 FILES = sorted(SRC.rglob("*.py"))
-EDGES = {"data", "files", "study", "estimator", "cli", "show", "bars", "inputs", "settings", "history"}
+EDGES = {
+    "data",
+    "files",
+    "study",
+    "estimator",
+    "cli",
+    "commands",
+    "show",
+    "bars",
+    "inputs",
+    "settings",
+    "history",
+}
 
 
 def module_of(path: Path) -> str:
@@ -141,7 +153,7 @@ class TestImports:
     @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("anchorinv.study")])
     def test_study_builds_on_core_and_data(self, name: str) -> None:
         rooms = {target.split(".")[1] for target in ours(imported(MODULES[name])) if "." in target}
-        assert rooms <= {"core", "data", "study", "_version"}
+        assert rooms <= {"core", "data", "study", "files", "_version"}
 
     @files
     def test_nothing_imports_the_command_line(self, path: Path) -> None:
@@ -165,7 +177,7 @@ class TestImports:
 class TestManners:
     @files
     def test_nobody_prints_but_the_command_line(self, path: Path) -> None:
-        if path.name == "cli.py":
+        if path.name == "cli.py" or path.parent.name == "commands":
             return
         forbidden = {"print", "pprint", "sys.stdout.write", "sys.stderr.write", "typer.echo", "breakpoint"}
         assert not [where(path, node) for name, node in calls(path) if name in forbidden]

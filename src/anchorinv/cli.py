@@ -1,12 +1,12 @@
 """The command line. Heavy imports wait until a command runs, so that help is instant."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from anchorinv._version import __version__
+from anchorinv.commands import demo
 
 app = typer.Typer(
     name="anchorinv",
@@ -33,22 +33,7 @@ def _root(
     pass
 
 
-@app.command()
-def demo(
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="A smaller network, trained and inverted for less time: half a minute."),
-    ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for results.jsonl.")] = Path("runs/demo"),
-) -> None:
-    """See it work on synthetic recordings: base training, then three new classes from ten examples each."""
-    from anchorinv.show import show_demo
-
-    try:
-        show_demo(out, quick=quick)
-    except KeyboardInterrupt:
-        print(f"\nanchorinv: stopped; finished trials are in {out}/results.jsonl.unfinished", file=sys.stderr)
-        raise typer.Exit(130) from None
+app.command()(demo.demo)
 
 
 def main() -> None:

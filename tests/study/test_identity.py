@@ -10,9 +10,9 @@ import torch
 from anchorinv.core import catalogue
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine, Mlp
-from anchorinv.study.identity import described, digest
 from anchorinv.core.recipe import Foundation
 from anchorinv.core.training import Training
+from anchorinv.study.identity import described, digest
 from tests.core.small import SMALL, foundation
 
 
