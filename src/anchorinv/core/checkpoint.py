@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from anchorinv.core.rng import global_position, take_up
+
 
 class Checkpoint(Protocol):
     """Somewhere to leave a descent and find it again."""
@@ -41,7 +43,7 @@ class Bookmark:
         for i, param in enumerate(self._params):
             for name, moment in self._optimiser.state[param].items():
                 found[f"moment.{i}.{name}"] = moment.detach().clone()
-        return {**found, "curve": torch.stack(curve), "generator": torch.get_rng_state()}
+        return {**found, "curve": torch.stack(curve), "generator": global_position()}
 
     @torch.no_grad()
     def restore(self, values: dict[str, Tensor]) -> list[Tensor]:
@@ -54,5 +56,5 @@ class Bookmark:
                 for name in ("exp_avg", "exp_avg_sq")
             }
             self._optimiser.state[param] = {"step": values[f"moment.{i}.step"].clone(), **moments}
-        torch.set_rng_state(values["generator"].clone())
+        take_up(values["generator"])
         return list(values["curve"])
