@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from anchorinv._version import __version__
-from anchorinv.commands import demo
+from anchorinv.commands import demo, study
 
 app = typer.Typer(
     name="anchorinv",
@@ -34,6 +34,8 @@ def _root(
 
 
 app.command()(demo.demo)
+app.command()(study.run)
+app.command()(study.status)
 
 
 def main() -> None:
