@@ -27,8 +27,8 @@ def logging_to(path: Path, level: str, console: Console) -> Iterator[None]:
     """Log what happens inside the block: to a file from ``info`` on, to a console from ``level`` on."""
     logger = logging.getLogger("anchorinv")
     before = logger.level
-    path.parent.mkdir(parents=True, exist_ok=True)
-    to_file = logging.FileHandler(path, encoding="utf-8")
+    # Opened by the first message, so that a command that fails before it begins leaves no folder.
+    to_file = logging.FileHandler(path, encoding="utf-8", delay=True)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handlers = [to_file, _ToConsole(console, level)]
     for handler in handlers:

@@ -10,7 +10,7 @@ from rich.table import Table
 from anchorinv.bars import progress_bars
 from anchorinv.core.runner import SessionResult, run
 from anchorinv.study.demo import make_demo
-from anchorinv.study.results import append
+from anchorinv.study.results import append, select
 from anchorinv.study.summary import PARTS, cell, in_words, methods_of
 
 
@@ -77,5 +77,7 @@ def table(results: Sequence[SessionResult], *, spread: bool = True) -> Table:
 
 
 def _shown(results: Sequence[SessionResult], method: str, session: int, part: str, spread: bool) -> str:
+    if not select(results, method=method, session=session):
+        return ""  # not there yet
     found = cell(results, method, session, part)
     return str(found) if spread else f"{found.mean:.1f}"

@@ -1,5 +1,6 @@
 """Tensors and plain facts in one file (safetensors), with a digest: damage is noticed, nothing is run."""
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -18,7 +19,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
     """Write tensors and facts (plain JSON values), whole or not at all."""
     told = json.dumps(facts)
     with replacing(path) as beside:
-        save_file(dict(tensors), beside, metadata={"facts": told, "digest": _digest(tensors, told)})
+        try:
+            save_file(dict(tensors), beside, metadata={"facts": told, "digest": _digest(tensors, told)})
+        except SafetensorError as error:  # its word for whatever the system said
+            raise OSError(errno.ENOSPC, str(error)) from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

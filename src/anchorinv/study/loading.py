@@ -26,7 +26,7 @@ def load(config: str, **overrides: Any) -> Study:
     config : a path, or the name of a shipped config.
     overrides : tables that replace keys of every variant, such as ``protocol={"trials": 5}``.
     """
-    path = _located(config, Path())
+    path = _located(config)
     tables = _read(path, ())
     variants = tables.pop("variants", [{"name": ""}])
     about = {key: tables.pop(key) for key in _OF_THE_STUDY if key in tables}
@@ -40,7 +40,7 @@ def load(config: str, **overrides: Any) -> Study:
         if name is None or name in found:
             problems.append(f"{path}: each variant needs a name of its own, got {name!r}")
             continue
-        base = _read(_located(variant.pop("extends"), path.parent), (path,)) if "extends" in variant else {}
+        base = _read(_located(variant.pop("extends"), path), (path,)) if "extends" in variant else {}
         for key in (*_OF_THE_STUDY, "variants"):
             base.pop(key, None)
         merged = merge(merge(merge(base, tables), variant), overrides)
@@ -72,18 +72,17 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _located(config: str, folder: Path) -> Path:
-    path = folder / config
+def _located(config: str, extended_by: Path | None = None) -> Path:
+    path = extended_by.parent / config if extended_by else Path(config)
     if path.is_file():
         return path
     if config in shipped():
         return shipped()[config]
-    if path.suffix == ".toml" or len(path.parts) > 1:
-        raise ValueError(
-            f"there is no file {path}; `anchorinv run --list` shows the configs that are shipped"
-        )
+    asked = f"{extended_by} extends {config!r}, but " if extended_by else ""
+    if path.suffix == ".toml" or len(Path(config).parts) > 1:
+        raise ValueError(f"{asked}there is no file {path}; `anchorinv run --list` shows what is shipped")
     raise ValueError(
-        f"there is no shipped config {config!r} and no such file; {nearest(config, shipped())} "
+        f"{asked}there is no shipped config {config!r} and no such file; {nearest(config, shipped())} "
         f"`anchorinv run --list` shows all"
     )
 
@@ -99,7 +98,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     extended = tables.pop("extends", None)
     if extended is None:
         return tables
-    below = _read(_located(str(extended), path.parent), (*above, path))
+    below = _read(_located(str(extended), path), (*above, path))
     # Marks of what was not published belong to the values of one file; variants to their study.
     below.pop("variants", None)
     return merge(below, tables)

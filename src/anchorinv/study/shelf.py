@@ -41,7 +41,7 @@ class DiskShelf:
         if foundation not in self._bases:
             path = self._folder / f"base-{digest('base', self._by, foundation)}.safetensors"
             checkpoint = FileCheckpoint(path.with_suffix(".unfinished"), seconds=self._seconds)
-            self._bases[foundation] = self._kept(path, foundation, lambda: make(checkpoint))
+            self._bases[foundation] = self._kept(path, foundation, lambda: make(checkpoint), lambda _: True)
             checkpoint.drop()
         return self._bases[foundation]
 
@@ -51,15 +51,21 @@ class DiskShelf:
         Only inversion takes long; other memories are recalled anew, and recordings are never written.
         """
         path = self._folder / f"replay-{digest('replay', self._by, foundation, memory)}.safetensors"
-        return self._kept(path, foundation, make)[0]
+        return self._kept(path, foundation, make, _inverted)[0]
 
-    def _kept(self, path: Path, foundation: Foundation, make: Callable[[], State]) -> tuple[State, float]:
+    def _kept(
+        self,
+        path: Path,
+        foundation: Foundation,
+        make: Callable[[], State],
+        worth_keeping: Callable[[State], bool],
+    ) -> tuple[State, float]:
         found = self._read(path, foundation)
         if found is None:
             began = time.perf_counter()
             state = make()
             seconds = time.perf_counter() - began
-            if not _worth_keeping(state):
+            if not worth_keeping(state):
                 return state, seconds
             tensors, facts = packed(state)
             write_tensors(path, tensors, {**facts, "seconds": round(seconds, 3)})
@@ -81,9 +87,8 @@ class DiskShelf:
         return state, float(facts["seconds"])
 
 
-def _worth_keeping(state: State) -> bool:
-    trained = state.replay is None and state.anchors is None and state.recordings is None
-    return trained or any(curve.name == "invert" for curve in state.curves)
+def _inverted(state: State) -> bool:
+    return any(curve.name == "invert" for curve in state.curves)
 
 
 class FileCheckpoint:
