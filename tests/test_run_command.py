@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from anchorinv.cli import app, main
+from anchorinv.data import synthetic
+from anchorinv.data.dataset import Dataset
 from anchorinv.study.loading import load, shipped
 from tests.study.little import lines
 
@@ -177,3 +180,36 @@ class TestStopped:
         (tmp_path / "run" / "config.json").write_text(json.dumps({"study": {}}))
         done = started("status", "run", cwd=tmp_path)
         assert done.returncode == 1 and "config.json is damaged" in done.stderr
+
+
+DOCS = (Path(__file__).parents[1] / "docs" / "studies.md").read_text(encoding="utf-8")
+
+
+class TestDocs:
+    def test_the_commands_work(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        commands = "".join(re.findall(r"```console\n(.*?)```", DOCS, flags=re.DOTALL)).splitlines()
+        assert len(commands) == 4
+        for command in commands:
+            assert called(*command.split()[1:])
+
+    def test_the_config_is_one_and_runs(self, tmp_path, monkeypatch):
+        (text,) = re.findall(r"```toml\n(.*?)```", DOCS, flags=re.DOTALL)
+        (tmp_path / "mine.toml").write_text(text)
+        study = load(str(tmp_path / "mine.toml"))
+        assert list(study.variants) == ["50 anchors", "10 anchors"]
+        sizes = {"n_classes": 3, "n_subjects": 1, "n_per_class": 12, "n_chans": 4, "n_times": 128}
+        data = synthetic.eeg(n_sessions=2, **sizes, seed=0)
+        names = np.array(["feet", "left", "right"])[data.labels]
+        split = np.where(data.sessions == 0, "train", "test")
+        Dataset.from_arrays(data.signals, names, sfreq=250, split=split).write(tmp_path / "set")
+        quick = text.replace("epochs = 100", "epochs = 1").replace("trials = 20", "trials = 1")
+        quick = quick.replace("[200]", "[2]")
+        (tmp_path / "mine.toml").write_text(
+            quick.replace('[[variants]]\nname = "50', '[inversion]\nsteps = 2\n\n[[variants]]\nname = "50')
+        )
+        called("run", tmp_path / "mine.toml", "--data", tmp_path / "set", "--out", tmp_path / "run")
+        assert {x["base_seed"] for x in lines(tmp_path / "run")} == {5, 6, 7}
+
+    def test_every_shipped_config_is_listed(self):
+        assert all(f"`{name}`" in DOCS for name in shipped())

@@ -98,11 +98,13 @@ def geometry_of(experiment: Experiment, data: Dataset) -> Geometry:
 
 
 def _batch(data: Dataset, chosen: np.ndarray, fitted: Standardisation) -> Batch:
-    signals = data.signals(chosen)
-    for first in range(0, len(signals), _AT_ONCE):
+    (places,) = chosen.nonzero()
+    # Allocated by torch, which aligns memory always alike: sums are then the same bits in every process.
+    signals = torch.empty(len(places), data.n_chans, data.n_times)
+    for first in range(0, len(places), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        signals[part] = fitted(signals[part])
-    return Batch(torch.from_numpy(signals), torch.from_numpy(data.labels[chosen]))
+        signals[part] = torch.from_numpy(fitted(data.signals(places[part])))
+    return Batch(signals, torch.from_numpy(data.labels[places]))
 
 
 def _generated(experiment: Experiment) -> Dataset:
