@@ -82,6 +82,8 @@ class RunFolder:
             "people": people,
             "own": list(own),
         }
+        for leftover in self.path.rglob(".*.part"):
+            leftover.unlink()  # half a file that a killed process was writing
         config = self.path / "config.json"
         if config.exists():
             _check_same(self.path, read_json(config), asked)
