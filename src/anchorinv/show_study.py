@@ -9,8 +9,9 @@ from rich.table import Table
 from anchorinv.core.runner import SessionResult
 from anchorinv.show import table
 from anchorinv.study.config import Study
-from anchorinv.study.folder import Part, RunFolder
+from anchorinv.study.folder import RunFolder
 from anchorinv.study.loading import load, shipped
+from anchorinv.study.parts import Part
 from anchorinv.study.summary import cell, in_words, methods_of
 from anchorinv.study.tables import Compared, assumptions, comparisons
 
@@ -35,7 +36,12 @@ def show_results(console: Console, study: Study, results: Sequence[SessionResult
     if study.scale != "full" or any(e.synthetic for e in study.variants.values()):
         console.print("[bold]Synthetic recordings: nobody's data, and no evidence about real people.[/bold]")
     several = len({result.variant for result in results}) > 1
-    console.print(_variants_table(results, spread=wide) if several else table(results, spread=wide))
+    people = list(dict.fromkeys(result.person for result in results))
+    for person in people if len(people) > 1 and not several else []:
+        own = [result for result in results if result.person == person]
+        console.print(table(own, spread=wide, of=f"over trials, person {person}"))
+    of = "over people" if len(people) > 1 else "over trials"
+    console.print(_variants_table(results, spread=wide) if several else table(results, spread=wide, of=of))
     if not several and len(methods_of(results)) > 1 and _complete(results):
         console.print(in_words(results))
     found = list(comparisons(results, study.reference))

@@ -206,6 +206,7 @@ class TestMistakes:
             ("[training", "is no TOML"),
             ("titel = 'x'", r"unknown key 'titel'"),
             ("title = 3", "'title'"),
+            ("reference = 'protonett'", r"did you mean 'protonet'\?"),
         ],
     )  # fmt: skip
     def test_are_named_with_key_file_and_the_nearest_valid_name(self, tmp_path, text, words):
@@ -250,6 +251,14 @@ def test_a_config_of_ones_own_needs_few_keys(tmp_path):
     )
     study = load(str(path))
     assert study.name == study.title == "own" and study.variants[""].geometry is None
+
+
+def test_title_and_table_are_not_inherited_but_the_reference_is_one_that_runs(tmp_path):
+    path = tmp_path / "few.toml"
+    path.write_text('extends = "bci2a"\nmethods = ["protonet", "teen"]')
+    study = load(str(path))
+    assert (study.title, study.paper, study.reference) == ("few", "", "teen")
+    assert all(load(name).paper for name in NAMES)
 
 
 def test_overrides_reach_every_variant():

@@ -102,8 +102,12 @@ def chunks(
     *,
     shelf: Shelf | None = None,
     skip: Callable[[str, int | None], bool] = lambda method, trial: False,
+    where: str = "",
 ) -> Iterator[Chunk]:
-    """Yield the chunks of :func:`run`, without those that ``skip`` (method, trial) is true of."""
+    """Yield the chunks of :func:`run`, without those that ``skip`` (method, trial) is true of.
+
+    Progress is told with ``where`` before the method's name.
+    """
     base_train = train.of(*protocol.base_classes)
     scorer = _Scorer(test)
     shelf = shelf or InMemory()
@@ -119,9 +123,9 @@ def chunks(
             base = _recalled(method, base, shelf, protocol)
         for trial in pending:
             if trial is not None:
-                tick(f"{name}: trials", trial, protocol.trials)
+                tick(f"{where}{name}: trials", trial, protocol.trials)
                 yield Chunk(name, trial, _trial(name, method, base, train, scorer, protocol, trial))
-        tick(f"{name}: trials", protocol.trials, protocol.trials)
+        tick(f"{where}{name}: trials", protocol.trials, protocol.trials)
 
 
 def _trial(

@@ -234,6 +234,11 @@ class Study(_Table):
     reference: str = "anchorinv"
     variants: dict[str, Experiment]
 
+    @field_validator("reference")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return _one_of(name, CATALOGUE, "method")
+
 
 def dotted(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables as one, by dotted keys.

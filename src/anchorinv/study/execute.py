@@ -15,9 +15,10 @@ from anchorinv.core.runner import chunks
 from anchorinv.data.dataset import Dataset
 from anchorinv.study.config import Experiment, Study
 from anchorinv.study.environment import peak_mb, reset_peak
-from anchorinv.study.folder import Part, RunFolder
+from anchorinv.study.folder import RunFolder
 from anchorinv.study.identity import digest
 from anchorinv.study.methods import foundation_of, methods_of
+from anchorinv.study.parts import Part
 from anchorinv.study.samples import geometry_of, opened, people, protocol_of, samples_of
 from anchorinv.study.shelf import DiskShelf
 
@@ -118,7 +119,8 @@ def _run_leg(
         return Part(leg.variant, leg.person, leg.seed, method, trial) in done
 
     reset_peak()
-    for chunk in chunks(methods, samples.train, samples.test, protocol, shelf=kept, skip=skip):
+    where = "".join(f"{name}, " for name in (leg.variant, leg.person) if name)
+    for chunk in chunks(methods, samples.train, samples.test, protocol, shelf=kept, skip=skip, where=where):
         results = list(chunk.results)
         peak = peak_mb()
         folder.add(

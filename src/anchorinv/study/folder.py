@@ -16,32 +16,12 @@ from anchorinv.files import read_json, replacing, write_json
 from anchorinv.study.config import Study, dotted
 from anchorinv.study.environment import environment
 from anchorinv.study.identity import digest
+from anchorinv.study.parts import Part, parts, whole_parts
 from anchorinv.study.results import WholeLines, append, read_whole, to_line
 from anchorinv.study.tables import as_csv, comparisons, rows
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is finished or lost as a whole: a method's base session (``trial`` None) or one of its trials."""
-
-    variant: str
-    person: str
-    seed: int
-    method: str
-    trial: int | None
-
-    def __str__(self) -> str:
-        where = ", ".join(str(each) for each in (self.variant, self.person) if each)
-        what = "base session" if self.trial is None else f"trial {self.trial}"
-        return f"{self.method}, {what}, seed {self.seed}" + (f" ({where})" if where else "")
-
-    @classmethod
-    def of(cls, result: SessionResult) -> "Part":
-        """Return the part that a result belongs to."""
-        return cls(result.variant, result.person, result.base_seed, result.method, result.trial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +157,7 @@ class RunFolder:
     def _repair(self) -> None:
         """Drop what a kill has torn: a broken last line, and a part without all its sessions."""
         found = self.read()
-        whole = _whole_parts(found.results, self.study())
+        whole = whole_parts(found.results, self.study())
         if found.damaged_from is None and len(whole) == len(found.results):
             return
         lost = len(found.results) - len(whole)
@@ -200,28 +180,6 @@ class RunFolder:
             logger.warning("%s was %s, is %s: last digits may differ", key, starts[-1].get(key), now[key])
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         write_json(path, [*starts, {"started": started, "pid": os.getpid(), **now}])
-
-
-def parts(study: Study, variant: str, people: Sequence[str], own: Sequence[str]) -> Iterator[Part]:
-    """Yield all that a variant consists of, in order: base seeds, people, methods, trials."""
-    experiment = study.variants[variant]
-    for seed in experiment.protocol.seeds:
-        for person in people:
-            for method in (*experiment.methods, *own):
-                for trial in (None, *range(experiment.protocol.trials)):
-                    yield Part(variant, person, seed, method, trial)
-
-
-def _whole_parts(results: Sequence[SessionResult], study: Study) -> list[SessionResult]:
-    counts: dict[Part, int] = {}
-    for result in results:
-        counts[Part.of(result)] = counts.get(Part.of(result), 0) + 1
-
-    def wanted(part: Part) -> int:
-        course = study.variants[part.variant].protocol
-        return 1 if part.trial is None else len(course.sessions) // course.ways
-
-    return [result for result in results if counts[Part.of(result)] == wanted(Part.of(result))]
 
 
 def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> None:

@@ -50,10 +50,17 @@ def load(config: str, **overrides: Any) -> Study:
             problems += [f"{where}: {problem}" for problem in _in_words(error, Experiment)]
     if not problems:
         try:
-            return Study(name=path.stem, variants=found, **{"title": path.stem, **about})
+            study = Study(name=path.stem, variants=found, **{"title": path.stem, **about})
+            return _with_a_reference_that_runs(study)
         except ValidationError as error:
             problems += [f"{path}: {problem}" for problem in _in_words(error, Study)]
     raise ValueError("\n  ".join(dict.fromkeys(problems)))
+
+
+def _with_a_reference_that_runs(study: Study) -> Study:
+    """Return the study, compared with its last method where the reference is not among its methods."""
+    methods = [method for each in study.variants.values() for method in each.methods]
+    return study if study.reference in methods else study.model_copy(update={"reference": methods[-1]})
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,8 +106,8 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if extended is None:
         return tables
     below = _read(_located(str(extended), path), (*above, path))
-    # Marks of what was not published belong to the values of one file; variants to their study.
-    below.pop("variants", None)
+    for key in ("title", "paper", "variants"):  # these are of a study, not of its settings
+        below.pop(key, None)
     return merge(below, tables)
 
 
