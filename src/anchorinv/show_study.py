@@ -41,7 +41,7 @@ def show_results(console: Console, study: Study, results: Sequence[SessionResult
         own = [result for result in results if result.person == person]
         console.print(table(own, spread=wide, of=f"over trials, person {person}"))
     of = "over people" if len(people) > 1 else "over trials"
-    console.print(_variants_table(results, spread=wide) if several else table(results, spread=wide, of=of))
+    console.print(_variants_table(results) if several else table(results, spread=wide, of=of))
     if not several and len(methods_of(results)) > 1 and _complete(results):
         console.print(in_words(results))
     found = list(comparisons(results, study.reference))
@@ -86,20 +86,22 @@ def show_status(console: Console, folder: RunFolder) -> None:
     )
 
 
-def _variants_table(results: Sequence[SessionResult], *, spread: bool) -> Table:
-    last = max(result.session for result in results)
-    shown = Table(title="Macro-F1 over all classes, in percent")
-    for name in ("variant", "method"):
-        shown.add_column(name, no_wrap=True)
-    for session in range(last + 1):
-        shown.add_column(f"session {session}" if session else "base", justify="right", no_wrap=True)
+def _variants_table(results: Sequence[SessionResult]) -> Table:
+    """Return the base session and the last one of each variant, as the paper's ablations do."""
+    one_method = len(methods_of(results)) == 1
+    named = f" ({methods_of(results)[0]})" if one_method else ""
+    shown = Table(title=f"Macro-F1 over all classes, in percent{named}")
+    for name in ("variant", *([] if one_method else ["method"]), "base", "last session"):
+        shown.add_column(name, justify="left" if name in ("variant", "method") else "right", no_wrap=True)
     for variant in dict.fromkeys(result.variant for result in results):
         own = [result for result in results if result.variant == variant]
+        last = max(result.session for result in own)
         for i, method in enumerate(methods_of(own)):
-            sessions = {result.session for result in own if result.method == method}
-            cells = [cell(own, method, s, "f1_all") if s in sessions else None for s in range(last + 1)]
-            texts = ["" if c is None else str(c) if spread else f"{c.mean:.1f}" for c in cells]
-            shown.add_row("" if i else variant, method, *texts, end_section=method == methods_of(own)[-1])
+            there = {result.session for result in own if result.method == method}
+            cells = [str(cell(own, method, s, "f1_all")) if s in there else "" for s in (0, last)]
+            names = ["" if i else variant, *([] if one_method else [method])]
+            ends = not one_method and method == methods_of(own)[-1]
+            shown.add_row(*names, *cells, end_section=ends)
     return shown
 
 

@@ -25,19 +25,20 @@ def scaled(study: Study, scale: str) -> Study:
 def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     # Two people and two sessions of each, so that all kinds of study can be made.
     per_class = 2 + -(-shots // 2)
+    # Few steps, and larger ones, so that something is learned all the same.
     most = 2 if smoke else 3
-    training = full.training.model_copy(update={"epochs": 1 if smoke else 2, "batch_size": 32})
-    inversion = full.inversion.model_copy(update={"steps": min(full.inversion.steps, most)})
+    training = full.training.model_copy(update={"epochs": 3, "batch_size": 16, "lr": 1e-3})
+    inversion = full.inversion.model_copy(update={"steps": min(full.inversion.steps, most), "lr": 0.1})
     steps = {name: tuple(min(n, most) for n in each) for name, each in full.finetuning.steps.items()}
     return full.model_copy(
         update={
-            "synthetic": Synthetic(n_per_class=per_class),
+            "synthetic": Synthetic(n_per_class=per_class, difficulty=0.0),
             "geometry": _small(full.geometry) if smoke else full.geometry,
             "protocol": full.protocol.model_copy(update={"trials": min(full.protocol.trials, 2)}),
             "training": training,
             "threads": 1 if smoke else full.threads,  # short signals are not worth sharing out
             "inversion": inversion,
-            "finetuning": full.finetuning.model_copy(update={"steps": steps}),
+            "finetuning": full.finetuning.model_copy(update={"steps": steps, "lr": 1e-3}),
         }
     )
 
