@@ -102,6 +102,6 @@ def drift(new: Moments, base: Standardisation, ch_names: tuple[str, ...] | None)
 
 
 def base_moments(signals: np.ndarray) -> Standardisation:
-    """Return mean and spread (n_chans, 1) of signals (n, n_chans, n_times), the spread as it is, 0 included."""
+    """Return mean and spread (n_chans, 1) of signals (n, n_chans, n_times); a flat channel's spread is 0."""
     found = Moments.of(signals)
     return Standardisation(found.mean[:, None], np.sqrt(found.variance)[:, None])

@@ -47,11 +47,13 @@ class Filter:
         edges = [edge for edge in (self.low, self.high) if edge is not None]
         if max(edges) >= sfreq / 2:
             raise ValueError(
-                f"the model's filter reaches to {max(edges):g} Hz, which a rate of {sfreq:g} Hz does not hold; "
+                f"the model's filter reaches to {max(edges):g} Hz, beyond what a rate of {sfreq:g} Hz holds; "
                 f"more than {2 * max(edges):g} Hz is needed"
             )
         kind = "bandpass" if len(edges) == 2 else "highpass" if self.low is not None else "lowpass"
-        return np.asarray(butter(self.order, edges if len(edges) == 2 else edges[0], kind, False, "sos", sfreq))
+        return np.asarray(
+            butter(self.order, edges if len(edges) == 2 else edges[0], kind, False, "sos", sfreq)
+        )
 
     def __str__(self) -> str:
         low, high = (f"{edge:g}" if edge is not None else "" for edge in (self.low, self.high))

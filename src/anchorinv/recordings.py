@@ -1,4 +1,4 @@
-"""Continuous recordings in files, read piece by piece: EDF, BDF, GDF, FIF, BrainVision … by mne, WFDB by wfdb."""
+"""Continuous recordings in files, read piece by piece: EDF, BDF, GDF, FIF … by mne, WFDB by wfdb."""
 
 import re
 import warnings
