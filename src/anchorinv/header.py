@@ -57,9 +57,9 @@ class HeadFacts(_Facts):
     """What a head is beside its tensors."""
 
     kind: Literal["cosine", "mlp", "dot-regression"]
-    scale: float | None = None
+    scale: Annotated[float, Field(gt=0, le=1e6)] | None = None
     n_classes: Count | None = None
-    weight: float | None = None
+    weight: Annotated[float, Field(gt=0, le=1e6)] | None = None
 
 
 class StateFacts(_Facts):

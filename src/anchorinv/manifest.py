@@ -40,8 +40,8 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "shape": list(header.state.shape),
         "sfreq": header.sfreq,
         "ch_names": list(header.ch_names) if header.ch_names else None,
-        "preprocessing": header.preprocessing.model_dump() if header.preprocessing else None,
-        "sessions": [line.model_dump() for line in header.history],
+        "preprocessing": header.preprocessing.model_dump(mode="json") if header.preprocessing else None,
+        "sessions": [line.model_dump(mode="json") for line in header.history],
         "forgotten": forgotten,
     }
 

@@ -9,6 +9,9 @@ from anchorinv.core.geometry import Geometry
 from anchorinv.core.projector import WIDTH
 from anchorinv.header import Header
 
+#: Of a window, in or within the network: 256 MB.
+MOST_VALUES = 1 << 26
+
 # What tensors of a part may be made of; weights and replay are float32 throughout.
 _WHOLE = ("labels", "num_batches_tracked")
 _DOUBLE = ("standardisation", "statistics")
@@ -25,6 +28,8 @@ def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor
         if part != "curves" and wanted.is_floating_point and not tensor.isfinite().all():
             raise ValueError(f"{name} holds values that are not finite")
     n_chans, n_times, state = geometry.n_chans, geometry.n_times, header.state
+    if n_times * max(n_chans, geometry.width) > MOST_VALUES:
+        raise ValueError(f"windows of {n_chans} channels and {n_times} samples are too large to compute with")
     n_classes = len(state.classes)
     if tuple(state.shape) != (n_chans, n_times):
         raise ValueError(f"signals of shape {state.shape} do not fit a network for {(n_chans, n_times)}")
@@ -68,12 +73,12 @@ def _check_head(header: Header, dim: int, tensors: Mapping[str, Tensor]) -> None
     match head.kind:
         case "cosine":
             rows, columns = sum(len(tensors[f"head.{part}"]) for part in ("free", "fixed")), "head.fixed"
-            fits = rows == n_classes and head.scale is not None and tensors["head.free"].shape[1] == dim
+            fits = rows == n_classes and head.scale is not None and tensors["head.free"].shape[1:] == (dim,)
         case "mlp":
             columns = "head.hidden.0.weight"
             fits = len(tensors["head.last.bias"]) == n_classes
         case "dot-regression":
             columns = "head.vertices"
             fits = head.n_classes == n_classes <= len(tensors[columns]) and head.weight is not None
-    if not fits or tensors[columns].shape[1] != dim:
+    if not fits or tensors[columns].shape[1:] != (dim,):
         raise ValueError(f"the head does not fit {n_classes} classes and features of {dim} values")
