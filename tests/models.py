@@ -1,12 +1,15 @@
 """Small models and recordings for the tests of model files and of the commands on them."""
 
 import os
+import shlex
 import subprocess
 import sys
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
+import anchorinv
 from anchorinv import AnchorInvClassifier, Geometry
 
 SMALL = Geometry(4, 64, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)
@@ -46,14 +49,14 @@ def again(model):
     return type(model).from_bundle(model.to_bundle())
 
 
-def command(*words, cwd, **options):
-    """Run the command line of the tree that these tests lie in, as a user does."""
+def command(*words, cwd, into="cat"):
+    """Run the command line of the tree that these tests lie in, as a user does; pipe what it shows."""
+    line = shlex.join([sys.executable, "-m", "anchorinv", *map(str, words)])
     return subprocess.run(
-        [sys.executable, "-m", "anchorinv", *map(str, words)],
+        ["bash", "-o", "pipefail", "-c", f"{line} | {into}"],
         cwd=cwd,
-        env={**os.environ, "COLUMNS": "120"},
+        env={**os.environ, "COLUMNS": "120", "PYTHONPATH": str(Path(anchorinv.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,
-        **options,
     )

@@ -1,5 +1,7 @@
 """Drift, forgetting and what a lesson tells."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -43,8 +45,6 @@ class TestDrift:
         ],
     )
     def test_verdicts(self, change, words):
-        import re
-
         assert re.search(words, fitted(preprocessing=NAMED).check(change(windows()[0])).verdict)
 
     def test_predict_warns_when_extreme_and_points_at_its_caller(self):

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,9 @@ class Recording:
         size = max(1, PIECE // max(1, len(self.ch_names)))
         for start in range(0, self.n_times, size):
             stop = min(start + size, self.n_times)
-            yield self.read(start, stop, list(channels))
+            with _reading(self.name):
+                piece = self.read(start, stop, list(channels))
+            yield piece
             tick(task, stop, self.n_times)
 
 
@@ -45,21 +48,26 @@ def open_recording(path: Path) -> Recording:
     """Open a recording by what its name ends in; nothing but the header is read."""
     if not path.exists() and not path.with_suffix(".hea").exists():
         raise FileNotFoundError(f"there is no recording {path}")
+    with _reading(str(path)):
+        found = _open_wfdb(path) if path.suffix in _WFDB or not path.suffix else _open_mne(path)
+    if not found.n_times or not found.ch_names:
+        raise ValueError(f"{path} holds no samples")
+    return found
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turn whatever a reader stumbles over into one sentence: the file is to blame."""
     try:
         with warnings.catch_warnings():
             # Readers warn about dates and filters of the header, which nobody here asks for.
             warnings.simplefilter("ignore")
-            found = _open_wfdb(path) if path.suffix in _WFDB or not path.suffix else _open_mne(path)
+            yield
     except ImportError as error:
-        raise ValueError(
-            f"{path.name} needs the package {error.name}; install anchorinv[recordings]"
-        ) from None
-    except Exception as error:  # whatever a reader stumbles over, the file is to blame
+        raise ValueError(f"{name} needs the package {error.name}; install anchorinv[recordings]") from None
+    except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} cannot be read as a recording: {reason[:300]}") from None
-    if not found.n_times or not found.ch_names:
-        raise ValueError(f"{path} holds no samples")
-    return found
+        raise ValueError(f"{name} cannot be read as a recording: {reason[:300]}") from None
 
 
 def _open_mne(path: Path) -> Recording:
@@ -68,9 +76,7 @@ def _open_mne(path: Path) -> Recording:
     raw = mne.io.read_raw(path, preload=False, verbose="error")
 
     def read(start: int, stop: int, channels: list[int]) -> np.ndarray:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return np.asarray(raw.get_data(channels, start, stop, verbose="error"))
+        return np.asarray(raw.get_data(channels, start, stop, verbose="error"))
 
     return Recording(path.name, tuple(raw.ch_names), float(raw.info["sfreq"]), int(raw.n_times), read)
 

@@ -67,7 +67,7 @@ def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
             return _open_folder(path, split)
         return _open_npz(path) if path.suffix == ".npz" else _open_npy(path)
     except (zipfile.BadZipFile, EOFError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise ValueError(f"{path} holds no arrays: {error}") from None
 
 
 def channels_for(
@@ -102,7 +102,7 @@ def _open_folder(path: Path, split: str | None) -> WindowFile:
 
 
 def _open_npy(path: Path) -> WindowFile:
-    windows = np.load(path, mmap_mode="r", allow_pickle=False)
+    windows = np.lib.format.open_memmap(path, mode="r")
 
     def blocks(size: int) -> Iterator[np.ndarray]:
         for start in range(0, len(windows), size):
@@ -112,22 +112,25 @@ def _open_npy(path: Path) -> WindowFile:
 
 
 def _open_npz(path: Path) -> WindowFile:
-    with np.load(path, allow_pickle=False) as file:
-        if "X" not in file.files:
-            held = ", ".join(file.files) or "nothing"
-            raise ValueError(f"{path} needs an array X (n, channels, times), it has {held}")
-        others = {name: file[name] for name in ("y", "sfreq", "ch_names") if name in file.files}
-    with zipfile.ZipFile(path).open("X.npy") as member:
-        shape, by_column, dtype = _array_header(member)
+    with zipfile.ZipFile(path) as archive:
+        held = [name.removesuffix(".npy") for name in archive.namelist()]
+        if "X" not in held:
+            raise ValueError(
+                f"{path} needs an array X (n, channels, times), it has {', '.join(held) or 'nothing'}"
+            )
+        with archive.open("X.npy") as member:
+            shape, by_column, dtype = _array_header(member)
     if dtype.hasobject:
         raise ValueError(f"{path} holds Python objects, which are not read; store X as plain numbers")
+    with np.load(path, allow_pickle=False) as file:
+        others = {name: file[name] for name in ("y", "sfreq", "ch_names") if name in held}
 
     def blocks(size: int) -> Iterator[np.ndarray]:
         if by_column:  # laid out the other way round: no window is in one place
             with np.load(path, allow_pickle=False) as file:
                 yield file["X"]
             return
-        with zipfile.ZipFile(path).open("X.npy") as member:
+        with zipfile.ZipFile(path) as archive, archive.open("X.npy") as member:
             _array_header(member)
             for start in range(0, shape[0], size):
                 n = min(size, shape[0] - start)
