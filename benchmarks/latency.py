@@ -14,7 +14,7 @@ RATE, STEP = 250, 25
 
 
 def latency(repeats: int) -> list[float]:
-    """Return the milliseconds of each of so many windows (22, 1000), a new one with every tenth of a second."""
+    """Return the milliseconds of each of so many windows (22, 1000), one every tenth of a second."""
     geometry, rng = GEOMETRIES["bci2a"], np.random.default_rng(5)
     shape = (8, geometry.n_chans, geometry.n_times)
     model = AnchorInvClassifier(

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import resource
 import sys
 import warnings
 
@@ -47,6 +48,12 @@ def files(tmp_path):
     write_edf(tmp_path / "day.edf", np.concatenate(list(windows(12, seed=4)[0]), axis=1), CHANNELS, RATE)
     fitted(taught=False).save(tmp_path / "m.anchorinv")
     return tmp_path
+
+
+def with_nan():
+    X = windows()[0].copy()
+    X[7, 1, 3] = np.nan
+    return X
 
 
 def table(text):
@@ -190,7 +197,7 @@ class TestPredict:
             (lambda: {"X": windows()[0][:, :3]}, "3 channels, the model takes 4"),
             (lambda: {"X": windows()[0][0]}, "for one window use X[None]"),
             (lambda: {"X": windows()[0], "sfreq": 256}, "sampled at 256 Hz, the model at 128 Hz"),
-            (lambda: {"X": windows()[0] * np.nan}, "NaN"),
+            (lambda: {"X": with_nan()}, "odd.npz has NaN or infinite values in window 7; drop or repair"),
             (lambda: {"X": windows()[0], "ch_names": ["a"]}, "1 names in ch_names"),
             (lambda: {"X": windows()[0], "y": [1]}, "labels of shape (1,)"),
             (lambda: {"Y": windows()[0]}, "needs an array X"),
@@ -289,3 +296,22 @@ def test_help_of_all_commands_comes_without_torch(files):
     done = command("--help", cwd=files)
     assert done.returncode == 0
     assert all(name in done.stdout for name in ("train", "learn", "predict", "info", "evaluate", "forget"))
+
+
+def test_a_full_disk_leaves_the_old_rows(run, files):
+    (files / "rows.csv").write_text("old")
+    np.save("many.npy", np.tile(windows()[0], (10, 1, 1)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        code, _, err = run("predict", "m.anchorinv", "many.npy", "--csv", "rows.csv", "-q")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert code == 1 and err == "anchorinv: rows.csv cannot be written: File too large\n"
+    assert (files / "rows.csv").read_text() == "old" and len(list(files.glob(".rows*"))) == 0
+
+
+def test_an_input_that_is_not_there_leaves_no_row(run, files):
+    for name in ("none.npz", "none.edf"):
+        code, out, err = run("predict", "m.anchorinv", name, "-q")
+        assert code == 1 and out == "" and "there is no" in err

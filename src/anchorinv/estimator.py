@@ -279,7 +279,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         return mapped(self.state_.tail, mapped(self.state_.trunk, self._standardised(signals)))
 
     def _logits(self, X: Any) -> Tensor:
-        return mapped(self.state_.head, self._features(self._read_known(X)))
+        features = self._features(self._read_known(X))
+        return mapped(self.state_.head, features)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -100,6 +100,11 @@ def from_windows(model: AnchorInvClassifier, path: Path, *, split: str | None = 
     _check_length(model, file)
     number = 0
     for piece in file.pieces(channels, task="predicting"):
+        if piece.dtype.kind == "f" and not (whole := np.isfinite(piece).all(axis=(1, 2))).all():
+            raise ValueError(
+                f"{file.name} has NaN or infinite values in window {number + int(whole.argmin())}; drop or "
+                f"repair such windows"
+            )
         for values in read_signals(piece).values:
             yield Window(number, values, True)
             number += 1

@@ -77,7 +77,10 @@ class StreamingPredictor:
         self._windows = Windows(stages_of(how, source=rate, target=rate), model.n_times_, int(step))
 
     def feed(self, chunk: Any) -> list[Prediction]:
-        """Take the next samples (n_chans, n), missing ones as NaN; return the windows that are complete."""
+        """Take the next samples (n_chans, n), missing ones as NaN; return the windows that are complete.
+
+        Samples are in the unit of the signals that the model was trained on, unfiltered.
+        """
         samples = np.asarray(chunk, dtype=np.float64)
         if samples.ndim != 2 or len(samples) != self.model.n_chans_:
             raise ValueError(

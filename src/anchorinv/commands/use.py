@@ -1,11 +1,13 @@
 """``anchorinv predict``, ``evaluate`` and ``info``: use a model file, and look into it."""
 
 import csv
+import errno
 import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -95,14 +97,19 @@ def _opened(table: str) -> Iterator[TextIO]:
     """Give a file to write rows to, whole or not at all, or standard output."""
     from anchorinv.files import replacing
 
-    if table != "-":
-        with replacing(Path(table)) as beside, beside.open("w", newline="", encoding="utf-8") as file:
-            yield file
-        return
     try:
-        yield sys.stdout
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read has seen enough
+        if table == "-":
+            yield sys.stdout
+            sys.stdout.flush()
+        else:
+            with replacing(Path(table)) as beside, beside.open("w", newline="", encoding="utf-8") as file:
+                yield file
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise OSError(f"{table} cannot be written: {error.strerror}") from None
+        if not isinstance(error, BrokenPipeError):
+            raise
+        # Whoever read has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None
 
@@ -110,9 +117,10 @@ def _opened(table: str) -> Iterator[TextIO]:
 def _write(file: TextIO, classes: list[object], rows: "Iterator[Row]") -> tuple[int, int]:
     """Write the rows; return how many there are, and how many of them have no class."""
     table = csv.writer(file, lineterminator="\n")
+    first = next(rows, None)  # before anything is written: an input that cannot be read leaves no trace
     table.writerow(["window", "time", "class", *(f"p_{name}" for name in classes)])
     n_rows = n_gaps = 0
-    for row in rows:
+    for row in chain([] if first is None else [first], rows):
         time = "" if row.time is None else f"{row.time:.6g}"
         if row.probabilities is None:
             table.writerow([row.window, time, "", *("" for _ in classes)])
