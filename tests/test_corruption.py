@@ -14,7 +14,7 @@ from anchorinv import AnchorInvClassifier
 from anchorinv.container import MAGIC, MOST_HEADER, assemble, read_container
 from tests.models import fitted, windows
 
-N_BYTES, N_FACTS, N_TENSORS = 2500, 700, 350
+N_BYTES, N_FACTS, N_TENSORS = 2500, 500, 250
 
 
 @pytest.fixture(scope="module")

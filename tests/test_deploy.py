@@ -73,8 +73,6 @@ def test_the_story(told):
     for row in rows:
         assert row["class"] in ("left", "right")
         assert float(row["p_left"]) + float(row["p_right"]) == pytest.approx(1, abs=1e-5)
-    lines = shown_by(shown, "predict hand.anchorinv test.npz").stdout.splitlines()
-    assert lines[0] == "window,time,class,p_left,p_right" and len(lines) == 13
     learned = shown_by(shown, "learn").stdout
     assert "replay samples classified rightly before" in learned and "of 10 examples" in learned
     assert "knows right, tongue" in shown_by(shown, "forget").stdout
