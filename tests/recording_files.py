@@ -1,32 +1,49 @@
-"""Recordings in true formats, written for the tests: EDF byte by byte, FIF by mne, WFDB by wfdb."""
+"""Recordings in true formats, written for the tests: EDF and GDF byte by byte, FIF by mne, WFDB by wfdb."""
 
+import struct
 import warnings
 
 import numpy as np
 
 
-def write_edf(path, signals, ch_names, rate, *, unit="uV", per_volt=1e6):
-    """Write signals (n_chans, n) in volts as EDF, one second to a record; the rest of a second is cut off."""
-    rate = int(rate)
-    values = np.asarray(signals) * per_volt
-    n_chans, n_records = len(values), values.shape[1] // rate
+def digital(signals, rate):
+    """Return microvolts as 16-bit records of one second, and the limit that the extremes stand for."""
+    values = 1e6 * np.asarray(signals)
+    n_records = values.shape[1] // rate
     limit = float(np.ceil(np.abs(values).max() * 1.01))
+    whole = np.round((values + limit) * 65535 / (2 * limit) - 32768).astype("<i2")[:, : n_records * rate]
+    return whole.reshape(len(values), n_records, rate).transpose(1, 0, 2), limit
 
-    def field(value, width):
-        return str(value)[:width].ljust(width).encode("ascii")
 
-    head = field("0", 8) + field("X", 80) + field("X", 80) + field("01.01.20", 8) + field("00.00.00", 8)
-    head += field(256 * (1 + n_chans), 8) + field("", 44) + field(n_records, 8) + field(1, 8)
-    head += field(n_chans, 4)
-    columns = [(name, 16) for name in ch_names]
-    columns += [("", 80)] * n_chans + [(unit, 8)] * n_chans
-    columns += [(-limit, 8)] * n_chans + [(limit, 8)] * n_chans
-    columns += [(-32768, 8)] * n_chans + [(32767, 8)] * n_chans
-    columns += [("", 80)] * n_chans + [(rate, 8)] * n_chans + [("", 32)] * n_chans
-    head += b"".join(field(*column) for column in columns)
-    digital = np.round((values + limit) * 65535 / (2 * limit) - 32768).astype("<i2")
-    records = digital[:, : n_records * rate].reshape(n_chans, n_records, rate).transpose(1, 0, 2)
-    path.write_bytes(head + records.tobytes())
+def text(value, width):
+    return str(value)[:width].ljust(width).encode("ascii")
+
+
+def write_edf(path, signals, ch_names, rate):
+    """Write signals (n_chans, n) in volts as EDF; the rest of a second is cut off."""
+    records, limit = digital(signals, int(rate))
+    n_records, n, _ = records.shape
+    head = [("0", 8), ("X", 80), ("X", 80), ("01.01.20", 8), ("00.00.00", 8), (256 * (1 + n), 8)]
+    head += [("", 44), (n_records, 8), (1, 8), (n, 4)]
+    head += [(name, 16) for name in ch_names] + [("", 80)] * n + [("uV", 8)] * n
+    head += [(-limit, 8)] * n + [(limit, 8)] * n + [(-32768, 8)] * n + [(32767, 8)] * n
+    head += [("", 80)] * n + [(int(rate), 8)] * n + [("", 32)] * n
+    path.write_bytes(b"".join(text(*field) for field in head) + records.tobytes())
+    return path
+
+
+def write_gdf(path, signals, ch_names, rate):
+    """Write signals (n_chans, n) in volts as GDF 1.25, without events."""
+    records, limit = digital(signals, int(rate))
+    n_records, n, _ = records.shape
+    head = text("GDF 1.25", 8) + text("X X", 80) + text("X", 80) + text("2020010100000000", 16)
+    head += struct.pack("<q44xqIII", 256 * (1 + n), n_records, 1, 1, n)
+    head += b"".join(text(name, 16) for name in ch_names) + text("", 80 * n) + text("uV", 8) * n
+    head += struct.pack(f"<{2 * n}d", *[-limit] * n, *[limit] * n)
+    head += struct.pack(f"<{2 * n}q", *[-32768] * n, *[32767] * n) + text("", 80 * n)
+    head += struct.pack(f"<{2 * n}i", *[int(rate)] * n, *[3] * n) + bytes(32 * n)  # 3 is int16
+    no_events = bytes([1]) + int(rate).to_bytes(3, "little") + bytes(4)
+    path.write_bytes(head + records.tobytes() + no_events)
     return path
 
 

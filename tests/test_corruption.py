@@ -4,6 +4,7 @@ import copy
 import json
 import random
 import struct
+import tracemalloc
 
 import pytest
 import torch
@@ -172,6 +173,21 @@ def test_raw_payloads_that_were_tampered_with(whole, place):
     draw = random.Random(3)
     for _ in range(300):
         outcome(place, assemble(header, corrupted(payload, draw)))
+
+
+@pytest.mark.parametrize(("rows", "n_labels"), [(1, 100_000), (0, 100_000), (3, 2)])
+def test_small_tensors_do_not_unfold_into_large_ones(rows, n_labels, whole, place):
+    place.write_bytes(whole)
+    _, header, payload = read_container(place)
+    labels = torch.zeros(n_labels, dtype=torch.int64)
+    tensors = load_tensors(payload) | {
+        "anchors.pending": torch.zeros(rows, 100_000),
+        "anchors.labels": labels,
+    }
+    tracemalloc.start()
+    told = outcome(place, assemble(header, save_tensors(tensors)))
+    assert "do not fit" in told and tracemalloc.get_traced_memory()[1] < 5e7
+    tracemalloc.stop()
 
 
 def front(content, *, magic=MAGIC, version=1, header=None, payload=None):

@@ -11,13 +11,14 @@ from anchorinv import recordings as recordings_module
 from anchorinv.recordings import Recording, matched, open_recording
 from anchorinv.serving import Watch, from_recording, predicted, shots
 from tests.models import CHANNELS, RATE, SMALL, windows
-from tests.recording_files import write_edf, write_fif, write_wfdb
+from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 
 pytest.importorskip("mne")
 pytest.importorskip("wfdb")
 SIGNAL = 30e-6 * np.random.default_rng(2).normal(size=(4, 128 * 12))  # volts, twelve seconds
 FORMATS = {
     "edf": lambda folder, *what: write_edf(folder / "r.edf", *what),
+    "gdf": lambda folder, *what: write_gdf(folder / "r.gdf", *what),
     "fif": lambda folder, *what: write_fif(folder / "r_raw.fif", *what),
     "wfdb": lambda folder, *what: write_wfdb(folder / "r", *what),
 }
@@ -54,7 +55,7 @@ def test_every_format_gives_what_one_computes_by_hand(kind, rate, model, tmp_pat
     starts, expected = by_hand(model, SIGNAL, rate, 32)
     found = rows(model, path, step=0.25)
     assert [row.time for row in found] == [start / RATE for start in starts]
-    # EDF and WFDB hold 16 bits.
+    # All but FIF hold 16 bits.
     np.testing.assert_allclose([row.probabilities for row in found], expected, atol=2e-3)
 
 

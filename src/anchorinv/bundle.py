@@ -26,6 +26,7 @@ from anchorinv.core.training import Training
 from anchorinv.core.types import State
 from anchorinv.header import Header, Kind, Label, history_facts, history_line, parse_header
 from anchorinv.preprocessing import Filter, Preprocessing
+from anchorinv.small_anchors import with_small_anchors, with_whole_anchors
 from anchorinv.soundness import check_parts
 
 #: What each method replays, in the words of the manifest.
@@ -103,7 +104,7 @@ def save_bundle(
         )
     state = bundle.state if with_signals else replace(bundle.state, signals=None)
     tensors, facts = packed(state)
-    tensors = _with_small_anchors(tensors) | {
+    tensors = with_small_anchors(tensors) | {
         f"{name}.{part}": torch.from_numpy(np.array(getattr(value, part), dtype=np.float64))
         for name, value in (("standardisation", bundle.standardisation), ("statistics", bundle.statistics))
         for part in ("mean", "std")
@@ -160,7 +161,7 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
     if header.method not in CATALOGUE:
         raise ValueError(f"its method {header.method!r} is unknown; known are {', '.join(CATALOGUE)}")
     geometry = Geometry(**header.geometry.model_dump())
-    tensors = _with_whole_anchors(tensors)
+    tensors = with_whole_anchors(tensors)
     check_parts(header, geometry, tensors)
     outer = {name: value for name, value in tensors.items() if name.split(".")[0] in _OUTER}
     inner = {name: value for name, value in tensors.items() if name not in outer}
@@ -199,40 +200,6 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
 
 
 _OUTER = ("standardisation", "statistics")
-
-
-def _with_small_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keep in half precision the anchors that have been inverted: nothing is computed from them any more."""
-    if "anchors.values" not in tensors:
-        return tensors
-    values, inverted = tensors["anchors.values"], _inverted(tensors)
-    small = values[inverted].half()
-    if not small.isfinite().all():  # beyond the range of half precision
-        small = values[inverted]
-    rest = {name: tensor for name, tensor in tensors.items() if name != "anchors.values"}
-    return rest | {"anchors.inverted": small, "anchors.pending": values[~inverted]}
-
-
-def _with_whole_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    if "anchors.labels" not in tensors:
-        return tensors
-    inverted = _inverted(tensors)
-    rest = dict(tensors)
-    small, pending = rest.pop("anchors.inverted"), rest.pop("anchors.pending")
-    values = torch.empty(len(inverted), *pending.shape[1:], dtype=torch.float32)
-    values[inverted], values[~inverted] = small.float(), pending
-    return rest | {"anchors.values": values}
-
-
-def _inverted(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return which anchors (n,) have their replay: in each class the first, as many as are replayed."""
-    labels = tensors["anchors.labels"]
-    replayed = tensors.get("replay.labels", labels[:0])
-    order = torch.zeros(len(labels), dtype=torch.bool)
-    for label in set(labels.tolist()):
-        places = (labels == label).nonzero().flatten()
-        order[places[: int((replayed == label).sum())]] = True
-    return order
 
 
 def _first_line(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """What a model file holds and what it does not, in numbers and in sentences."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +22,8 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
     def per_class(part: str) -> dict[str, int]:
         labels = tensors.get(f"{part}.labels")
-        found = [] if labels is None else labels.tolist()
-        return {str(name): found.count(number) for number, name in names.items()}
+        found = Counter([] if labels is None else labels.tolist())
+        return {str(name): found[number] for number, name in names.items()}
 
     weights = sum(t.numel() for name, t in tensors.items() if name.split(".")[0] in ("trunk", "tail"))
     forgotten = [label for line in header.history if line.kind == "forgotten" for label, _ in line.samples]
