@@ -113,7 +113,6 @@ def save_bundle(
         "package": bundle.package,
         "method": bundle.method,
         "memory": bundle.memory,
-        "with_signals": bool(state.signals),
         "geometry": asdict(bundle.geometry),
         "state": facts,
         "classes": bundle.classes,

@@ -90,7 +90,6 @@ class Header(_Facts):
     package: str = __version__
     method: str
     memory: Kind
-    with_signals: bool
     geometry: GeometryFacts
     state: StateFacts
     classes: tuple[Label, ...]

@@ -14,7 +14,7 @@ from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.inputs import read_signals
 from anchorinv.lesson import Lesson, lesson_of
 from anchorinv.preprocessing import UNITS, Preprocessing
-from anchorinv.recordings import Recording, matched, open_recording
+from anchorinv.recordings import matched, open_recording
 from anchorinv.stages import stages_of
 from anchorinv.streaming import classified, refuse_unrepeatable
 from anchorinv.windowed import WindowFile, channels_for, is_windowed, open_windows
@@ -75,9 +75,9 @@ def shots(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return a file's windows without gaps (n, n_chans, n_times), and their labels (n,) if it has them."""
     if is_windowed(path):
-        windows, labels = list(from_windows(model, path)), open_windows(path).labels
+        windows, labels = list(from_windows(model, path, task="reading")), open_windows(path).labels
     else:
-        windows, labels = list(from_recording(model, path, step=step, scale=scale)), None
+        windows, labels = list(from_recording(model, path, step=step, scale=scale, task="reading")), None
     whole = [window.values for window in windows if window.whole]
     if not whole:
         raise ValueError(f"{path} has gaps (NaN) in every window; nothing can be learned from it")
@@ -94,13 +94,15 @@ def taught(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -
     return lesson_of(before, model.state_, standardised, columns, names)
 
 
-def from_windows(model: AnchorInvClassifier, path: Path, *, split: str | None = None) -> Iterator[Window]:
+def from_windows(
+    model: AnchorInvClassifier, path: Path, *, split: str | None = None, task: str = "predicting"
+) -> Iterator[Window]:
     """Yield the windows of a file, channels in the model's order."""
     file = open_windows(path, split=split)
     channels = channels_for(file, model.n_chans_, model.ch_names_, model.sfreq_)
     _check_length(model, file)
     number = 0
-    for piece in file.pieces(channels, task="predicting"):
+    for piece in file.pieces(channels, task=task):
         if piece.dtype.kind == "f" and not (whole := np.isfinite(piece).all(axis=(1, 2))).all():
             raise ValueError(
                 f"{file.name} has NaN or infinite values in window {number + int(whole.argmin())}; drop or "
@@ -112,7 +114,12 @@ def from_windows(model: AnchorInvClassifier, path: Path, *, split: str | None = 
 
 
 def from_recording(
-    model: AnchorInvClassifier, path: Path, *, step: float | None, scale: float
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    task: str = "predicting",
 ) -> Iterator[Window]:
     """Yield the windows of a recording, its channels, unit, filter and rate brought to the model's."""
     recording = open_recording(path)
@@ -135,11 +142,7 @@ def from_recording(
     factor = scale * (UNITS[how.unit] if how.unit else 1.0)
     stages = stages_of(how.filter, source=recording.sfreq, target=rate)
     cutter = Windows(stages, model.n_times_, n_step, ratio=rate / recording.sfreq)
-    yield from _cut(recording, channels, factor, cutter)
-
-
-def _cut(recording: Recording, channels: list[int], factor: float, cutter: Windows) -> Iterator[Window]:
-    for piece in recording.pieces(channels, task="predicting"):
+    for piece in recording.pieces(channels, task=task):
         yield from cutter.push(factor * piece)
     yield from cutter.finish()
 
