@@ -12,6 +12,7 @@ from anchorinv import AnchorInvClassifier, Preprocessing
 from anchorinv.bundle import read_facts
 from anchorinv.core.catalogue import CATALOGUE
 from anchorinv.drift import Moments
+from anchorinv.lesson import Apart
 from anchorinv.manifest import manifest, told
 from anchorinv.serving import taught
 from tests.models import CHANNELS, SMALL, again, fitted, windows
@@ -163,6 +164,11 @@ class TestLesson:
         X[:, 2] += 8 * np.sin(np.arange(64))
         lesson = taught(again(model), X, ["loud"] * 10)
         assert not lesson.warnings() and lesson.apart[0].own == 10
+
+    def test_examples_lost_to_several_classes_are_noticed_too(self):
+        assert Apart("new", 10, 3, "left", 3).alike  # seven lost, three of them to the nearest
+        assert not Apart("new", 10, 7, "left", 3).alike
+        assert not Apart("new", 1, 0, None, 0).alike
 
     def test_two_classes_at_once_are_told_from_each_other(self):
         model = fitted(taught=False, epochs=60)

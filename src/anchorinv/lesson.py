@@ -12,7 +12,7 @@ from anchorinv.core.heads import Cosine, class_means
 from anchorinv.core.networks import mapped
 from anchorinv.core.types import Batch, State
 
-#: A class looks like another one if this share of its examples is nearer to that one.
+#: A class looks like others if this share of its examples is nearer to one of them.
 ALIKE = 1 / 3
 
 
@@ -38,7 +38,7 @@ class Apart:
     @property
     def alike(self) -> bool:
         """Whether the new class looks like an old one."""
-        return self.nearer >= max(1.0, ALIKE * self.shots)
+        return self.rival is not None and self.shots - self.own >= ALIKE * self.shots
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class Lesson:
     def warnings(self) -> list[str]:
         """Return a sentence for each new class that looks like another one."""
         return [
-            f"class {each.name!r} looks like {each.rival!r}: {each.nearer} of {each.shots} examples are "
-            f"nearer to it; expect them to be mixed up"
+            f"class {each.name!r} looks like {each.rival!r}: {each.shots - each.own} of {each.shots} examples "
+            f"are nearer to another class, {each.nearer} of them to {each.rival!r}; expect mix-ups"
             for each in self.apart
             if each.alike
         ]
