@@ -79,8 +79,8 @@ class Lesson:
     def warnings(self) -> list[str]:
         """Return a sentence for each new class that looks like another one."""
         return [
-            f"class {each.name!r} looks like {each.rival!r}: {each.shots - each.own} of {each.shots} examples "
-            f"are nearer to another class, {each.nearer} of them to {each.rival!r}; expect mix-ups"
+            f"class {each.name!r} looks like {each.rival!r}: {each.shots - each.own} of {each.shots} "
+            f"examples are nearer to another class, {each.nearer} of them to {each.rival!r}; expect mix-ups"
             for each in self.apart
             if each.alike
         ]
