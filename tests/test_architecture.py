@@ -23,37 +23,6 @@ import anchorinv
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 FILES = sorted(SRC.rglob("*.py"))
-EDGES = {
-    "data",
-    "files",
-    "study",
-    "estimator",
-    "cli",
-    "commands",
-    "show",
-    "bars",
-    "inputs",
-    "settings",
-    "history",
-    "bundle",
-    "container",
-    "cutting",
-    "drift",
-    "forgetting",
-    "header",
-    "keeping",
-    "lesson",
-    "manifest",
-    "preprocessing",
-    "recordings",
-    "scoring",
-    "serving",
-    "small_anchors",
-    "soundness",
-    "stages",
-    "streaming",
-    "windowed",
-}
 
 
 def module_of(path: Path) -> str:
@@ -160,7 +129,6 @@ class TestImports:
     def test_the_core_never_imports_the_edges(self, name: str) -> None:
         rooms = {target.split(".")[1] for target in ours(imported(MODULES[name])) if "." in target}
         assert rooms <= {"core"}
-        assert not rooms & EDGES
 
     @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("anchorinv.data")])
     def test_data_stays_clear_of_torch(self, name: str) -> None:

@@ -307,7 +307,7 @@ def test_a_full_disk_leaves_the_old_rows(run, files):
         code, _, err = run("predict", "m.anchorinv", "many.npy", "--csv", "rows.csv", "-q")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert code == 1 and err == "anchorinv: rows.csv cannot be written: File too large\n"
+    assert code == 1 and err.startswith("anchorinv: rows.csv cannot be written: File too large; ")
     assert (files / "rows.csv").read_text() == "old" and len(list(files.glob(".rows*"))) == 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anchorinv.bundle import MEMORY
+from anchorinv.model.bundle import MEMORY
 from tests.models import CHANNELS, RATE, command
 from tests.recording_files import write_edf
 

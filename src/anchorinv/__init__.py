@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.geometry import GEOMETRIES, Geometry
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.preprocessing import Filter, Preprocessing
-    from anchorinv.streaming import StreamingPredictor
+    from anchorinv.model.streaming import StreamingPredictor
+    from anchorinv.streams.preprocessing import Filter, Preprocessing
 
 __all__ = [
     "GEOMETRIES",
@@ -28,10 +28,10 @@ _HOMES = {
     "AnchorInvClassifier": "anchorinv.estimator",
     "Conformer": "anchorinv.core.conformer",
     "GEOMETRIES": "anchorinv.core.geometry",
-    "Filter": "anchorinv.preprocessing",
+    "Filter": "anchorinv.streams.preprocessing",
     "Geometry": "anchorinv.core.geometry",
-    "Preprocessing": "anchorinv.preprocessing",
-    "StreamingPredictor": "anchorinv.streaming",
+    "Preprocessing": "anchorinv.streams.preprocessing",
+    "StreamingPredictor": "anchorinv.model.streaming",
 }
 
 

@@ -21,7 +21,6 @@ from anchorinv.core.recipe import Recipe
 from anchorinv.core.rng import stream
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.types import Batch, Session, joined
-from anchorinv.drift import Moments, base_moments, drift
 from anchorinv.history import entry, sound
 from anchorinv.inputs import (
     Signals,
@@ -34,9 +33,10 @@ from anchorinv.inputs import (
     warn_flat,
     warn_single_shots,
 )
-from anchorinv.keeping import Keepable
-from anchorinv.preprocessing import Preprocessing
+from anchorinv.model.drift import Moments, base_moments, drift
+from anchorinv.model.keeping import Keepable
 from anchorinv.settings import check_settings, geometry_of, names_of, recipe_of, seed_of
+from anchorinv.streams.preprocessing import Preprocessing
 
 
 class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -45,7 +45,8 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        raise OSError(f"cannot write {path}: {error.strerror}; make room, or choose another folder") from None
+        was = "; the file that was there is untouched" if path.is_file() else ""
+        raise OSError(f"{path} cannot be written: {error.strerror}{was}; make room and try again") from None
     finally:
         if beside.is_dir():
             shutil.rmtree(beside)

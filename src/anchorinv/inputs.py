@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorinv.drift import Drift
+from anchorinv.model.drift import Drift
 
 #: The square of what lies between this and its inverse still has all its digits.
 LARGEST = 1e30

@@ -20,7 +20,7 @@ from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
 from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.training import Finetune, Training
-from anchorinv.preprocessing import Preprocessing
+from anchorinv.streams.preprocessing import Preprocessing
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
 

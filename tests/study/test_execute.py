@@ -185,7 +185,7 @@ class TestInterrupted:
         process.join()
         assert heard.poll(), "it should have run out of room"
         message = heard.recv()
-        assert "cannot write" in message and "make room" in message
+        assert "cannot be written" in message and "make room" in message
         where = {1_000: "config.json", 8_000: "base-", 35_000: "results.jsonl"}[room]
         assert where in message
         if room == 35_000:

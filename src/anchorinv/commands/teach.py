@@ -49,8 +49,8 @@ def train(
 
     from anchorinv.commands.targets import check_target
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.preprocessing import Filter, Preprocessing
-    from anchorinv.windowed import open_windows
+    from anchorinv.streams.preprocessing import Filter, Preprocessing
+    from anchorinv.streams.windowed import open_windows
 
     check_target(out)
     if method == "real-replay" and not allow_recordings:
@@ -115,8 +115,8 @@ def learn(
 
     from anchorinv.commands.targets import check_target, label_like, progress
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.serving import shots as read_shots
-    from anchorinv.serving import taught
+    from anchorinv.model.serving import shots as read_shots
+    from anchorinv.model.serving import taught
 
     check_target(out)
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)

@@ -1,7 +1,6 @@
 """``anchorinv predict``, ``evaluate`` and ``info``: use a model file, and look into it."""
 
 import csv
-import errno
 import json
 import os
 import sys
@@ -16,7 +15,7 @@ import typer
 from anchorinv.commands.teach import Allow, Model, Quiet, Scale, Step
 
 if TYPE_CHECKING:
-    from anchorinv.serving import Row
+    from anchorinv.model.serving import Row
 
 
 def predict(
@@ -37,7 +36,7 @@ def predict(
     """Predict each window of a file: a row with its time, class and the probability of each class."""
     from anchorinv.commands.targets import check_target, progress
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.serving import Watch, predicted
+    from anchorinv.model.serving import Watch, predicted
 
     if table != "-":
         check_target(Path(table))
@@ -68,7 +67,7 @@ def evaluate(
     """Score a model on labelled windows."""
     from anchorinv.commands.targets import progress
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.scoring import scored
+    from anchorinv.model.scoring import scored
 
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     with progress(quiet):
@@ -81,8 +80,8 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Tell what a model file holds and what it does not."""
-    from anchorinv.bundle import read_facts
-    from anchorinv.manifest import manifest, told
+    from anchorinv.model.bundle import read_facts
+    from anchorinv.model.manifest import manifest, told
 
     facts = manifest(*read_facts(model)) | {"file": str(model), "bytes": model.stat().st_size}
     if as_json:
@@ -105,8 +104,6 @@ def _opened(table: str) -> Iterator[TextIO]:
             with replacing(Path(table)) as beside, beside.open("w", newline="", encoding="utf-8") as file:
                 yield file
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            raise OSError(f"{table} cannot be written: {error.strerror}") from None
         if not isinstance(error, BrokenPipeError):
             raise
         # Whoever read has seen enough.

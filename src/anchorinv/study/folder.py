@@ -108,7 +108,7 @@ class RunFolder:
             append(self.results, *results)
         except OSError as error:
             raise OSError(
-                f"cannot write to {self.results}: {error.strerror}; make room and run the same command "
+                f"{self.results} cannot be written: {error.strerror}; make room and run the same command "
                 f"again, what is finished is kept"
             ) from None
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorinv import AnchorInvClassifier, Preprocessing
-from anchorinv.bundle import read_facts
 from anchorinv.core.catalogue import CATALOGUE
-from anchorinv.drift import Moments
-from anchorinv.lesson import Apart
-from anchorinv.manifest import manifest, told
-from anchorinv.serving import taught
+from anchorinv.model.bundle import read_facts
+from anchorinv.model.drift import Moments
+from anchorinv.model.lesson import Apart
+from anchorinv.model.manifest import manifest, told
+from anchorinv.model.serving import taught
 from tests.models import CHANNELS, SMALL, again, fitted, windows
 
 NAMED = Preprocessing(CHANNELS)

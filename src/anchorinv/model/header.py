@@ -36,7 +36,7 @@ class GeometryFacts(_Facts):
 
 
 class FilterFacts(_Facts):
-    """Of a :class:`~anchorinv.preprocessing.Filter`."""
+    """Of a :class:`~anchorinv.streams.preprocessing.Filter`."""
 
     low: Positive | None
     high: Positive | None
@@ -45,7 +45,7 @@ class FilterFacts(_Facts):
 
 
 class PreprocessingFacts(_Facts):
-    """Of a :class:`~anchorinv.preprocessing.Preprocessing`."""
+    """Of a :class:`~anchorinv.streams.preprocessing.Preprocessing`."""
 
     ch_names: tuple[str, ...] | None = None
     unit: str | None = None

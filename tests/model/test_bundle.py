@@ -14,19 +14,19 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from anchorinv import GEOMETRIES, AnchorInvClassifier, Conformer, Filter, Preprocessing
-from anchorinv.bundle import MEMORY, Bundle, load_bundle, read_facts, save_bundle
-from anchorinv.container import FORMAT, read_container
 from anchorinv.core.catalogue import CATALOGUE
 from anchorinv.core.heads import Cosine
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.types import Batch, State
-from anchorinv.manifest import manifest, told
+from anchorinv.model.bundle import MEMORY, Bundle, load_bundle, read_facts, save_bundle
+from anchorinv.model.container import FORMAT, read_container
+from anchorinv.model.manifest import manifest, told
 from tests.core.small import SMALL as CORE_SMALL
 from tests.core.small import foundation, same, state_of, toy, untouched_generators
 from tests.models import CHANNELS, SMALL, again, fitted, windows
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def saved(model, folder, **options):

@@ -10,8 +10,8 @@ import numpy as np
 
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
-from anchorinv.preprocessing import Preprocessing, preprocessing_of
-from anchorinv.recordings import matched
+from anchorinv.streams.preprocessing import Preprocessing, preprocessing_of
+from anchorinv.streams.recordings import matched
 
 #: Values read at once.
 PIECE = 1 << 22

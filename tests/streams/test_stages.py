@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import resample_poly, sosfilt, sosfilt_zi, sosfiltfilt
 
-from anchorinv.cutting import Windows
-from anchorinv.preprocessing import Filter, Preprocessing, preprocessing_of
-from anchorinv.stages import BLOCK, CausalFilter, resampled, stages_of, zero_phase
+from anchorinv.streams.cutting import Windows
+from anchorinv.streams.preprocessing import Filter, Preprocessing, preprocessing_of
+from anchorinv.streams.stages import BLOCK, CausalFilter, resampled, stages_of, zero_phase
 
 RNG = np.random.default_rng(0)
 SIGNAL = RNG.normal(size=(3, 60_000)).cumsum(axis=1) / 50 + RNG.normal(size=(3, 60_000))

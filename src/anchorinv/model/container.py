@@ -69,6 +69,8 @@ def write_container(path: Path, header: bytes, payload: bytes) -> None:
         with replacing(path) as beside:
             beside.write_bytes(content)
     except OSError as error:
+        if error.errno is None:  # said in full already
+            raise
         was = "; the file that was there is untouched" if path.is_file() else ""
         raise OSError(f"{path} cannot be written: {error.strerror or error}{was}") from None
 

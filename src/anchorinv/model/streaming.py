@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import from_numpy
 
 from anchorinv.core.networks import mapped
-from anchorinv.cutting import Window, Windows
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.stages import stages_of
+from anchorinv.streams.cutting import Window, Windows
+from anchorinv.streams.stages import stages_of
 
 #: Windows classified at once.
 AT_ONCE = 64

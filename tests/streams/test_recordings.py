@@ -7,9 +7,9 @@ import pytest
 from scipy.signal import resample_poly, sosfilt, sosfilt_zi
 
 from anchorinv import AnchorInvClassifier, Filter, Preprocessing
-from anchorinv import recordings as recordings_module
-from anchorinv.recordings import Recording, matched, open_recording
-from anchorinv.serving import Watch, from_recording, predicted, shots
+from anchorinv.model.serving import Watch, from_recording, predicted, shots
+from anchorinv.streams import recordings as recordings_module
+from anchorinv.streams.recordings import Recording, matched, open_recording
 from tests.models import CHANNELS, RATE, SMALL, windows
 from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 
@@ -140,7 +140,7 @@ def test_memory_is_bounded_however_long_the_recording(model, monkeypatch):
 
     n_times = 5_000_000  # eleven hours
     endless = Recording("r", (*CHANNELS, "EOG"), 256.0, n_times, read)
-    monkeypatch.setattr("anchorinv.serving.open_recording", lambda path: endless)
+    monkeypatch.setattr("anchorinv.model.serving.open_recording", lambda path: endless)
     n = 0
     for window in from_recording(model, Path("r"), step=1.0, scale=1.0):
         assert window.start == 128 * n and window.values.shape == (4, 64)
@@ -153,7 +153,7 @@ def test_a_file_that_breaks_while_it_is_read(model, monkeypatch):
         raise IndexError("beyond\nthe end")
 
     monkeypatch.setattr(
-        "anchorinv.serving.open_recording", lambda path: Recording("r", CHANNELS, 128.0, 999, read)
+        "anchorinv.model.serving.open_recording", lambda path: Recording("r", CHANNELS, 128.0, 999, read)
     )
     with pytest.raises(ValueError, match="r cannot be read as a recording: beyond the end"):
         rows(model, Path("r.edf"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorinv.stages import BLOCK, Stage
+from anchorinv.streams.stages import BLOCK, Stage
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from anchorinv.core.progress import tick
-from anchorinv.preprocessing import UNITS
+from anchorinv.streams.preprocessing import UNITS
 
 #: Values read at once, over all channels.
 PIECE = 1 << 22

@@ -8,9 +8,9 @@ import numpy as np
 
 from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.serving import from_windows
-from anchorinv.streaming import classified
-from anchorinv.windowed import open_windows
+from anchorinv.model.serving import from_windows
+from anchorinv.model.streaming import classified
+from anchorinv.streams.windowed import open_windows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

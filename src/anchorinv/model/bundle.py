@@ -14,7 +14,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv._version import __version__
-from anchorinv.container import read_container, write_container
 from anchorinv.core.catalogue import CATALOGUE
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.geometry import Geometry
@@ -24,10 +23,11 @@ from anchorinv.core.recipe import Foundation
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.training import Training
 from anchorinv.core.types import State
-from anchorinv.header import Header, Kind, Label, history_facts, history_line, parse_header
-from anchorinv.preprocessing import Filter, Preprocessing
-from anchorinv.small_anchors import with_small_anchors, with_whole_anchors
-from anchorinv.soundness import check_parts
+from anchorinv.model.container import read_container, write_container
+from anchorinv.model.header import Header, Kind, Label, history_facts, history_line, parse_header
+from anchorinv.model.small_anchors import with_small_anchors, with_whole_anchors
+from anchorinv.model.soundness import check_parts
+from anchorinv.streams.preprocessing import Filter, Preprocessing
 
 #: What each method replays, in the words of the manifest.
 MEMORY: dict[str, Kind] = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from anchorinv.header import Header
+from anchorinv.model.header import Header
 
 _MEMORY = {
     "none": "nothing is replayed",

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.splits import WIDTH
-from anchorinv.header import Header
+from anchorinv.model.header import Header
 
 #: Of a window, in or within the network: 256 MB.
 MOST_VALUES = 1 << 26

@@ -12,7 +12,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.container import MAGIC, MOST_HEADER, assemble, read_container
+from anchorinv.model.container import MAGIC, MOST_HEADER, assemble, read_container
 from tests.models import fitted, windows
 
 N_BYTES, N_FACTS, N_TENSORS = 2500, 500, 250

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from anchorinv.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.types import State
-from anchorinv.drift import Drift, Moments, drift
-from anchorinv.forgetting import forgotten
 from anchorinv.history import entry
 from anchorinv.inputs import Signals
-from anchorinv.preprocessing import Preprocessing
+from anchorinv.model.bundle import Bundle, load_bundle, save_bundle
+from anchorinv.model.drift import Drift, Moments, drift
+from anchorinv.model.forgetting import forgotten
 from anchorinv.settings import check_settings
+from anchorinv.streams.preprocessing import Preprocessing
 
 # Settings that a bundle holds in a form of their own.
 _APART = ("geometry", "preprocessing", "sfreq")

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorinv.cutting import Window, Windows
-from anchorinv.drift import Drift, Moments, drift
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.inputs import read_signals
-from anchorinv.lesson import Lesson, lesson_of
-from anchorinv.preprocessing import UNITS, Preprocessing
-from anchorinv.recordings import matched, open_recording
-from anchorinv.stages import stages_of
-from anchorinv.streaming import classified, refuse_unrepeatable
-from anchorinv.windowed import WindowFile, channels_for, is_windowed, open_windows
+from anchorinv.model.drift import Drift, Moments, drift
+from anchorinv.model.lesson import Lesson, lesson_of
+from anchorinv.model.streaming import classified, refuse_unrepeatable
+from anchorinv.streams.cutting import Window, Windows
+from anchorinv.streams.preprocessing import UNITS, Preprocessing
+from anchorinv.streams.recordings import matched, open_recording
+from anchorinv.streams.stages import stages_of
+from anchorinv.streams.windowed import WindowFile, channels_for, is_windowed, open_windows
 
 Note = Callable[[np.ndarray], None]
 
