@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from anchorinv._version import __version__
-from anchorinv.commands import demo
+from anchorinv.commands import data, demo, download, prepare
 
 app = typer.Typer(
     name="anchorinv",
@@ -34,6 +34,9 @@ def _root(
 
 
 app.command()(demo.demo)
+app.command()(download.download)
+app.add_typer(prepare.app, name="prepare")
+app.command()(data.data)
 
 
 def main() -> None:

@@ -44,11 +44,22 @@ def unpack(archive: Path, folder: Path) -> None:
         ) from None
 
 
+def place_of(folder: Path, name: str) -> Path:
+    """Return where a file goes; a name that leads out of the folder is refused."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or ":" in name or not path.parts or name.startswith("/"):
+        raise ValueError(f"{name!r} would lie outside {folder}; its source is not to be trusted")
+    place = folder.joinpath(*path.parts)
+    if not place.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name!r} would lie outside {folder}, through a link; remove the link")
+    return place
+
+
 def _unsafe(member: zipfile.ZipInfo, folder: Path) -> str:
-    path = PurePosixPath(member.filename.replace("\\", "/"))
-    outside = path.is_absolute() or ".." in path.parts or ":" in member.filename
-    if outside or not (folder / path).resolve().is_relative_to(folder.resolve()):
-        return f"{member.filename!r} would be written outside {folder}; nothing was unpacked"
     if stat.S_ISLNK(member.external_attr >> 16):
         return f"{member.filename!r} is a link; nothing was unpacked"
+    try:
+        place_of(folder, member.filename)
+    except ValueError as error:
+        return f"{error}; nothing was unpacked"
     return ""

@@ -4,160 +4,21 @@ A file is written as ``NAME.part`` and continued there after a break. pooch chec
 what its source publishes no checksum for is held to the one it had when it came (``.checksums.json``).
 """
 
-import contextlib
 import logging
 import shutil
-import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
-from anchorinv._version import __version__
 from anchorinv.core.progress import tick
-from anchorinv.data.archives import ARCHIVES, unpack
+from anchorinv.data.archives import ARCHIVES, place_of, unpack
+from anchorinv.data.client import Client
 from anchorinv.data.homes import Remote
 from anchorinv.data.problems import needed, raise_if_any
 from anchorinv.data.writing import sha256
 from anchorinv.files import read_json, write_json
 
 _LEDGER = ".checksums.json"
-_CHUNK = 1 << 18
-#: Answers of a server that is busy, not wrong.
-_BUSY = (408, 429, 500, 502, 503, 504)
-
-
-@dataclass(frozen=True, slots=True)
-class Manners:
-    """How to ask.
-
-    Parameters
-    ----------
-    jobs : files at a time.
-    tries : per file and break.
-    timeout : seconds without a byte until a connection counts as broken.
-    pause : seconds before the second try; doubled before each further one.
-    """
-
-    jobs: int = 2
-    tries: int = 5
-    timeout: float = 30.0
-    pause: float = 1.0
-
-
-class Gone(ValueError):  # noqa: N818 (what the server says)
-    """A file that the server does not have, or not for us: asking again does not help."""
-
-
-@dataclass(slots=True)
-class Client:
-    """A connection to servers over http, with our manners."""
-
-    manners: Manners = field(default_factory=Manners)
-    received: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def text(self, url: str) -> str:
-        """Return the text at an address."""
-        return str(self._persist(url, lambda: self._get(url).text))
-
-    def size(self, url: str) -> int | None:
-        """Return the size of what lies at an address, where the server says."""
-        length = self._persist(url, lambda: self._head(url)).headers.get("Content-Length")
-        return int(length) if length and length.isdigit() else None
-
-    def fetch(self, url: str, part: Path) -> None:
-        """Fetch a file into ``part``, going on from what is already there."""
-        self._persist(url, lambda: self._continue(url, part))
-
-    def _persist(self, url: str, attempt: Any) -> Any:
-        requests = needed("requests", extra="download")
-        for failed in range(self.manners.tries):
-            try:
-                return attempt()
-            except (requests.exceptions.RequestException, OSError) as error:
-                if failed + 1 == self.manners.tries:
-                    raise ValueError(
-                        f"{url} could not be fetched in {self.manners.tries} tries ({_short(error)}); "
-                        "run the same command again to go on"
-                    ) from None
-                time.sleep(self.manners.pause * 2**failed)
-        raise AssertionError("tries is at least 1")
-
-    def _get(self, url: str, **options: Any) -> Any:
-        requests = needed("requests", extra="download")
-        headers = {"User-Agent": f"anchorinv/{__version__}", "Accept-Encoding": "identity"}
-        headers |= options.pop("headers", {})
-        answer = requests.get(url, headers=headers, timeout=self.manners.timeout, **options)
-        return self._accepted(url, answer)
-
-    def _head(self, url: str) -> Any:
-        requests = needed("requests", extra="download")
-        headers = {"User-Agent": f"anchorinv/{__version__}", "Accept-Encoding": "identity"}
-        answer = requests.head(url, headers=headers, timeout=self.manners.timeout, allow_redirects=True)
-        return self._accepted(url, answer)
-
-    def _accepted(self, url: str, answer: Any) -> Any:
-        if answer.status_code in _BUSY:
-            asked = answer.headers.get("Retry-After", "")
-            time.sleep(min(float(asked), 60.0) if asked.isdigit() else 0.0)
-            answer.raise_for_status()
-        if answer.status_code >= 400 and answer.status_code != 416:
-            raise Gone(f"{url} answered {answer.status_code} {answer.reason}; has the data set moved?")
-        return answer
-
-    def _continue(self, url: str, part: Path) -> None:
-        marks = part.with_name(part.name + ".json")
-        have, mark = part.stat().st_size if part.is_file() else 0, ""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            mark = str(read_json(marks)["mark"])
-        if not mark:  # without knowing that it is still the same file, nothing may be added to it
-            have = 0
-        headers = {"Range": f"bytes={have}-", "If-Range": mark} if have else {}
-        with contextlib.closing(self._get(url, headers=headers, stream=True)) as answer:
-            if answer.status_code == 416:  # more here than there
-                part.unlink()
-                raise OSError("the file on the server has become shorter")
-            resumed = answer.status_code == 206
-            mark = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-            write_json(marks, {"mark": mark})
-            whole = _whole(answer)
-            with part.open("r+b" if resumed else "wb") as file:
-                file.seek(have if resumed else 0)
-                file.truncate()
-                for block in answer.iter_content(_CHUNK):
-                    file.write(block)
-                    with self._lock:
-                        self.received += len(block)
-                got = file.tell()
-        if whole is not None and got != whole:
-            raise OSError(f"connection cut after {got} of {whole} bytes")
-        marks.unlink()
-
-
-def _whole(answer: Any) -> int | None:
-    """Return the size of the whole file, where the answer says."""
-    told = answer.headers.get("Content-Range", "").rpartition("/")[2] or answer.headers.get(
-        "Content-Length", ""
-    )
-    return int(told) if told.isdigit() else None
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
-
-
-def place_of(folder: Path, name: str) -> Path:
-    """Return where a file goes; a name that leads out of the folder is refused."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in name or not path.parts or name.startswith("/"):
-        raise ValueError(f"{name!r} would lie outside {folder}; the list of files is not to be trusted")
-    place = folder.joinpath(*path.parts)
-    if not place.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{name!r} would lie outside {folder}, through a link; remove the link")
-    return place
 
 
 def download(files: Sequence[Remote], to: Path, client: Client) -> list[str]:
@@ -170,7 +31,7 @@ def download(files: Sequence[Remote], to: Path, client: Client) -> list[str]:
     places = {remote.name: place_of(to, remote.name) for remote in files}
     problems: list[str] = []
     notes: list[str] = []
-    expected = max(1, sum(r.size or 0 for r in files if not places[r.name].is_file()) >> 10)
+    expected = max(1, sum(r.size or 0 for r in files if not places[r.name].is_file()) >> 20)
     pool = ThreadPoolExecutor(client.manners.jobs)
     try:
         tasks = {pool.submit(_fetched, r, places[r.name], ledger.get(r.name), client): r for r in files}
@@ -183,11 +44,12 @@ def download(files: Sequence[Remote], to: Path, client: Client) -> list[str]:
                     notes += [note] if note else []
                 except (ValueError, OSError) as error:
                     problems.append(f"{tasks[task].name}: {error}")
-            tick("downloading (KB)", min(client.received >> 10, expected - 1), expected)
+            tick("downloading (MB)", min(client.received >> 20, expected - 1), expected)
     finally:
+        client.stop()
         pool.shutdown(cancel_futures=True)
         write_json(to / _LEDGER, dict(sorted(ledger.items())))
-    tick("downloading (KB)", expected, expected)
+    tick("downloading (MB)", expected, expected)
     raise_if_any(str(to), problems)
     for remote in files:
         if remote.name.lower().endswith(ARCHIVES):
@@ -212,19 +74,22 @@ def _fetched(remote: Remote, place: Path, known: str | None, client: Client) -> 
         client.fetch(url, part)
         part.replace(output)
 
-    try:
-        pooch.retrieve(
-            remote.url, remote.checksum, fname=place.name, path=place.parent, downloader=downloader
-        )
-    except ValueError as error:
-        if "hash" not in str(error):
-            raise
-        raise ValueError(
-            f"came with another {remote.checksum.partition(':')[0]} checksum than its source publishes, and was "
-            "thrown away; try again, and if it stays so, tell the source"
-            if remote.checksum
-            else str(error)
-        ) from None
+    resumed = part.is_file()
+    while True:
+        try:
+            pooch.retrieve(
+                remote.url, remote.checksum, fname=place.name, path=place.parent, downloader=downloader
+            )
+            break
+        except ValueError as error:
+            if "hash" not in str(error):
+                raise
+            if not resumed:
+                raise ValueError(
+                    "it is not what its source publishes (another checksum) and was thrown away; "
+                    "try again, and if it stays so, tell the source"
+                ) from None
+            resumed = False  # two halves of different files; once more from the start
     return remote.checksum or f"sha256:{sha256(place)}", note
 
 

@@ -95,8 +95,18 @@ def _entry(cells: dict[str, str], line: int, folder: Path) -> tuple[Entry, list[
     start, stop = times["start"] or 0.0, times["stop"]
     if not start >= 0 or (stop is not None and not stop > start):
         wrong.append(f"start lies at 0 or later and before stop, got {start:g} to {stop} s")
-    texts = [cells.get(key, "") for key in ("label", "subject", "session")]
-    return Entry(line, name, path, *texts, split, times["start"], times["stop"]), wrong
+    entry = Entry(
+        line,
+        name,
+        path,
+        label=cells["label"],
+        subject=cells.get("subject", ""),
+        session=cells.get("session", ""),
+        split=split,
+        start=times["start"],
+        stop=times["stop"],
+    )
+    return entry, wrong
 
 
 def _known(path: Path) -> bool:

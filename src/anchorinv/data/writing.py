@@ -31,7 +31,7 @@ def prepare(plan: Plan, out: Path, *, replace: bool = False) -> Dataset:
     """Prepare a folder, or go on where an earlier attempt was stopped, and open it."""
     if not plan.sources:
         raise ValueError(f"there is nothing to prepare in {plan.root}")
-    _check_place(out, replace=replace)
+    check_place(out, replace=replace)
     workplace = out.with_name(f".{out.name}.unfinished")
     workplace.mkdir(parents=True, exist_ok=True)
     with _alone(workplace, out):
@@ -51,7 +51,8 @@ def prepare(plan: Plan, out: Path, *, replace: bool = False) -> Dataset:
     return Dataset.open(out)
 
 
-def _check_place(out: Path, *, replace: bool) -> None:
+def check_place(out: Path, *, replace: bool) -> None:
+    """Refuse to write where something else is, or over a prepared set without being asked."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / "meta.json").is_file():
