@@ -116,8 +116,7 @@ def table_xz(path: Path, signals: np.ndarray, names: list[str], sfreq: float) ->
     """Write signals (n_chans, n_samples) as NHIE's .csv.xz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     times = np.arange(signals.shape[1]) / sfreq
-    opener = lzma.open if path.suffix == ".xz" else open
-    with opener(path, "wt", encoding="utf-8") as file:
+    with lzma.open(path, "wt", preset=0, encoding="utf-8") if path.suffix == ".xz" else path.open("w") as file:
         file.write(",".join(["time", *names]) + "\n")
         np.savetxt(file, np.column_stack([times, signals.T]), delimiter=",", fmt="%.6g")
 

@@ -22,17 +22,20 @@ def grouped_split(
     from sklearn.model_selection import StratifiedGroupKFold
 
     n_groups = len(set(groups))
+    # A class number of its own for each label; the largest class must reach into every fold.
+    numbers, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)[1:]
+    n_folds = min(FOLDS, n_groups, int(counts.max(initial=0)))
     if n_groups < 2:
         raise ValueError(
             f"a train and a test part need recordings of two groups or more, got {n_groups}; "
             "give the split in a column, train or test"
         )
-    folds = StratifiedGroupKFold(min(FOLDS, n_groups), shuffle=seed is not None, random_state=seed)
+    if n_folds < 2:
+        raise ValueError("each class has one recording, too few for a train and a test part; add recordings")
+    folds = StratifiedGroupKFold(n_folds, shuffle=seed is not None, random_state=seed)
     with warnings.catch_warnings():
         # A class with fewer recordings than folds is in some folds only; the index shows where.
         warnings.simplefilter("ignore", UserWarning)
-        # A class number of its own kind, so that text labels with one member each do not look continuous.
-        numbers = np.unique(np.asarray(labels), return_inverse=True)[1]
         _, test = next(folds.split(np.zeros(len(labels)), numbers, np.asarray(groups)))
     found = np.full(len(labels), "train")
     found[test] = "test"
