@@ -77,7 +77,12 @@ def edf(
     head += fields([""] * n_chans, 80) + fields([sfreq] * n_chans, 8) + b" " * 32 * n_chans
     blocks = digital.reshape(n_chans, n_records, sfreq).transpose(1, 0, 2)
     if bdf:
-        raw = np.ascontiguousarray(blocks, dtype="<i4").view(np.uint8).reshape(*blocks.shape, 4)[..., :3].tobytes()
+        raw = (
+            np.ascontiguousarray(blocks, dtype="<i4")
+            .view(np.uint8)
+            .reshape(*blocks.shape, 4)[..., :3]
+            .tobytes()
+        )
     else:
         raw = np.ascontiguousarray(blocks, dtype="<i2").tobytes()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +121,9 @@ def table_xz(path: Path, signals: np.ndarray, names: list[str], sfreq: float) ->
     """Write signals (n_chans, n_samples) as NHIE's .csv.xz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     times = np.arange(signals.shape[1]) / sfreq
-    with lzma.open(path, "wt", preset=0, encoding="utf-8") if path.suffix == ".xz" else path.open("w") as file:
+    with (
+        lzma.open(path, "wt", preset=0, encoding="utf-8") if path.suffix == ".xz" else path.open("w") as file
+    ):
         file.write(",".join(["time", *names]) + "\n")
         np.savetxt(file, np.column_stack([times, signals.T]), delimiter=",", fmt="%.6g")
 

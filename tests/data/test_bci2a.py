@@ -48,7 +48,12 @@ def write_bnci(folder: Path, name: str) -> None:
         [
             {"X": values[:250], "trial": [], "y": []},  # eye movements
             {"X": values[:cut], "trial": [s + 1 for s in STARTS[:2]], "y": LABELS[:2], "artifacts": [0, 1]},
-            {"X": values[cut:], "trial": [s + 1 - cut for s in STARTS[2:]], "y": LABELS[2:], "artifacts": [0, 0]},
+            {
+                "X": values[cut:],
+                "trial": [s + 1 - cut for s in STARTS[2:]],
+                "y": LABELS[2:],
+                "artifacts": [0, 0],
+            },
         ],
     )
 
@@ -114,7 +119,9 @@ def test_the_conformer_filter_is_scipys_on_each_window(tmp_path):
     write_gdf(tmp_path / "raw", "A01T")
     data = prepare(plan_bci2a(tmp_path / "raw", band=CONFORMER, allow_missing=True), tmp_path / "out")
     sections = signal.cheby2(6, 60, [4, 40], "bandpass", fs=250, output="sos")
-    for window, plain in zip(data.signals(np.arange(4)), read_gdf(tmp_path / "raw/A01T.gdf").windows, strict=True):
+    for window, plain in zip(
+        data.signals(np.arange(4)), read_gdf(tmp_path / "raw/A01T.gdf").windows, strict=True
+    ):
         np.testing.assert_allclose(window, signal.sosfiltfilt(sections, plain), atol=1e-4)
     assert any("Chebyshev" in step for step in data.meta["steps"])
 

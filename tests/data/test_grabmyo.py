@@ -46,7 +46,10 @@ def test_sessions_and_rest(tmp_path):
         for gesture in (1, 16, 17):
             record(tmp_path / "raw", session, 43, gesture)
     data = prepare(plan_grabmyo(tmp_path / "raw", allow_missing=True), tmp_path / "out")
-    assert len(data) == 6 and [data.class_names[i] for i in np.unique(data.labels)] == ["gesture 1", "gesture 16"]
+    assert len(data) == 6 and [data.class_names[i] for i in np.unique(data.labels)] == [
+        "gesture 1",
+        "gesture 16",
+    ]
     assert dict(zip(data.sessions.tolist(), data.split.tolist(), strict=True)) == {
         "1": "train", "2": "train", "3": "test"
     }  # fmt: skip
@@ -82,7 +85,9 @@ def test_broken_records_are_named_together(tmp_path):
         prepare(plan_grabmyo(tmp_path, allow_missing=True), tmp_path / "out")
     told = str(error.value)
     assert "do not fit the checksum" in told and "is it damaged or cut short?" in told
-    assert "has no channel W3" in told and "1024.0 Hz, 2048 wanted" in told and "2.4 s long, 5 s wanted" in told
+    assert (
+        "has no channel W3" in told and "1024.0 Hz, 2048 wanted" in told and "2.4 s long, 5 s wanted" in told
+    )
 
 
 def test_mistakes_are_told(tmp_path):

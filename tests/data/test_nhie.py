@@ -37,7 +37,9 @@ def small_set(folder: Path, *, n_babies=5, seconds=150, sfreqs=(256, 200)) -> No
     for baby in range(1, n_babies + 1):
         sfreq = sfreqs[baby % len(sfreqs)]
         name = f"ID{baby:02d}_epoch1"
-        making.edf(folder / "EDF_format" / f"{name}.edf", digital(seconds, sfreq, seed=baby), NAMES, sfreq=sfreq)
+        making.edf(
+            folder / "EDF_format" / f"{name}.edf", digital(seconds, sfreq, seed=baby), NAMES, sfreq=sfreq
+        )
         entries.append((name, f"ID{baby:02d}", 1 + baby % 2, sfreq))
     grades(folder, entries)
 
@@ -150,6 +152,8 @@ def test_problems_of_several_recordings_are_told_together(tmp_path):
     with pytest.raises(Problems) as error:
         prepare(plan_nhie(tmp_path / "raw"), tmp_path / "out")
     told = str(error.value)
-    assert "4 problems" in told and "cut short: its header speaks of" in told and "a window takes 60 s" in told
+    assert (
+        "4 problems" in told and "cut short: its header speaks of" in told and "a window takes 60 s" in told
+    )
     assert "no electrode O2" in told and "100.0 Hz, the table says 200.0" in told
     assert not (tmp_path / "out").exists()

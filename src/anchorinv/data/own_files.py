@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from anchorinv.data.dataset import SPLITS
 from anchorinv.data.filters import Band, filtered, resampled
 from anchorinv.data.manifest import Entry
 from anchorinv.data.readers import LARGEST, Recording, read_recording, reading, with_rate
@@ -116,6 +117,8 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
     columns = {name: _column(path, inside, key, n, told[name]) for name, key in _COLUMNS.items()}
     if not all(columns["label"]):
         raise ValueError(f"{path} has no y, one label per trial; add it, or give a label in the table")
+    if unknown := sorted(set(columns["split"]) - {*SPLITS, ""}):
+        raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
     flat = np.ascontiguousarray(signals.transpose(1, 0, 2).reshape(len(names), n * n_times), dtype=np.float64)
     sfreq = float(np.ravel(inside["sfreq"])[0]) if "sfreq" in inside else None
     recording = with_rate(Recording(flat, sfreq, names, ("",) * len(names)), path, options.sfreq)

@@ -96,9 +96,11 @@ def _picked(
     """Return the places of the wanted channels; names count without regard to case."""
     if channels is None:
         return list(ours)
-    places = {name.casefold(): i for i, name in reversed(list(enumerate(names)))}
+    places = {names[i].casefold(): i for i in reversed(ours)}
     if missing := [name for name in channels if name.casefold() not in places]:
-        raise ValueError(f"{path} has no channel {listed(missing)}; it has {listed(names, most=40)}")
+        raise ValueError(
+            f"{path} has no channel {listed(missing)}; it has {listed([names[i] for i in ours], most=40)}"
+        )
     return [places[name.casefold()] for name in channels]
 
 
