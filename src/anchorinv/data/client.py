@@ -11,7 +11,7 @@ from anchorinv._version import __version__
 from anchorinv.data.problems import needed
 from anchorinv.files import read_json, write_json
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
 #: Answers of a server that is busy, not wrong.
 _BUSY = (408, 429, 500, 502, 503, 504)
 

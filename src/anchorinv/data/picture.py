@@ -27,16 +27,17 @@ def draw_trials(data: Dataset, path: Path) -> None:
     shown = {int(i): data.signals([i])[0][channels] for row in chosen for i in row}
     centred = {i: trial - np.median(trial, axis=1, keepdims=True) for i, trial in shown.items()}
     # Most of the signal, not its largest artefact, sets the distance between channels.
-    step = 2 * float(np.quantile(np.abs(np.concatenate(list(centred.values()), axis=1)), 0.995)) or 1.0
+    step = 2 * float(np.quantile(np.abs(np.concatenate(list(centred.values()), axis=1)), 0.97)) or 1.0
     seconds = np.arange(data.n_times) / data.sfreq
     height = 0.9 + len(present) * max(1.2, 0.16 * len(channels) + 0.4)
     figure = Figure(figsize=(10.0, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(len(present), TRIALS, sharex=True, sharey=True, squeeze=False)
+    axes = figure.subplots(len(present), max(map(len, chosen)), sharex=True, sharey=True, squeeze=False)
     offsets = -step * np.arange(len(channels))
     for row, label, windows in zip(axes, present, chosen, strict=True):
         for axis in row:
             axis.spines[["top", "right", "left"]].set_visible(False)
+            axis.spines["bottom"].set_color("#bbbbbb")
             axis.tick_params(length=0, labelsize=7)
             axis.set_yticks(offsets, [data.ch_names[i] for i in channels])
             axis.set_ylim(offsets[-1] - 0.75 * step, 0.75 * step)
@@ -48,7 +49,7 @@ def draw_trials(data: Dataset, path: Path) -> None:
             axis.set_visible(False)
         row[0].set_ylabel(data.class_names[label], fontsize=9, fontweight="bold")
     for axis in axes[-1]:
-        axis.set_xlabel("s", fontsize=8)
+        axis.set_xlabel("time (s)", fontsize=8)
         axis.set_xlim(seconds[0], seconds[-1])
     unit = data.meta.get("unit", "")
     scale = f"channels {step:.3g}{f' {unit}' if unit == 'µV' else ''} apart"
