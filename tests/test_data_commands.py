@@ -117,8 +117,9 @@ def test_own_recordings_with_all_options(command, tmp_path):
         )
     manifest = making.rows(tmp_path / "table.csv", *lines)
     code, shown, err = command(
-        "prepare", "own", "--manifest", manifest, "--out", tmp_path / "out", "--channels", "C4, C3", "--filter", "1-20",
-        "--filter-order", 3, "--zero-phase", "--resample", 50, "--window", 2, "--overlap", 0.5, "--at-least", 20,
+        "prepare", "own", "--manifest", manifest, "--out", tmp_path / "out", "--channels", "C4, C3",
+        "--filter", "1-20", "--filter-order", 3, "--zero-phase", "--resample", 50, "--window", 2,
+        "--overlap", 0.5, "--at-least", 20,
     )  # fmt: skip
     assert code == 0, err
     assert "1-20 Hz, Butterworth, order 3, zero phase; resampled to 50 Hz" in shown and "C4, C3" in shown
@@ -254,7 +255,7 @@ def test_stopping_is_no_accident(tmp_path):
         "import sys; import anchorinv.data.bci2a as b\n"
         "def stop(*a, **k): raise KeyboardInterrupt\n"
         "b.plan_bci2a = stop; from anchorinv.cli import main\n"
-        f"sys.argv = ['anchorinv', 'prepare', 'bci2a', '--raw', 'raw', '--out', 'out']; main()"
+        "sys.argv = ['anchorinv', 'prepare', 'bci2a', '--raw', 'raw', '--out', 'out']; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", stopped], cwd=tmp_path, capture_output=True, text=True, check=False

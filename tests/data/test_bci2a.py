@@ -170,7 +170,7 @@ def test_mistakes_are_told(tmp_path):
 def test_label_files_that_do_not_fit(tmp_path):
     write_gdf(tmp_path, "A01E")
     making.labels(tmp_path / "A01E.mat", LABELS[:3])
-    with pytest.raises(ValueError, match="4 trials but .* 3 labels"):
+    with pytest.raises(ValueError, match=r"4 trials but .* 3 labels"):
         prepare(plan_bci2a(tmp_path, allow_missing=True), tmp_path / "out")
     write_gdf(tmp_path / "t", "A01T")
     making.labels(tmp_path / "t" / "A01T.mat", [1, 1, 1, 1])

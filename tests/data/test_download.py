@@ -138,7 +138,7 @@ def test_a_cut_connection_is_resumed_from_where_it_broke(server, tmp_path):
 def test_a_later_run_goes_on_from_an_earlier_one(server, tmp_path):
     file = remote(server)
     server.trouble["a.bin"] = ["cut"]
-    with pytest.raises(Problems, match="in 1 tries .* run the same command again to go on"):
+    with pytest.raises(Problems, match=r"in 1 tries .* run the same command again to go on"):
         download([file], tmp_path, client(tries=1))
     assert not (tmp_path / "a.bin").exists() and (tmp_path / "a.bin.part").stat().st_size == CUT
     download([file], tmp_path, client())
@@ -261,7 +261,7 @@ def test_archives_cannot_write_outside(tmp_path, name):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr("good", b"g")
         file.writestr(info, b"evil")
-    with pytest.raises(ValueError, match="would lie outside .* nothing was unpacked"):
+    with pytest.raises(ValueError, match=r"would lie outside .* nothing was unpacked"):
         unpack(tmp_path / "a.zip", tmp_path / "to")
     assert not list((tmp_path / "to").iterdir()) and not (tmp_path / "evil").exists()
 

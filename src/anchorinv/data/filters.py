@@ -113,3 +113,30 @@ def resampled(signals: npt.ArrayLike, sfreq: float, to: float) -> Array:
     for channel, out in zip(values, found, strict=True):
         out[:] = signal.resample(channel, n_times)
     return found
+
+
+def processed(
+    signals: npt.ArrayLike, sfreq: float, *, band: Band | None = None, to: float | None = None, trial: int = 0
+) -> npt.NDArray[np.float32]:
+    """Return signals (n_samples, n_chans), filtered and at the rate ``to``, as they are stored.
+
+    Parameters
+    ----------
+    signals : (n_chans, n_samples)
+    trial : samples of a trial, where separate trials stand one after the other; each is filtered by itself.
+    """
+    values = np.asarray(signals)
+    n_samples = values.shape[1]
+    step = trial or n_samples
+    found: npt.NDArray[np.float32] | None = None
+    for channel in range(len(values)):  # one at a time: a long recording is not there twice in float64
+        done = []
+        for start in range(0, n_samples, step):
+            part = values[channel : channel + 1, start : start + step]
+            part = part if band is None else filtered(part, sfreq, band)
+            done.append((part if to is None else resampled(part, sfreq, to))[0])
+        line = np.concatenate(done)
+        if found is None:
+            found = np.empty((len(line), len(values)), dtype=np.float32)
+        found[:, channel] = line
+    return np.empty((0, 0), dtype=np.float32) if found is None else found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.data.filters import resampled
+from anchorinv.data.filters import processed
 from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.problems import raise_if_any
 from anchorinv.data.readers import read_recording
@@ -110,10 +110,10 @@ def _piece(key: Key, path: Path) -> Piece:
         )
     gaps = ~np.isfinite(recording.signals)
     recording.signals[gaps] = 0.0
-    signals = resampled(recording.signals, RAW_SFREQ, SFREQ)
-    starts = window_starts(signals.shape[1], N_TIMES)[:1]
+    samples = processed(recording.signals, RAW_SFREQ, to=SFREQ)
+    starts = window_starts(len(samples), N_TIMES)[:1]
     if not len(starts):
-        raise ValueError(f"{path} is {signals.shape[1] / SFREQ:.1f} s long, 5 s wanted; download it again")
+        raise ValueError(f"{path} is {len(samples) / SFREQ:.1f} s long, 5 s wanted; download it again")
     side = "test" if session == SESSIONS[-1] else "train"
     rows = [Row(int(start), f"gesture {gesture}", str(participant), str(session), side) for start in starts]
-    return Piece(signals.T, rows, {"missing samples": int(gaps.sum())})
+    return Piece(samples, rows, {"missing samples": int(gaps.sum())})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.data.filters import Band, filtered, resampled
+from anchorinv.data.filters import Band, processed
 from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.problems import listed, raise_if_any
 from anchorinv.data.readers import read_recording
@@ -147,15 +147,15 @@ def _piece(entry: Entry, side: str, path: Path) -> Piece:
     recording.signals[gaps] = 0.0
     first, second = ([places[pair[i].casefold()] for pair in ends] for i in (0, 1))
     pairs = recording.signals[first] - recording.signals[second]
-    signals = resampled(filtered(pairs, rate, BAND), rate, SFREQ)
-    starts = window_starts(signals.shape[1], N_TIMES, overlap=OVERLAP)
+    samples = processed(pairs, rate, band=BAND, to=SFREQ)
+    starts = window_starts(len(samples), N_TIMES, overlap=OVERLAP)
     if not len(starts):
         raise ValueError(
-            f"{path} is {signals.shape[1] / SFREQ:.0f} s long, and a window takes 60 s; is it cut short?"
+            f"{path} is {len(samples) / SFREQ:.0f} s long, and a window takes 60 s; is it cut short?"
         )
     session = re.sub(r".*_epoch", "", entry.name)
     rows = [Row(int(start), f"grade {entry.grade}", entry.baby, session, side) for start in starts]
-    return Piece(signals.T, rows, {"missing samples": int(gaps.sum())})
+    return Piece(samples, rows, {"missing samples": int(gaps.sum())})
 
 
 def _electrode(name: str) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 
 from anchorinv.core.progress import tick
 from anchorinv.data.checks import ALLOWED, Facts, Finding, facts_of, findings, split_findings, window_length
+from anchorinv.data.filters import processed
 from anchorinv.data.manifest import Entry, read_manifest
-from anchorinv.data.own_files import Options, Part, open_material, processed, with_splits
+from anchorinv.data.own_files import Options, Part, open_material, with_splits
 from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.problems import listed, raise_if_any
 from anchorinv.data.readers import companions
@@ -47,12 +48,12 @@ def _plan(table: Path, entries: Sequence[Entry], problems: list[str], options: O
     for i, group in enumerate(files.values()):
         tick("checking recordings", i, len(files))
         try:
-            material = open_material(group, options)
+            facts, wrong = _looked_at(group, options)
         except (ValueError, OSError) as error:
             problems.append(str(error))
-            continue
-        problems += material.wrong
-        every.append(facts_of(group[0].name, material))
+        else:
+            problems += wrong
+            every.append(facts)
     tick("checking recordings", len(files), len(files))
     met: list[Finding] = []
     how = GIVEN
@@ -70,6 +71,12 @@ def _plan(table: Path, entries: Sequence[Entry], problems: list[str], options: O
     ]
     raise_if_any(str(table), problems)
     return _agreed(table, files, every, options, [text for kind, text in met if kind in options.allow], how)
+
+
+def _looked_at(group: Sequence[Entry], options: Options) -> tuple[Facts, Sequence[str]]:
+    """Return what is known of a file and what is wrong with its rows; its signals are let go."""
+    material = open_material(group, options)
+    return facts_of(group[0].name, material), material.wrong
 
 
 def _divided(every: Sequence[Facts], options: Options) -> tuple[list[Facts], str]:
@@ -143,11 +150,17 @@ def _class_names(every: Sequence[Facts]) -> tuple[str, ...]:
 
 def _piece(entries: Sequence[Entry], options: Options, parts: Sequence[Part], n_times: int) -> Piece:
     material = open_material(entries, options)
-    missing = int(np.count_nonzero(~np.isfinite(material.recording.signals)))
-    signals = processed(material, options.band)
+    signals = material.recording.signals
+    missing = 0
+    for channel in signals:
+        gaps = ~np.isfinite(channel)
+        missing += int(gaps.sum())
+        channel[gaps] = 0.0  # a gap would spread over everything that a filter reaches
+    to = material.rate
+    samples = processed(signals, material.sfreq, band=options.band, to=to, trial=material.trial)
     rows = [
         Row(part.first + int(start), part.label, part.subject or "0", part.session or "0", part.split)
         for part in parts
         for start in window_starts(part.length, n_times, overlap=options.overlap)
     ]
-    return Piece(signals.T, rows, {"missing samples": missing})
+    return Piece(samples, rows, {"missing samples": missing})

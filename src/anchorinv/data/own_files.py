@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from anchorinv.data.dataset import SPLITS
-from anchorinv.data.filters import Band, filtered, resampled
+from anchorinv.data.filters import Band
 from anchorinv.data.manifest import Entry
-from anchorinv.data.readers import LARGEST, Recording, read_recording, reading, with_rate
+from anchorinv.data.readers import Recording, check_size, read_recording, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,13 @@ class Options:
     allow: frozenset[str] = frozenset()
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("resample", "sfreq", "window"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ValueError(f"--{name} is a number above 0, got {value:g}")
+        if not 0 <= self.overlap < 1:
+            raise ValueError(f"--overlap is a share from 0 to below 1, got {self.overlap:g}")
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -59,13 +66,14 @@ class Material:
 
     Parameters
     ----------
-    rate : samples per second that it will have.
+    sfreq, rate : samples per second that it has, and that it will have.
     trial : samples of a trial, where the file holds separate trials one after the other; 0 where it is one
         continuous recording.
     wrong : what is wrong with its parts.
     """
 
     recording: Recording
+    sfreq: float
     rate: float
     trial: int
     parts: Sequence[Part]
@@ -77,11 +85,11 @@ def open_material(entries: Sequence[Entry], options: Options) -> Material:
     path = entries[0].path
     if path.suffix.lower() == ".npz":
         return _open_trials(entries, options)
-    recording = with_rate(read_recording(path, channels=options.channels), path, options.sfreq)
-    rate = options.resample or recording.sfreq
-    assert recording.sfreq is not None and rate is not None
+    recording = read_recording(path, channels=options.channels)
+    sfreq, rate = _rates(recording.sfreq, path, options)
     n_samples = recording.signals.shape[1]
-    available = round(n_samples * rate / recording.sfreq)
+    available = round(n_samples * rate / sfreq)
+    check_size(path, len(recording.ch_names), available)
     parts, wrong = [], []
     for entry in entries:
         first = round((entry.start or 0.0) * rate)
@@ -90,12 +98,25 @@ def open_material(entries: Sequence[Entry], options: Options) -> Material:
         )
         if first + length > available or length < 1:
             wrong.append(
-                f"line {entry.line}: {entry.name} is {n_samples / recording.sfreq:g} s long, "
+                f"line {entry.line}: {entry.name} is {n_samples / sfreq:g} s long, "
                 f"{entry.start or 0:g} to {'its end' if entry.stop is None else f'{entry.stop:g} s'} asked"
             )
         else:
             parts.append(Part(first, length, entry.label, entry.subject, entry.session, entry.split))
-    return Material(recording, rate, 0, parts, wrong)
+    return Material(recording, sfreq, rate, 0, parts, wrong)
+
+
+def _rates(told: float | None, path: Path, options: Options) -> tuple[float, float]:
+    """Return the rate of a file, its own before the user's, and the one it will have."""
+    sfreq = options.sfreq if told is None else told
+    if sfreq is None:
+        raise ValueError(f"{path} does not say its rate; give it with --sfreq")
+    if options.band is not None:
+        try:
+            options.band.sections(sfreq)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    return sfreq, options.resample or sfreq
 
 
 def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
@@ -120,16 +141,16 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
     if unknown := sorted(set(columns["split"]) - {*SPLITS, ""}):
         raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
     flat = np.ascontiguousarray(signals.transpose(1, 0, 2).reshape(len(names), n * n_times), dtype=np.float64)
-    sfreq = float(np.ravel(inside["sfreq"])[0]) if "sfreq" in inside else None
-    recording = with_rate(Recording(flat, sfreq, names, ("",) * len(names)), path, options.sfreq)
-    rate = options.resample or recording.sfreq
-    assert recording.sfreq is not None and rate is not None
-    length = round(n_times * rate / recording.sfreq)
+    told_rate = float(np.ravel(inside["sfreq"])[0]) if "sfreq" in inside else None
+    sfreq, rate = _rates(told_rate, path, options)
+    recording = Recording(flat, sfreq, names, ("",) * len(names))
+    length = round(n_times * rate / sfreq)
+    check_size(path, len(names), n * length)
     parts = [
         Part(i * length, length, *(columns[key][i] for key in ("label", "subject", "session", "split")))
         for i in range(n)
     ]
-    return Material(recording, rate, n_times, parts)
+    return Material(recording, sfreq, rate, n_times, parts)
 
 
 _COLUMNS = {"label": "y", "subject": "subject", "session": "session", "split": "split"}
@@ -142,11 +163,7 @@ def _signals(path: Path, inside: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any
     found = inside["X"]
     if found.ndim != 3 or found.dtype.kind not in "fiu" or 0 in found.shape:
         raise ValueError(f"{path}: X is {found.dtype} {found.shape}; numbers (n, channels, times) are wanted")
-    if found.size > LARGEST:
-        raise ValueError(
-            f"{path} holds {found.size} values, and at most {LARGEST // 10**6} million are read at once; "
-            "save several files and list them in a table for --manifest"
-        )
+    check_size(path, found.shape[1], found.shape[0] * found.shape[2])
     return found
 
 
@@ -169,23 +186,6 @@ def _column(path: Path, inside: dict[str, npt.NDArray[Any]], key: str, n: int, t
     if values.dtype.kind == "f" and (values == np.round(values)).all():
         values = values.astype(np.int64)
     return [str(value) for value in values.tolist()]
-
-
-def processed(material: Material, band: Band | None) -> npt.NDArray[np.float64]:
-    """Return the signals (n_chans, n_samples) filtered and at their rate; separate trials stay separate."""
-    recording = material.recording
-    assert recording.sfreq is not None
-    # A gap would spread over everything that a filter reaches.
-    np.nan_to_num(recording.signals, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-    n_samples = recording.signals.shape[1]
-    step = material.trial or n_samples
-    done = []
-    for start in range(0, n_samples, step):
-        trial = recording.signals[:, start : start + step]
-        if band is not None:
-            trial = filtered(trial, recording.sfreq, band)
-        done.append(resampled(trial, recording.sfreq, material.rate))
-    return done[0] if len(done) == 1 else np.concatenate(done, axis=1)
 
 
 def with_splits(parts: Sequence[Part], splits: Sequence[str]) -> list[Part]:

@@ -5,7 +5,7 @@ import lzma
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,12 @@ def reading(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} cannot be read ({reason}); is it damaged or cut short?") from error
 
 
-def _check_size(path: Path, n_chans: int, n_samples: int) -> None:
+def check_size(path: Path, n_chans: int, n_samples: int) -> None:
+    """Refuse what does not fit into memory with room to work in."""
     if n_chans * n_samples > LARGEST:
         raise ValueError(
             f"{path} holds {n_chans} channels of {n_samples} samples, and at most {LARGEST // 10**6} "
-            "million values are read at once; choose fewer channels, or cut the recording into several files"
+            "million values are read at once; choose fewer channels, or cut it into several files"
         )
 
 
@@ -127,7 +128,7 @@ def _mne(path: Path, channels: Sequence[str] | None) -> Recording:
     ours = [i for i, kind in enumerate(kinds) if kind != "stim"]
     picks = _picked(path, raw.ch_names, channels, ours)
     n_samples = int(raw.n_times)
-    _check_size(path, len(picks), n_samples)
+    check_size(path, len(picks), n_samples)
     signals = np.empty((len(picks), n_samples))
     step = max(1, int(_SECONDS_AT_A_TIME * raw.info["sfreq"]))
     for start in range(0, n_samples, step):  # a stretch at a time: mne holds copies of what it reads
@@ -151,7 +152,7 @@ def _wfdb(path: Path, channels: Sequence[str] | None) -> Recording:
     head = wfdb.rdheader(stem)
     n_samples = int(head.sig_len or 0)
     picks = _picked(path, head.sig_name, channels, range(head.n_sig))
-    _check_size(path, len(picks), n_samples)
+    check_size(path, len(picks), n_samples)
     record = wfdb.rdrecord(stem, channels=picks, physical=False)
     for i, name in enumerate(record.sig_name):
         # PhysioNet's checksum: the sum of a signal's samples, in 16 bits.
@@ -160,11 +161,12 @@ def _wfdb(path: Path, channels: Sequence[str] | None) -> Recording:
             raise ValueError(
                 f"{path}: the samples of {name} do not fit the checksum in the header; download it again"
             )
-    signals = record.dac().T  # (n_chans, n_samples), with each channel's gain and baseline; missing is NaN
+    signals = record.dac()  # (n_samples, n_chans), with each channel's gain and baseline; missing is NaN
+    record.d_signal = None
     factors = [_VOLTS.get(unit.casefold()) for unit in record.units]
-    signals = signals * np.array([1.0 if factor is None else factor for factor in factors])[:, None]
+    signals *= [1.0 if factor is None else factor for factor in factors]
     units = tuple("µV" if factor else unit for factor, unit in zip(factors, record.units, strict=True))
-    return Recording(signals, float(record.fs), tuple(record.sig_name), units)
+    return Recording(signals.T, float(record.fs), tuple(record.sig_name), units)
 
 
 def _csv(path: Path, channels: Sequence[str] | None) -> Recording:
@@ -177,18 +179,20 @@ def _csv(path: Path, channels: Sequence[str] | None) -> Recording:
         ours = [i for i in range(len(names)) if i != times]
         picks = _picked(path, names, channels, ours)
         columns = picks if times is None else [*picks, times]
+        form: dict[str, Any] = {"delimiter": ",", "ndmin": 2}
+        most = LARGEST // max(1, len(picks)) + 1  # one row more than will be taken
         try:
-            values = np.loadtxt(file, delimiter=",", usecols=columns, ndmin=2)
+            values = np.loadtxt(file, usecols=columns, max_rows=most, **form)
         except ValueError:  # an empty cell is a missing sample; looking at each cell is slow
             file.seek(0)
-            values = np.loadtxt(file, delimiter=",", usecols=columns, ndmin=2, skiprows=1, converters=_number)
+            values = np.loadtxt(file, usecols=columns, max_rows=most, skiprows=1, converters=_number, **form)
     sfreq = None
     if times is not None and len(values) > 1:
         sfreq = _rate(path, values[:, -1])
         values = values[:, :-1]
-    _check_size(path, len(picks), len(values))
+    check_size(path, len(picks), len(values))
     found = tuple(names[i] for i in picks)
-    return Recording(np.ascontiguousarray(values.T), sfreq, found, ("",) * len(found))
+    return Recording(values.T, sfreq, found, ("",) * len(found))
 
 
 def _number(text: str) -> float:
@@ -214,7 +218,7 @@ def _npy(path: Path, channels: Sequence[str] | None) -> Recording:
         )
     names = tuple(f"ch{i}" for i in range(1, len(values) + 1))
     picks = _picked(path, names, channels, range(len(names)))
-    _check_size(path, len(picks), values.shape[1])
+    check_size(path, len(picks), values.shape[1])
     signals = np.asarray(values[picks], dtype=np.float64)
     return Recording(signals, None, tuple(names[i] for i in picks), ("",) * len(picks))
 
@@ -235,12 +239,3 @@ def companions(path: Path) -> tuple[Path, ...]:
         return (path,)
     beside = (other for other in path.parent.glob(f"{path.stem}.*") if other.suffix.lower() in apart)
     return tuple(sorted(beside))
-
-
-def with_rate(recording: Recording, path: Path, sfreq: float | None) -> Recording:
-    """Give a recording the user's rate where the file has none; two rates that differ are an error."""
-    if recording.sfreq is None and sfreq is None:
-        raise ValueError(f"{path} does not say its rate; give it with --sfreq")
-    if recording.sfreq is None:
-        return replace(recording, sfreq=sfreq)
-    return recording

@@ -108,10 +108,11 @@ def _write_samples(plan: Plan, workplace: Path) -> list[dict[str, Any]]:
             except (ValueError, OSError) as error:
                 # The others are still read, so that all problems are told at once.
                 problems.append(str(error))
-            if problems:
                 continue
-            kept.append(_append(plan, source, piece, samples, lines))
-            n_samples += kept[-1]["n_samples"]
+            if not problems:
+                kept.append(_append(plan, source, piece, samples, lines))
+                n_samples += kept[-1]["n_samples"]
+            del piece  # before the next one comes
     tick("preparing recordings", len(plan.sources), len(plan.sources))
     raise_if_any(str(plan.root), problems)
     with path.open("r+b") as samples:
