@@ -31,7 +31,8 @@ def brainvision(path, values, sfreq=128):
         "Brain Vision Data Exchange Header File Version 1.0\n[Common Infos]\n"
         f"Codepage=UTF-8\nDataFile={stem}.eeg\nMarkerFile={stem}.vmrk\nDataFormat=BINARY\n"
         "DataOrientation=MULTIPLEXED\n"
-        f"NumberOfChannels={len(NAMES)}\nSamplingInterval={1e6 / sfreq}\n[Binary Infos]\nBinaryFormat=INT_16\n"
+        f"NumberOfChannels={len(NAMES)}\nSamplingInterval={1e6 / sfreq}\n"
+        "[Binary Infos]\nBinaryFormat=INT_16\n"
         f"[Channel Infos]\n{channels}\n",
         encoding="utf-8",
     )

@@ -85,6 +85,8 @@ class Client:
         answer = requests.request(
             method, url, headers=headers, timeout=self.manners.timeout, allow_redirects=True, **options
         )
+        if answer.status_code >= 400:
+            answer.close()
         if answer.status_code in _BUSY:
             asked = answer.headers.get("Retry-After", "")
             self._stopped.wait(min(float(asked), 60.0) if asked.isdigit() else 0.0)
@@ -103,15 +105,16 @@ class Client:
         headers = {"Range": f"bytes={have}-", "If-Range": mark} if have else {}
         with contextlib.closing(self._ask("GET", url, headers=headers, stream=True)) as answer:
             if answer.status_code == 416:  # more here than there
-                part.unlink()
+                part.unlink(missing_ok=True)
                 raise OSError("the file on the server has become shorter")
             resumed = answer.status_code == 206
             mark = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-            write_json(marks, {"mark": mark})
             whole = _whole(answer)
             with part.open("r+b" if resumed else "wb") as file:
                 file.seek(have if resumed else 0)
                 file.truncate()
+                # Only now: a mark must never stand beside the bytes of another file.
+                write_json(marks, {"mark": mark})
                 for block in answer.iter_content(_CHUNK):
                     if self._stopped.is_set():
                         raise Gone("stopped")
