@@ -94,17 +94,17 @@ def test_the_three_sets(command, tmp_path):
     record(tmp_path / "grabmyo", 3, 7, 4)
     options = ["--allow-missing", "--out"]
     code, shown, _ = command("prepare", "bci2a", "--raw", tmp_path / "gdf", *options, tmp_path / "1")
-    assert code == 0 and "bci2a gdf" in shown and "51 missing samples, 1 rejected trials" in shown
+    assert code == 0 and "bci2a (gdf)" in shown and "51 missing samples, 1 rejected trials" in shown
     assert "A09E is missing" not in shown and "A01E is missing" in shown and "and 7 more" in shown
     conformer = ["--filter", "conformer", *options, tmp_path / "2"]
     code, shown, _ = command("prepare", "bci2a", "--raw", tmp_path / "bnci", *conformer)
-    assert code == 0 and "bci2a bnci" in shown and "4-40 Hz, Chebyshev II, 60 dB" in shown
+    assert code == 0 and "bci2a (bnci)" in shown and "4-40 Hz, Chebyshev II, 60 dB" in shown
     code, shown, _ = command(
         "prepare", "nhie", "--raw", tmp_path / "nhie", "--seed", 3, "--out", tmp_path / "3"
     )
     assert code == 0 and "seed 3" in shown and "F4-C4" in shown
     code, shown, _ = command("prepare", "grabmyo", "--raw", tmp_path / "grabmyo", *options, tmp_path / "4")
-    assert code == 0 and "grabmyo wfdb" in shown and "missing: session 1: participants 1-43" in shown
+    assert code == 0 and "grabmyo (wfdb)" in shown and "missing: session 1: participants 1-43" in shown
 
 
 def test_own_recordings_with_all_options(command, tmp_path):
@@ -164,7 +164,7 @@ def test_download_then_prepare(command, server, tmp_path):
     size = f"{18 * len(content) / 1e6:.2f} MB"
     assert f"18 of 18 files to fetch, about {size}" in shown and "CC BY-ND 4.0" in shown
     code, shown, _ = command("prepare", "bci2a", "--raw", tmp_path / "raw", "--out", tmp_path / "out")
-    assert code == 0 and "bci2a bnci" in shown
+    assert code == 0 and "bci2a (bnci)" in shown
     server.files.pop("A05E.mat")
     (tmp_path / "raw" / "A05E.mat").unlink()
     code, _, err = command("download", "bci2a", "--to", tmp_path / "raw", "--from", server.url, "--pause", 0)
@@ -179,8 +179,8 @@ def test_data_shows_and_draws(command, tmp_path):
     assert (tmp_path / "own" / "trials.png").read_bytes().startswith(b"\x89PNG")
     code, shown, _ = command("data", tmp_path / "own", "--picture", tmp_path / "p.svg")
     assert code == 0 and (tmp_path / "p.svg").read_text().startswith("<?xml")
-    code, shown, _ = command("data", tmp_path / "own", "--no-picture")
-    assert code == 0 and "Picture" not in shown
+    code, shown, _ = command("data", tmp_path / "own", "--no-picture", "--by-subject")
+    assert code == 0 and "Picture" not in shown and re.search(r"│ 0\s+│ open\s+│ 24\s+│ 12\s+│", shown)
     code, _, err = command("data", tmp_path / "own", "--picture", tmp_path / "p.doc")
     assert code == 1 and "a picture is a .png, .pdf or .svg file" in err
     assert Dataset.open(tmp_path / "own").fingerprint, "a picture beside the data does not harm it"

@@ -95,7 +95,7 @@ def edf_values(digital: np.ndarray, *, limit=1000.0, bdf=False) -> np.ndarray:
     return (digital.astype(float) + largest + 1) / (2 * largest + 1) * 2 * limit - limit
 
 
-def bnci(path: Path, runs: list[dict[str, np.ndarray]]) -> None:
+def bnci(path: Path, runs: list[dict[str, np.ndarray]], *, compressed=True) -> None:
     """Write runs with X (samples, 25), trial, y, artifacts as BNCI Horizon's struct array."""
     names = ("X", "trial", "y", "fs", "classes", "artifacts")
     data = np.empty((1, len(runs)), dtype=object)
@@ -109,7 +109,7 @@ def bnci(path: Path, runs: list[dict[str, np.ndarray]]) -> None:
         }
         data[0, i] = {name: full[name] for name in names}
     path.parent.mkdir(parents=True, exist_ok=True)
-    savemat(path, {"data": data}, do_compression=True)
+    savemat(path, {"data": data}, do_compression=compressed)
 
 
 def labels(path: Path, numbers: list[int]) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy import signal
 from scipy.io import savemat
 
@@ -184,3 +186,73 @@ def test_genuine_labels_and_a_genuine_converted_file():
     trials = read_converted(shared("bci2b_mat") / "B0101T.mat")
     assert trials.windows.shape == (120, 3, 1000)
     assert set(trials.labels.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(300, 768), (2050, 768), (800, 769)],  # a cue is missing
+        [(300, 769), (2050, 769)],  # no trial starts
+        [(300, 768), (800, 769), (2050, 768), (4000, 770)],  # a cue outside its trial
+        [],
+    ],
+)
+def test_events_that_make_no_trials(tmp_path, events):
+    making.gdf(tmp_path / "A01T.gdf", session("A01T")[0], events)
+    with pytest.raises(ValueError, match="one in each is wanted; is it whole"):
+        read_gdf(tmp_path / "A01T.gdf")
+
+
+def test_a_trial_beyond_the_end_is_told(tmp_path):
+    making.gdf(tmp_path / "A01T.gdf", session("A01T")[0], [(6500, 768), (7000, 769)])
+    with pytest.raises(ValueError, match="cut short: its last trial ends after the file"):
+        read_gdf(tmp_path / "A01T.gdf")
+
+
+def test_damaged_mat_files_are_named_together(tmp_path):
+    for name in ("A01T", "A02T", "A03T"):
+        write_bnci(tmp_path, name)
+        if name != "A03T":
+            path = tmp_path / f"{name}.mat"
+            path.write_bytes(path.read_bytes()[: 60 if name == "A01T" else 1000])
+    with pytest.raises(Problems, match="2 problems") as error:
+        plan_bci2a(tmp_path)
+    assert "A01T.mat is no MATLAB file" in str(error.value) and "A02T.mat cannot be read" in str(error.value)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("read", [read_bnci, read_labels, read_converted])
+def test_damaged_mat_files_end_in_a_sentence(tmp_path, read, compressed):
+    path = tmp_path / "A01T.mat"
+    if read is read_bnci:
+        X = np.random.default_rng(0).normal(size=(1600, 25))
+        making.bnci(path, [{"X": X, "trial": [1], "y": [2], "artifacts": [0]}], compressed=compressed)
+    elif read is read_labels:
+        savemat(path, {"classlabel": np.array([[1], [2], [3]])}, do_compression=compressed)
+    else:
+        inside = {"data": np.zeros((10, 2, 3)), "label": np.array([[1], [2], [3]])}
+        savemat(path, inside, do_compression=compressed)
+    whole = path.read_bytes()
+    read(path)
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        st.lists(
+            st.tuples(st.integers(100, min(len(whole), 900) - 1), st.integers(0, 255)), min_size=1, max_size=5
+        )
+    )
+    def damaged(changes):
+        broken = bytearray(whole)
+        for at, value in changes:
+            broken[at] = value
+        path.write_bytes(broken)
+        try:
+            read(path)
+        except ValueError as error:
+            assert str(path) in str(error)
+
+    damaged()
+    for end in range(0, len(whole), max(1, len(whole) // 50)):
+        path.write_bytes(whole[:end])
+        with pytest.raises(ValueError, match=r"A01T\.mat"):
+            read(path)

@@ -147,6 +147,16 @@ def test_what_is_no_recording(tmp_path):
         read_recording(tmp_path / "b.gdf")
 
 
+def test_a_fif_file_that_leads_back_is_no_endless_loop(tmp_path):
+    path, _ = written(tmp_path, "fif")
+    whole = bytearray(path.read_bytes())
+    first = 16 + int.from_bytes(whole[8:12], "big")
+    whole[first + 12 : first + 16] = (first).to_bytes(4, "big")
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match=f"a tag at {first} leads to"):
+        read_recording(path)
+
+
 def test_too_much_at_once_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "LARGEST", 1000)
     for kind in ("edf", "hea", "csv", "npy"):

@@ -16,6 +16,9 @@ def data(
     picture: Annotated[
         Path | None, typer.Option(help="Where to draw (.png, .pdf, .svg); trials.png in DIR if not given.")
     ] = None,
+    by_subject: Annotated[
+        bool, typer.Option("--by-subject", help="Windows of each class of each subject.")
+    ] = False,
     draw: Annotated[bool, typer.Option(" /--no-picture", help="Numbers alone.")] = True,
 ) -> None:
     """Show what is in a prepared folder, and draw a few trials of each class."""
@@ -24,6 +27,8 @@ def data(
 
     opened = Dataset.open(folder)
     show(opened, folder)
+    if by_subject:
+        _show_subjects(opened)
     if draw:
         path = picture or folder / "trials.png"
         draw_trials(opened, path)
@@ -39,7 +44,7 @@ def show(data: "Dataset", folder: Path) -> None:
     meta = data.meta
     counts = [f"{count} {name}" for name, count in meta.get("counts", {}).items() if count]
     facts = {
-        "set": " ".join(str(meta[key]) for key in ("name", "form") if key in meta),
+        "set": f"{meta.get('name', '')} ({meta.get('form', 'arrays')})",
         "windows": f"{data.n_times / data.sfreq:g} s, {data.n_times} samples at {data.sfreq:g} Hz",
         "channels": f"{data.n_chans}: {', '.join(data.ch_names[:8])}{' ...' if data.n_chans > 8 else ''}",
         "unit": meta.get("unit", ""),
@@ -73,6 +78,20 @@ def _classes(data: "Dataset") -> "Table":
             "" if data.recordings is None else str(len(np.unique(data.recordings[here]))),
         )
     return table
+
+
+def _show_subjects(data: "Dataset") -> None:
+    from collections import Counter
+
+    from rich.console import Console
+    from rich.table import Table
+
+    counts = Counter(zip(data.subjects.tolist(), data.labels.tolist(), data.split.tolist(), strict=True))
+    table = Table("subject", "class", "train", "test")
+    for subject, label in sorted({(subject, label) for subject, label, _ in counts}):
+        sides = (str(counts[subject, label, split]) for split in ("train", "test"))
+        table.add_row(subject, data.class_names[label], *sides)
+    Console().print(table)
 
 
 def _distinct(data: "Dataset", here: "object", split: str) -> int:

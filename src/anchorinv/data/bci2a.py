@@ -85,9 +85,14 @@ def _found(raw: Path) -> tuple[dict[str, dict[str, Path]], dict[str, Path]]:
     if not raw.is_dir():
         raise ValueError(f"{raw} is no folder; give the one with A01T.gdf or A01T.mat to --raw")
     found: dict[str, dict[str, Path]] = {}
+    problems = []
     for path in sorted(raw.rglob("*")):
         if path.suffix.lower() in (".gdf", ".mat") and re.fullmatch(r"A0[1-9][TE]", path.stem.upper()):
-            found.setdefault(form_of(path), {}).setdefault(path.stem.upper(), path)
+            try:
+                found.setdefault(form_of(path), {}).setdefault(path.stem.upper(), path)
+            except ValueError as error:
+                problems.append(str(error))
+    raise_if_any(str(raw), problems)
     found.pop("", None)
     return found, found.pop("labels", {})
 

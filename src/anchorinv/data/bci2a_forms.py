@@ -9,6 +9,7 @@ import numpy.typing as npt
 from scipy.io import loadmat, whosmat
 
 from anchorinv.data.headers import gdf_limits
+from anchorinv.data.matfiles import check_mat
 from anchorinv.data.readers import open_mne, reading
 
 SFREQ = 250.0
@@ -47,6 +48,7 @@ def form_of(path: Path) -> str:
     if path.suffix.lower() == ".gdf":
         return "gdf"
     with reading(path):
+        check_mat(path)
         inside = {name: kind for name, _, kind in whosmat(path)}
     if "classlabel" in inside:
         return "labels"
@@ -59,7 +61,7 @@ def form_of(path: Path) -> str:
 def read_labels(path: Path) -> npt.NDArray[np.int64]:
     """Return the true labels (n,) of a session, from 0."""
     with reading(path):
-        return _class_numbers(path, loadmat(path, variable_names=["classlabel"])["classlabel"])
+        return _class_numbers(path, _loaded(path, "classlabel")["classlabel"])
 
 
 def read_gdf(path: Path) -> Trials:
@@ -78,9 +80,11 @@ def read_gdf(path: Path) -> Trials:
         cues = sorted(
             (at[i], _CUES.get(name, -1)) for i, name in enumerate(called) if name in {*_CUES, "783"}
         )
-        if len(cues) != len(begun) or not len(begun):
+        within = [0 <= cue - start < WINDOW[1] for (cue, _), start in zip(cues, begun, strict=False)]
+        if len(cues) != len(begun) or not within or not all(within):
             raise ValueError(
-                f"{path} has {len(begun)} trials (768) but {len(cues)} cues (769-772, 783); is it whole?"
+                f"{path} has {len(begun)} trials (768) and {len(cues)} cues (769-772, 783), one in each is "
+                "wanted; is it whole?"
             )
         places = begun[:, None] + np.arange(*WINDOW)
         if places.max() >= raw.n_times:
@@ -100,7 +104,7 @@ def read_bnci(path: Path) -> Trials:
     """Read a session as BNCI Horizon publishes it: runs of a struct, the first ones without trials."""
     windows, labels, rejected = [], [], []
     with reading(path):
-        for run in np.ravel(loadmat(path, variable_names=["data"], squeeze_me=False)["data"]):
+        for run in np.ravel(_loaded(path, "data")["data"]):
             fields = _struct(run)
             starts = np.ravel(fields["trial"]).astype(np.int64) - 1  # counted from 1
             if not len(starts):
@@ -131,7 +135,7 @@ def read_bnci(path: Path) -> Trials:
 def read_converted(path: Path) -> Trials:
     """Read ``data`` (times, channels, trials) and ``label`` as they are, whatever was done to them."""
     with reading(path):
-        inside = loadmat(path, variable_names=["data", "label"])
+        inside = _loaded(path, "data", "label")
         data = np.asarray(inside["data"], dtype=np.float64)
         labels = _class_numbers(path, inside["label"])
         if data.ndim != 3 or data.shape[2] != len(labels):
@@ -142,6 +146,14 @@ def read_converted(path: Path) -> Trials:
     gaps = ~np.isfinite(windows)
     windows[gaps] = 0.0
     return Trials(windows, labels, np.zeros(len(labels), dtype=bool), int(gaps.sum()))
+
+
+def _loaded(path: Path, *names: str) -> dict[str, Any]:
+    check_mat(path)
+    found: dict[str, Any] = loadmat(path, variable_names=names)
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"{path} has no variable {', '.join(missing)}; is it what it should be?")
+    return found
 
 
 def _fill(window: npt.NDArray[np.float64], low: npt.NDArray[Any], high: npt.NDArray[Any]) -> int:

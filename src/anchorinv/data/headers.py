@@ -1,4 +1,4 @@
-"""Headers of EDF, BDF and GDF files: do they fit the file? Looked at before a reader believes them."""
+"""Headers of EDF, BDF, GDF and FIF files: do they fit the file? Looked at before a reader believes them."""
 
 from pathlib import Path
 
@@ -9,7 +9,9 @@ _GDF_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8, 18: 
 
 
 def check_header(path: Path) -> None:
-    """Refuse an EDF, BDF or GDF file that is not one, or is shorter than its header says."""
+    """Refuse an EDF, BDF, GDF or FIF file that is not one, or is shorter than its header says."""
+    if path.suffix.lower() == ".fif":
+        _check_tags(path)
     if path.suffix.lower() not in (".edf", ".bdf", ".gdf"):
         return
     size = path.stat().st_size
@@ -31,6 +33,27 @@ def check_header(path: Path) -> None:
             f"{path} is cut short: its header speaks of {told} bytes, the file has {size}; "
             "download or export it again"
         )
+
+
+def _check_tags(path: Path) -> None:
+    """Follow the tags of a FIF file; one that leads back would have a reader go round for ever."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        at = 0
+        while at < size:
+            file.seek(at)
+            tag = file.read(16)
+            if len(tag) < 16:
+                raise ValueError(f"{path} is cut short: it ends within a tag")
+            _, _, length, following = (int(n) for n in np.frombuffer(tag, ">i4", 4))
+            end = at + 16 + length
+            if not at < end <= size or (following > 0 and not at < following <= size) or following < -1:
+                raise ValueError(
+                    f"{path} is damaged or cut short: a tag at {at} leads to {end} of {size} bytes"
+                )
+            if following == -1:
+                return
+            at = following or end
 
 
 def _edf(path: Path, fixed: bytes, rest: bytes) -> int:

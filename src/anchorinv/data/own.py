@@ -118,7 +118,7 @@ def _agreed(
         steps.append(f"windows of {options.window:g} s, {100 * options.overlap:g} % overlap")
     settings: dict[str, Any] = asdict(options) | {"allow": sorted(options.allow)}
     return Plan(
-        root=table.parent,
+        root=table.resolve().parent,
         sources=[
             Source(facts.name, companions(path), partial(_piece, group, options, facts.parts, n_times))
             for (path, group), facts in zip(files.items(), every, strict=True)

@@ -230,4 +230,5 @@ def _seen(source: Source) -> list[list[int]]:
 
 
 def _within(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+    """Name a file from the root, so that the same set in another place gives the same bytes."""
+    return Path(os.path.relpath(path, root)).as_posix()
