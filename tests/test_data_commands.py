@@ -265,3 +265,43 @@ def test_stopping_is_no_accident(tmp_path):
         and "run the same command again" in done.stderr
         and "Traceback" not in done.stderr
     )
+
+
+STUDY = """
+title = "Own recordings"
+methods = ["protonet"]
+
+[data]
+name = "mine"
+
+[protocol]
+base_classes = ["fist", "open", "point"]
+sessions = ["rest"]
+shots = 5
+trials = 2
+
+[training]
+epochs = 1
+
+[geometry]
+n_chans = 4
+n_times = 120
+kernel = 5
+pool = 12
+pool_stride = 6
+width = 8
+heads = 2
+depth = 2
+"""
+
+
+def test_a_study_runs_from_a_prepared_own_folder(command, tmp_path):
+    trials(tmp_path / "own.npz")
+    command("prepare", "own", "--npz", tmp_path / "own.npz", "--out", tmp_path / "own")
+    (tmp_path / "mine.toml").write_text(STUDY)
+    code, _, err = command(
+        "run", tmp_path / "mine.toml", "--data", tmp_path / "own", "--out", tmp_path / "run"
+    )
+    assert code == 0, err
+    lines = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 3, "the base session, and one session in each of two trials"

@@ -45,6 +45,8 @@ def test_every_command_of_the_readme_is_run_below():
         "make test",
         ".venv/bin/anchorinv --help",
         ".venv/bin/anchorinv demo --quick",
+        ".venv/bin/anchorinv run bci2a --scale smoke",
+        ".venv/bin/anchorinv status runs/bci2a-smoke",
     ])  # fmt: skip
 
 
@@ -84,6 +86,14 @@ def test_demo_in_an_empty_folder(tmp_path):
     done = run(COMMAND, "demo", "--quick", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     check_demo(done.stdout, tmp_path / "runs" / "demo" / "results.jsonl")
+
+
+def test_a_small_study_and_its_status_in_an_empty_folder(tmp_path):
+    done = run(COMMAND, "run", "bci2a", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Macro-F1" in done.stdout and "no evidence about real people" in done.stdout
+    done = run(COMMAND, "status", "runs/bci2a-smoke", cwd=tmp_path)
+    assert done.returncode == 0 and "All 21 parts are finished" in done.stdout
 
 
 def check_demo(shown, path):

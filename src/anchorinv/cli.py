@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from anchorinv._version import __version__
-from anchorinv.commands import data, demo, download, prepare
+from anchorinv.commands import data, demo, download, prepare, study
 
 app = typer.Typer(
     name="anchorinv",
@@ -37,6 +37,8 @@ app.command()(demo.demo)
 app.command()(download.download)
 app.add_typer(prepare.app, name="prepare")
 app.command()(data.data)
+app.command()(study.run)
+app.command()(study.status)
 
 
 def main() -> None:

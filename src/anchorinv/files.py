@@ -1,5 +1,6 @@
 """Files that are whole or not there: written beside their place, and moved into it when complete."""
 
+import errno
 import json
 import os
 import secrets
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 @contextmanager
@@ -39,6 +42,10 @@ def replacing(path: Path) -> Iterator[Path]:
             _flush(beside)
         beside.replace(path)
         _flush(path.parent)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise OSError(f"cannot write {path}: {error.strerror}; make room, or choose another folder") from None
     finally:
         if beside.is_dir():
             shutil.rmtree(beside)

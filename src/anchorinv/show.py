@@ -10,7 +10,7 @@ from rich.table import Table
 from anchorinv.bars import progress_bars
 from anchorinv.core.runner import SessionResult, run
 from anchorinv.study.demo import make_demo
-from anchorinv.study.results import append
+from anchorinv.study.results import append, select
 from anchorinv.study.summary import PARTS, cell, in_words, methods_of
 
 
@@ -51,14 +51,14 @@ def _made_writable(out: Path, path: Path, unfinished: Path) -> None:
         raise OSError(f"{path} is a folder, and results go into a file of that name; choose another --out")
 
 
-def table(results: Sequence[SessionResult], *, spread: bool = True) -> Table:
+def table(results: Sequence[SessionResult], *, spread: bool = True, of: str = "over trials") -> Table:
     """Return macro-F1 over all, base and new classes, per method and session.
 
     Without ``spread`` it has means alone and fits a narrow terminal.
     """
     last = max(result.session for result in results)
     title = "mean ± standard deviation" if spread else "mean"
-    shown = Table(title=f"Macro-F1 in percent, {title} over trials")
+    shown = Table(title=f"Macro-F1 in percent, {title} {of}")
     shown.add_column("classes", no_wrap=True)
     shown.add_column("method", no_wrap=True)
     for session in range(last + 1):
@@ -77,5 +77,7 @@ def table(results: Sequence[SessionResult], *, spread: bool = True) -> Table:
 
 
 def _shown(results: Sequence[SessionResult], method: str, session: int, part: str, spread: bool) -> str:
+    if not select(results, method=method, session=session):
+        return ""  # not there yet
     found = cell(results, method, session, part)
     return str(found) if spread else f"{found.mean:.1f}"

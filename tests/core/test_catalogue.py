@@ -1,5 +1,6 @@
 """What holds between methods: special cases that collapse to others, and parts against direct computation."""
 
+import copy
 import math
 from dataclasses import asdict, replace
 
@@ -95,6 +96,37 @@ class TestSpecialCases:
         twins = Conformer.from_conv2d_state(twin.state_dict(), SMALL)
         for mine, theirs in zip(adapted.tail.parameters(), twins.tail.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+class TestWholeNetwork:
+    """Finetune with ``whole_network``: the paper's "the model", read literally."""
+
+    def test_the_base_model_is_the_same(self):
+        part, whole = (catalogue.finetune(FOUNDATION, adapt=STILL, whole_network=w) for w in (False, True))
+        one, two = learned(part), learned(whole)
+        assert torch.equal(part.predict(one, TEST), whole.predict(two, TEST))
+        assert list(two.trunk.parameters()) == []
+
+    def test_everything_is_trained_and_equals_torchs_own_loop(self):
+        plan = Finetune(steps=(3,), lr=1e-3)
+        still, moved = (catalogue.finetune(FOUNDATION, adapt=a, whole_network=True) for a in (STILL, plan))
+        before, after = learned(still), learned(moved)
+        network, head = copy.deepcopy(before.tail), copy.deepcopy(before.head)
+        params = [*network.requires_grad_().parameters(), *head.requires_grad_().parameters()]
+        optimiser = torch.optim.Adam(params, lr=plan.lr)
+        shots = toy(6).of(4)
+        for _ in range(3):
+            optimiser.zero_grad()
+            targets = torch.full((len(shots),), 3)
+            F.cross_entropy(head(network(shots.values)), targets).backward()
+            optimiser.step()
+        for name, value in network.state_dict().items():
+            # Biases of keys have a gradient of rounding errors alone, which Adam makes steps of.
+            torch.testing.assert_close(after.tail.state_dict()[name], value, rtol=1e-4, atol=2e-4)
+        still_there = before.tail.state_dict()
+        moved_names = {n for n, v in after.tail.state_dict().items() if not torch.equal(v, still_there[n])}
+        assert any("time_weight" in name for name in moved_names)
+        assert not any("running" in name for name in moved_names)
 
 
 class TestTeen:

@@ -1,15 +1,20 @@
 """The gradient loop: Adam as it is written down, a curve, a stop rule, and progress."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from anchorinv.core.conformer import Conformer
 from anchorinv.core.descend import Descent, Plateau, descend
+from anchorinv.core.heads import Cosine
 from anchorinv.core.progress import Tick, listening
-from tests.core.small import randn
+from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.training import Training, train
+from tests.core.small import SMALL, randn, toy
 
 
 def problem(seed: int = 0) -> tuple[list[Tensor], Tensor]:
@@ -237,3 +242,57 @@ class TestProgress:
             run(Descent(10, 0.01))
         _, curve = run(Descent(10, 0.01))
         assert len(curve) == 10
+
+
+class Drawer:
+    """A checkpoint that keeps everything it is offered."""
+
+    def __init__(self, left: dict[str, Tensor] | None = None) -> None:
+        self.left = left
+        self.kept: list[dict[str, Tensor]] = []
+
+    def load(self) -> dict[str, Tensor] | None:
+        return self.left
+
+    def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
+        self.kept.append(values())
+
+
+class TestCheckpoint:
+    @staticmethod
+    def train(checkpoint: Drawer | None) -> tuple[list[Tensor], Tensor]:
+        """Train a network whose dropout draws from the global generator, on batches in a shuffled order."""
+        with scoped_seed(stream(0, "start")):
+            network = Conformer(replace(SMALL, dropout=0.5))
+            head = Cosine.start(4, SMALL.dim)
+        plan = Training(epochs=4, batch_size=12, lr=1e-3)
+        curve = train(network, head, toy(), plan, checkpoint=checkpoint, rng=stream(7))
+        return [*network.state_dict().values(), *head.state_dict().values()], curve
+
+    def test_a_training_taken_up_anywhere_ends_the_same_bit_by_bit(self) -> None:
+        whole, curve = self.train(None)
+        drawer = Drawer()
+        self.train(drawer)
+        assert len(drawer.kept) == 4  # after each epoch
+        for left in drawer.kept:
+            again, its_curve = self.train(Drawer(left))
+            assert torch.equal(curve, its_curve)
+            assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
+
+    def test_what_is_left_is_a_copy(self) -> None:
+        drawer = Drawer()
+        self.train(drawer)
+        first, last = drawer.kept[0], drawer.kept[-1]
+        assert any(not torch.equal(first[name], last[name]) for name in first if name.startswith("tensor"))
+
+    def test_a_stop_rule_ends_it_where_it_would_have_ended(self) -> None:
+        def descent(checkpoint: Drawer) -> Tensor:
+            place = torch.tensor([1.0], requires_grad=True)
+            rule = Plateau(window=2, patience=2)
+            plan = Descent(40, 1e-9, stop=rule)
+            return descend(lambda step: place.square().sum(), [place], plan, checkpoint=checkpoint)
+
+        drawer = Drawer()
+        curve = descent(drawer)
+        assert len(curve) < 40
+        assert all(torch.equal(descent(Drawer(left)), curve) for left in drawer.kept)

@@ -13,7 +13,7 @@ from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine, Head, Mlp
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Finetune, Stay, Training, finetune, inverse_frequency, train
+from anchorinv.core.training import Finetune, Stay, Training, finetune, inverse, train
 from anchorinv.core.types import Batch
 from tests import naive
 from tests.core.small import SMALL, STRIDED, pair, randn, same, toy, twin, untouched_generators, weights_of
@@ -259,11 +259,19 @@ class TestBatches:
             assert weights is not None
             assert weights.tolist() == pytest.approx([1 / 3, 2 / 3, 2.0])
 
+    def test_class_weights_by_given_sizes(self) -> None:
+        _, head, _ = noted(numbered(10), Training(epochs=1, batch_size=4, class_weights=(1, 3, 2)))
+        for _, weights in head.asked:
+            assert weights is not None
+            assert weights.tolist() == pytest.approx([18 / 11, 6 / 11, 9 / 11])
+        with pytest.raises(ValueError, match="2 sizes for 3 base classes"):
+            noted(numbered(10), Training(epochs=1, class_weights=(1, 3)))
 
-def test_inverse_frequency() -> None:
-    weights = inverse_frequency(torch.tensor([1, 0, 1, 1, 2, 2]))
+
+def test_inverse() -> None:
+    weights = inverse(torch.tensor([1, 3, 2]))
     assert weights.tolist() == pytest.approx([18 / 11, 6 / 11, 9 / 11])
-    assert inverse_frequency(torch.tensor([0, 1, 2, 0, 1, 2])).tolist() == [1.0] * 3
+    assert inverse(torch.tensor([2, 2, 2])).tolist() == [1.0] * 3
 
 
 class TestPlan:

@@ -10,7 +10,7 @@ from anchorinv.study.stats import compare, confidence_interval, holm, rank_biser
 differences = st.lists(st.integers(-20, 20), min_size=6, max_size=30).map(lambda d: np.array(d) / 4)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)  # with ties, scipy permutes
 @given(differences)
 def test_wilcoxon_is_symmetric_and_scipys(found):
     assert wilcoxon_p(found) == pytest.approx(wilcoxon_p(-found))

@@ -12,7 +12,6 @@ from anchorinv.core.inversion import Inversion
 from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
 from anchorinv.core.memory import ClassMeans, LatentSamples, Nothing, RealSamples
 from anchorinv.core.priors import Prior, energy, statistics, total_variation
-from anchorinv.core.projector import Projected
 from anchorinv.core.prototypes import (
     Calibrated,
     Placement,
@@ -22,6 +21,7 @@ from anchorinv.core.prototypes import (
     random_rows,
 )
 from anchorinv.core.recipe import Foundation, Recipe
+from anchorinv.core.splits import Projected, Whole
 from anchorinv.core.training import Finetune, Stay
 
 # Published as ranges, of which these are the middles: 0 to 150, 150 to 1000 and 0 to 3450 steps.
@@ -111,10 +111,14 @@ def teen(foundation: Foundation, *, tau: float = 32.0, alpha: float = 0.5) -> Re
     return Recipe("teen", foundation, Calibrated(tau, alpha), Stay(), Nothing(), citation)
 
 
-def finetune(foundation: Foundation, *, adapt: Finetune = FINETUNE_ONLY) -> Recipe:
-    """Train the last block and an ordinary classifier on the new shots alone."""
+def finetune(
+    foundation: Foundation, *, adapt: Finetune = FINETUNE_ONLY, whole_network: bool = False
+) -> Recipe:
+    """Train the last block, or the whole network, and an ordinary classifier on the new shots alone."""
     citation = "plain finetuning; classifier of Song et al., EEG Conformer, IEEE TNSRE 2023"
     with_mlp = replace(foundation, head=Mlp.start)
+    if whole_network:
+        with_mlp = replace(with_mlp, backbone=partial(_whole, foundation.backbone))
     return Recipe("finetune", with_mlp, new_outputs, adapt, Nothing(), citation)
 
 
@@ -145,3 +149,7 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
     return Projected(backbone())
+
+
+def _whole(backbone: Callable[[], nn.Module]) -> nn.Module:
+    return Whole(backbone())

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from anchorinv.core.checkpoint import Bookmark, Checkpoint
 from anchorinv.core.progress import tick
 
 
@@ -54,7 +56,14 @@ class Descent:
 
 
 def descend(
-    objective: Callable[[int], Tensor], params: Iterable[Tensor], plan: Descent, *, task: str = "descend"
+    objective: Callable[[int], Tensor],
+    params: Iterable[Tensor],
+    plan: Descent,
+    *,
+    task: str = "descend",
+    buffers: Iterable[Tensor] = (),
+    checkpoint: Checkpoint | None = None,
+    every: int = 1,
 ) -> Tensor:
     """Minimise an objective over ``params``, in place, by Adam.
 
@@ -64,6 +73,8 @@ def descend(
     params : leaf tensors that require gradients.
     plan : rate, length and stop rule.
     task : the name under which progress is reported.
+    buffers : tensors that the objective changes, such as running statistics; kept in a checkpoint.
+    checkpoint : where the descent may be left and taken up, after any multiple of ``every`` steps.
 
     Returns
     -------
@@ -75,9 +86,11 @@ def descend(
     # Listed, because inverting gives one tensor and training a module's generator.
     params = list(params)
     optimiser = torch.optim.Adam(params, lr=plan.lr, betas=plan.betas, eps=plan.eps, fused=True)
-    curve: list[Tensor] = []
+    bookmark = Bookmark(params, buffers, optimiser)
+    left = checkpoint.load() if checkpoint else None
+    curve = bookmark.restore(left) if left else []
     with torch.enable_grad():
-        for step in range(plan.steps):
+        for step in range(len(curve), plan.steps):
             losses = objective(step)
             gradients = torch.autograd.grad(losses.sum(), params)
             for param, gradient in zip(params, gradients, strict=True):
@@ -89,6 +102,8 @@ def descend(
             if plan.stop and len(curve) % plan.stop.window == 0 and plan.stop.reached(torch.stack(curve)):
                 tick(task, plan.steps, plan.steps, curve[-1].item())
                 break
+            if checkpoint and (step + 1) % every == 0:
+                checkpoint.save(partial(bookmark.values, curve))
     for param in params:
         param.grad = None
     return torch.stack(curve)

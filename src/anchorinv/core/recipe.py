@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.checkpoint import Checkpoint
 from anchorinv.core.heads import Head
 from anchorinv.core.memory import Memory
 from anchorinv.core.networks import frozen, mapped
@@ -54,7 +55,7 @@ class Foundation:
     head: Callable[[int, int], Head]
     training: Training
 
-    def fit(self, samples: Batch, *, rng: torch.Generator) -> State:
+    def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Train on the base classes, then settle the head on its features (Algorithm 1, base, 1 to 3)."""
         classes, shape = samples.classes, samples.values.shape[1:]
         if len(classes) < 2:
@@ -66,7 +67,7 @@ class Foundation:
                 dim = network.eval()(signals[:1]).shape[1]
             head = self.head(len(classes), dim).to(signals)
         targets = columns(samples.labels, classes)
-        curve = train(network, head, Batch(signals, targets), self.training, rng=rng)
+        curve = train(network, head, Batch(signals, targets), self.training, checkpoint=checkpoint, rng=rng)
         trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
         features = mapped(tail, mapped(trunk, signals))
         return State(

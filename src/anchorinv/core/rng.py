@@ -37,6 +37,16 @@ def scoped_seed(rng: torch.Generator) -> Iterator[None]:
         yield
 
 
+def global_position() -> torch.Tensor:
+    """Return where torch's global generator stands; meant inside :func:`scoped_seed`."""
+    return torch.get_rng_state()
+
+
+def take_up(position: torch.Tensor) -> None:
+    """Let torch's global generator go on from a position; meant inside :func:`scoped_seed`."""
+    torch.set_rng_state(position.clone())
+
+
 def _hashed(root: int, path: tuple[str | int, ...]) -> int:
     # repr keeps 1 and "1" apart, and int makes numpy's 1 the same as Python's; a torch seed is signed.
     text = repr((root, tuple(step if isinstance(step, str) else int(step) for step in path))).encode()

@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.checkpoint import Checkpoint
 from anchorinv.core.descend import Descent, Plateau, descend
 from anchorinv.core.heads import Head
 from anchorinv.core.networks import frozen, trainable
@@ -20,7 +21,7 @@ class Training:
     Parameters
     ----------
     epochs, batch_size, lr, betas : of Adam.
-    class_weights : weigh each class inversely to its number of samples.
+    class_weights : weigh each class inversely to its number of samples, or to these sizes, one per class.
     converged : end before ``epochs`` by this rule, its window counted in epochs; off in the paper.
     """
 
@@ -28,7 +29,7 @@ class Training:
     batch_size: int = 72
     lr: float = 2e-4
     betas: tuple[float, float] = (0.9, 0.999)
-    class_weights: bool = False
+    class_weights: bool | tuple[int, ...] = False
     converged: Plateau | None = None
 
     def descent(self, n_batches: int) -> Descent:
@@ -39,19 +40,28 @@ class Training:
         return Descent(self.epochs * n_batches, self.lr, self.betas, stop=stop)
 
 
-def train(network: nn.Module, head: Head, samples: Batch, plan: Training, *, rng: torch.Generator) -> Tensor:
+def train(
+    network: nn.Module,
+    head: Head,
+    samples: Batch,
+    plan: Training,
+    *,
+    checkpoint: Checkpoint | None = None,
+    rng: torch.Generator,
+) -> Tensor:
     """Train a network and its head together, in place, by the head's loss.
 
     Parameters
     ----------
     samples : signals (n, n_chans, n_times), labelled by the head's columns.
+    checkpoint : where the training may be left and taken up, between epochs.
 
     Returns
     -------
     (n_steps,) the loss curve.
     """
     n_batches = -(-len(samples) // plan.batch_size)
-    weights = inverse_frequency(samples.labels).to(samples.values) if plan.class_weights else None
+    weights = _class_weights(samples, plan)
     order = torch.empty(0)
 
     def objective(step: int) -> Tensor:
@@ -67,16 +77,34 @@ def train(network: nn.Module, head: Head, samples: Batch, plan: Training, *, rng
     head.train()
     with scoped_seed(stream(rng, "dropout")):
         params = [*network.parameters(), *head.parameters()]
-        curve = descend(objective, params, plan.descent(n_batches), task="base training")
+        curve = descend(
+            objective,
+            params,
+            plan.descent(n_batches),
+            task="base training",
+            buffers=[*network.buffers(), *head.buffers()],
+            checkpoint=checkpoint,
+            every=n_batches,
+        )
     frozen(network)
     frozen(head)
     return curve
 
 
-def inverse_frequency(targets: Tensor) -> Tensor:
+def inverse(sizes: Tensor) -> Tensor:
     """Return weights (n_classes,) inversely proportional to class sizes, with mean 1."""
-    weights = 1 / targets.bincount().to(torch.get_default_dtype())
+    weights = 1 / sizes.to(torch.get_default_dtype())
     return weights / weights.mean()
+
+
+def _class_weights(samples: Batch, plan: Training) -> Tensor | None:
+    if plan.class_weights is False:
+        return None
+    counts = samples.labels.bincount()
+    sizes = counts if plan.class_weights is True else torch.tensor(plan.class_weights)
+    if len(sizes) != len(counts):
+        raise ValueError(f"class_weights has {len(sizes)} sizes for {len(counts)} base classes")
+    return inverse(sizes).to(samples.values)
 
 
 class Adaptation(Protocol):

@@ -1,7 +1,9 @@
 """Results on disk: one JSON line per method, trial and session, from which every number is derived."""
 
 import json
+import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,19 @@ def to_line(result: SessionResult) -> str:
     """Return a result as one line of JSON, without the line's end."""
     record: dict[str, Any] = {
         "method": result.method,
+        "variant": result.variant,
+        "person": result.person,
         "base_seed": result.base_seed,
         "trial": result.trial,
         "session": result.session,
         "classes": list(result.classes),
         "n_base": result.n_base,
         "confusion": result.confusion.tolist(),
+        "facts": result.facts,
         "seconds": round(result.seconds, 3),
+        "peak_mb": None if result.peak_mb is None else round(result.peak_mb, 1),
     }
-    return json.dumps(record)
+    return json.dumps(record, ensure_ascii=False)
 
 
 def from_line(line: str) -> SessionResult:
@@ -33,15 +39,40 @@ def from_line(line: str) -> SessionResult:
     return SessionResult(**record)
 
 
-def append(path: Path, result: SessionResult) -> None:
-    """Add a result to a file, as one line."""
+def append(path: Path, *results: SessionResult) -> None:
+    """Add results to a file, a line each, and have the disk hold them."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(to_line(result) + "\n")
+        file.write("".join(to_line(result) + "\n" for result in results))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read(path: Path) -> list[SessionResult]:
-    """Return all results of a file."""
-    return [from_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """Return all results of a file; a damaged line is an error that names it."""
+    found = read_whole(path)
+    if found.damaged_from is not None:
+        raise ValueError(f"{path} is damaged from line {found.damaged_from} on")
+    return found.results
+
+
+@dataclass(frozen=True, slots=True)
+class WholeLines:
+    """The lines of a file up to the first damaged one, and its number, if there is one."""
+
+    results: list[SessionResult]
+    damaged_from: int | None
+
+
+def read_whole(path: Path) -> WholeLines:
+    """Return the results of a file as far as it is whole; what was torn by a kill is at its end."""
+    results: list[SessionResult] = []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            results.append(from_line(line.decode("utf-8")))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return WholeLines(results, number)
+    return WholeLines(results, len(lines) if lines[-1] else None)
 
 
 def select(

@@ -1,6 +1,6 @@
 """From results to what a person reads: mean and spread of each score, and a sentence of what they say."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,13 @@ from anchorinv.study.results import select
 PARTS = {"f1_all": "all", "f1_base": "base", "f1_new": "new"}
 
 
+#: Results of one method and session -> a value for each, in the order of :func:`place` (n,).
+Valued = Callable[[Sequence[SessionResult]], np.ndarray]
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Mean and population standard deviation over trials, in percent; no spread in the base session."""
+    """Mean and population standard deviation, in percent; no spread where there is a single value."""
 
     mean: float
     std: float | None
@@ -25,15 +29,24 @@ class Cell:
 
 
 def values(results: Sequence[SessionResult], method: str, session: int, part: str) -> np.ndarray:
-    """Return a score in percent for each trial, in the order of the trials (n_trials,)."""
-    chosen = sorted(select(results, method=method, session=session), key=lambda r: r.trial or 0)
+    """Return a score in percent for each trial, ordered by person, base seed and trial (n,)."""
+    chosen = sorted(select(results, method=method, session=session), key=place)
     return np.array([100 * getattr(scores(r.confusion, r.n_base), part) for r in chosen])
 
 
 def cell(results: Sequence[SessionResult], method: str, session: int, part: str) -> Cell:
-    """Return one cell of a table."""
-    found = values(results, method, session, part)
-    return Cell(float(found.mean()), float(found.std()) if session else None)
+    """Return one cell of a table: over trials, or over people where they were studied one by one."""
+    return over_trials_or_people(results, lambda some: values(some, method, session, part))
+
+
+def over_trials_or_people(results: Sequence[SessionResult], valued: Valued) -> Cell:
+    """Return mean and spread of values over trials; of each person's mean where there are several people."""
+    people = list(dict.fromkeys(result.person for result in results))
+    if len(people) > 1:
+        found = np.array([valued([r for r in results if r.person == one]).mean() for one in people])
+    else:
+        found = valued(results)
+    return Cell(float(found.mean()), float(found.std()) if len(found) > 1 else None)
 
 
 def methods_of(results: Sequence[SessionResult]) -> list[str]:
@@ -64,6 +77,11 @@ def in_words(results: Sequence[SessionResult]) -> str:
         f"{_listed(lost)} points. The new classes were learned to "
         f"{_listed(new)}."
     )
+
+
+def place(result: SessionResult) -> tuple[str, int, int]:
+    """Return what is paired over methods: person, base seed and trial; the base session comes first."""
+    return result.person, result.base_seed, -1 if result.trial is None else result.trial
 
 
 def _listed(items: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""A backbone whose tail is a projector on pooled features, as NC-FSCIL has it."""
+"""Backbones split elsewhere than before their last block: what sessions train is the tail."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,3 +42,17 @@ class Projected(nn.Module):
         """Return (n, 512)."""
         projected: Tensor = self.tail(self.trunk(signals))
         return projected
+
+
+class Whole(nn.Module):
+    """Leave nothing frozen: the trunk does nothing, the tail is all of a backbone."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.trunk = nn.Identity()
+        self.tail = backbone
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return features (n, dim)."""
+        features: Tensor = self.tail(signals)
+        return features

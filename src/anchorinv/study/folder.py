@@ -1,0 +1,197 @@
+"""The run folder: what was asked for, what it ran on, and what is finished; safe against kills."""
+
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anchorinv.core.runner import SessionResult
+from anchorinv.files import read_json, replacing, write_json
+from anchorinv.study.config import Study, dotted
+from anchorinv.study.environment import environment
+from anchorinv.study.identity import digest
+from anchorinv.study.parts import Part, parts, whole_parts
+from anchorinv.study.results import WholeLines, append, read_whole, to_line
+from anchorinv.study.tables import as_csv, comparisons, rows
+
+logger = logging.getLogger(__name__)
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A folder that holds one run."""
+
+    path: Path
+
+    @property
+    def results(self) -> Path:
+        """Return where the results are."""
+        return self.path / "results.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """Return where the log is."""
+        return self.path / "run.log"
+
+    def prepare(
+        self,
+        study: Study,
+        *,
+        data: dict[str, dict[str, Any]],
+        people: dict[str, list[str]],
+        own: Sequence[str] = (),
+    ) -> None:
+        """Make the folder, or check that what it holds is a run of the same study.
+
+        Parameters
+        ----------
+        data : fingerprint and classes of the data sets, by name.
+        people : whom each variant studies one by one.
+        own : names of methods beside the study's.
+        """
+        asked = {
+            "study": json.loads(study.model_dump_json()),
+            "data": data,
+            "people": people,
+            "own": list(own),
+        }
+        for leftover in self.path.rglob(".*.part"):
+            leftover.unlink()  # half a file that a killed process was writing
+        config = self.path / "config.json"
+        if config.exists():
+            _check_same(self.path, read_json(config), asked)
+            self._repair()
+        elif others := sorted({p.name for p in self.path.iterdir()} - {"lock", "run.log", "bases"}):
+            raise ValueError(f"{self.path} holds no run but {others[0]}; choose an empty or a new folder")
+        else:
+            write_json(config, {"format": FORMAT, "hash": digest(asked), **asked})
+        self._note_start()
+        self.results.touch()
+
+    def study(self) -> Study:
+        """Return the study that the folder holds."""
+        return self._config()[0]
+
+    def parts(self) -> list[Part]:
+        """Return all that the run consists of, in order."""
+        study, about = self._config()
+        return [
+            part
+            for variant in study.variants
+            for part in parts(study, variant, about["people"][variant], about["own"])
+        ]
+
+    def _config(self) -> tuple[Study, dict[str, Any]]:
+        config = self.path / "config.json"
+        if not config.is_file():
+            raise ValueError(f"{self.path} is no run: config.json is missing")
+        try:
+            about = read_json(config)
+            return Study.model_validate(about["study"]), about
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{config} is damaged: {str(error).splitlines()[0]}") from None
+
+    def read(self) -> WholeLines:
+        """Return the results so far."""
+        return read_whole(self.results) if self.results.exists() else WholeLines([], None)
+
+    def add(self, results: Sequence[SessionResult]) -> None:
+        """Add the results of one part, all at once."""
+        try:
+            append(self.results, *results)
+        except OSError as error:
+            raise OSError(
+                f"cannot write to {self.results}: {error.strerror}; make room and run the same command "
+                f"again, what is finished is kept"
+            ) from None
+
+    def write_tables(self) -> list[Path]:
+        """Write all scores and comparisons as tables, and return where they are."""
+        results, (study, about) = self.read().results, self._config()
+        names = {
+            variant: about["data"][experiment.data.name]["classes"]
+            for variant, experiment in study.variants.items()
+        }
+        files = {
+            "scores.csv": as_csv(list(rows(results, names))),
+            "comparisons.csv": as_csv(list(comparisons(results, study.reference))),
+        }
+        for name, text in files.items():
+            with replacing(self.path / name) as beside:
+                beside.write_text(text, encoding="utf-8")
+        return [self.path / name for name in files]
+
+    @property
+    def in_use(self) -> bool:
+        """Say whether a process is running in the folder."""
+        try:
+            with self.locked():
+                return False
+        except ValueError:
+            return True
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of the folder inside the block."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / "lock").open("a")
+        except OSError as error:
+            raise OSError(f"cannot write to {self.path}: {error.strerror}; choose another folder") from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another process is running in {self.path}; wait for it, or stop it"
+                ) from None
+            yield
+
+    def _repair(self) -> None:
+        """Drop what a kill has torn: a broken last line, and a part without all its sessions."""
+        found = self.read()
+        whole = whole_parts(found.results, self.study())
+        if found.damaged_from is None and len(whole) == len(found.results):
+            return
+        lost = len(found.results) - len(whole)
+        logger.warning(
+            "%s was torn%s; %d results of an unfinished trial are computed again",
+            self.results,
+            f" in line {found.damaged_from}" if found.damaged_from else "",
+            lost,
+        )
+        with replacing(self.results) as beside:
+            beside.write_text("".join(to_line(result) + "\n" for result in whole), encoding="utf-8")
+
+    def _note_start(self) -> None:
+        """Add to the record of starts, and say if something is not as it was."""
+        path = self.path / "environment.json"
+        starts: list[dict[str, Any]] = read_json(path) if path.exists() else []
+        now = environment()
+        changed = [key for key in now if starts and starts[-1].get(key) != now[key]]
+        for key in changed:
+            logger.warning("%s was %s, is %s: last digits may differ", key, starts[-1].get(key), now[key])
+        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        write_json(path, [*starts, {"started": started, "pid": os.getpid(), **now}])
+
+
+def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> None:
+    if known.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {known.get('format')}, this version writes {FORMAT}")
+    before, now = (dotted({key: each.get(key) for key in asked}) for each in (known, asked))
+    different = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if different:
+        shown = [
+            f"{key.removeprefix('study.')} was {before.get(key)}, is {now.get(key)}" for key in different[:5]
+        ]
+        more = f", and {len(different) - 5} more" if len(different) > 5 else ""
+        raise ValueError(
+            f"{path} holds another run: {'; '.join(shown)}{more}. Choose another --out, or the same settings"
+        )

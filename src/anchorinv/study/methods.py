@@ -1,0 +1,53 @@
+"""From an experiment's settings to the methods it runs."""
+
+from functools import partial
+from typing import Any
+
+from anchorinv.core.anchors import SELECTIONS
+from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.conformer import Conformer
+from anchorinv.core.geometry import Geometry
+from anchorinv.core.heads import Cosine
+from anchorinv.core.inversion import Inversion
+from anchorinv.core.priors import Prior, roughness
+from anchorinv.core.prototypes import mean_of_shots, random_rows
+from anchorinv.core.recipe import Foundation, Recipe
+from anchorinv.core.training import Finetune, Training
+from anchorinv.study.config import Experiment
+
+
+def foundation_of(experiment: Experiment, geometry: Geometry) -> Foundation:
+    """Return how base models are made."""
+    return Foundation(
+        partial(Conformer, geometry), Cosine.start, Training(**experiment.training.model_dump())
+    )
+
+
+def methods_of(experiment: Experiment, geometry: Geometry) -> dict[str, Recipe]:
+    """Return the methods of an experiment by name, in its order."""
+    foundation = foundation_of(experiment, geometry)
+    return {name: CATALOGUE[name](foundation, **_options(experiment, name)) for name in experiment.methods}
+
+
+def _options(experiment: Experiment, name: str) -> dict[str, Any]:
+    """Return what a recipe is given beside its foundation."""
+    finetuning, course = experiment.finetuning, experiment.protocol
+    options: dict[str, Any] = {}
+    if name in finetuning.steps:
+        options["adapt"] = Finetune(
+            finetuning.steps[name], finetuning.lr, finetuning.betas, finetuning.replay_weight
+        )
+    if name == "finetune":
+        options["whole_network"] = finetuning.scope == "all"
+    if name == "nc-fscil":
+        options["n_all"] = len(course.base_classes) + len(course.sessions)
+    if name in ("anchorinv", "deepdream", "deepinv", "real-replay", "latent-replay"):
+        options["start"] = mean_of_shots if finetuning.start == "mean" else random_rows
+        options["per_class"] = experiment.anchors.per_class
+    if name in ("anchorinv", "deepdream", "deepinv"):
+        options["inversion"] = Inversion(**experiment.inversion.model_dump(exclude={"smoothness"}))
+    if name == "anchorinv":
+        options["select"] = SELECTIONS[experiment.anchors.select]
+        if smoothness := experiment.inversion.smoothness:
+            options["priors"] = (Prior("smoothness", roughness, smoothness),)
+    return options

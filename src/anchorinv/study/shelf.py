@@ -1,0 +1,125 @@
+"""Base models and their replay on disk, each under the name of all that determines it."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from anchorinv.core.checkpoint import Checkpoint
+from anchorinv.core.memory import Memory
+from anchorinv.core.packing import packed, unpacked
+from anchorinv.core.recipe import Foundation
+from anchorinv.core.types import State
+from anchorinv.study.identity import digest
+from anchorinv.tensors import read_tensors, write_tensors
+
+logger = logging.getLogger(__name__)
+
+
+class DiskShelf:
+    """Keeps what methods and trials share, over runs.
+
+    What was made is read back before it is used, so that a run that found it and one that made it continue
+    from the same bits.
+
+    Parameters
+    ----------
+    folder : where files lie; several studies may share one.
+    determined_by : names of whatever determines a model beside its foundation: data, seed, versions.
+    seconds : at most so much training is lost when the process is killed.
+    """
+
+    def __init__(self, folder: Path, *determined_by: Any, seconds: float = 60.0) -> None:
+        self._folder, self._by, self._seconds = folder, digest(list(determined_by)), seconds
+        self._bases: dict[Foundation, tuple[State, float]] = {}
+
+    def base(self, foundation: Foundation, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
+        """Return a base model and the seconds it took, making it if nobody did."""
+        if foundation not in self._bases:
+            path = self._folder / f"base-{digest('base', self._by, foundation)}.safetensors"
+            checkpoint = FileCheckpoint(path.with_suffix(".unfinished"), seconds=self._seconds)
+            self._bases[foundation] = self._kept(path, foundation, lambda: make(checkpoint), lambda _: True)
+            checkpoint.drop()
+        return self._bases[foundation]
+
+    def recalled(self, foundation: Foundation, memory: Memory, make: Callable[[], State]) -> State:
+        """Return the base model with a memory's replay of the base classes, making it if nobody did.
+
+        Only inversion takes long; other memories are recalled anew, and recordings are never written.
+        """
+        path = self._folder / f"replay-{digest('replay', self._by, foundation, memory)}.safetensors"
+        return self._kept(path, foundation, make, _inverted)[0]
+
+    def _kept(
+        self,
+        path: Path,
+        foundation: Foundation,
+        make: Callable[[], State],
+        worth_keeping: Callable[[State], bool],
+    ) -> tuple[State, float]:
+        found = self._read(path, foundation)
+        if found is None:
+            began = time.perf_counter()
+            state = make()
+            seconds = time.perf_counter() - began
+            if not worth_keeping(state):
+                return state, seconds
+            tensors, facts = packed(state)
+            write_tensors(path, tensors, {**facts, "seconds": round(seconds, 3)})
+            logger.info("made %s in %.1f s", path.name, seconds)
+            found = self._read(path, foundation)
+            assert found is not None, "what was just written can be read"
+        return found
+
+    def _read(self, path: Path, foundation: Foundation) -> tuple[State, float] | None:
+        if not path.exists():
+            return None
+        try:
+            tensors, facts = read_tensors(path)
+            state = unpacked(tensors, facts, foundation.backbone)
+        except ValueError as error:
+            logger.warning("%s; it is made again", error)
+            return None
+        logger.info("found %s", path.name)
+        return state, float(facts["seconds"])
+
+
+def _inverted(state: State) -> bool:
+    return any(curve.name == "invert" for curve in state.curves)
+
+
+class FileCheckpoint:
+    """A training's last position, in a file.
+
+    Parameters
+    ----------
+    seconds : between two writings.
+    """
+
+    def __init__(self, path: Path, *, seconds: float) -> None:
+        self._path, self._seconds, self._last = path, seconds, time.monotonic()
+
+    def load(self) -> dict[str, Tensor] | None:
+        """Return what was left, or None."""
+        if not self._path.exists():
+            return None
+        try:
+            values, _ = read_tensors(self._path)
+        except ValueError as error:
+            logger.warning("%s; training starts again", error)
+            return None
+        logger.info("training goes on after %d steps", len(values["curve"]))
+        return values
+
+    def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
+        """Write the values if the last writing is long ago."""
+        if time.monotonic() - self._last >= self._seconds:
+            write_tensors(self._path, values(), {})
+            self._last = time.monotonic()
+
+    def drop(self) -> None:
+        """Remove the file: the training is finished."""
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,389 @@
+"""A study in a folder: whole, interrupted, taken up, by person, with a method of one's own."""
+
+import json
+import multiprocessing
+import random
+import resource
+import shutil
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from anchorinv.core.catalogue import latent_replay
+from anchorinv.core.progress import Tick, listening
+from anchorinv.core.recipe import Foundation, Recipe
+from anchorinv.core.training import Finetune
+from anchorinv.data.dataset import Dataset
+from anchorinv.study.config import Study
+from anchorinv.study.execute import run_study
+from anchorinv.study.folder import RunFolder
+from anchorinv.study.results import from_line, to_line
+from anchorinv.study.samples import opened, people, protocol_of, samples_of
+from tests.study.little import METHODS, lines, little
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """An uninterrupted run."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run_study(little(), out)
+    return out
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+class TestFolder:
+    def test_holds_what_was_asked_for_and_what_came_out(self, whole):
+        names = {path.name for path in whole.iterdir()}
+        assert names == {"config.json", "environment.json", "results.jsonl", "bases", "lock"}
+        about = json.loads((whole / "config.json").read_text())
+        assert Study.model_validate(about["study"]) == little() == RunFolder(whole).study()
+        assert about["hash"] and about["data"]["grabmyo"]["fingerprint"]
+        (start,) = json.loads((whole / "environment.json").read_text())
+        assert start["torch"] == torch.__version__ and start["cores"]
+
+    def test_has_a_line_for_every_method_trial_and_session_in_order(self, whole):
+        found = [(x["method"], x["trial"], x["session"]) for x in lines(whole)]
+        per_method = [(None, 0), *((t, s) for t in range(3) for s in (1, 2))]
+        assert found == [(m, t, s) for m in METHODS for t, s in per_method]
+
+    def test_lines_say_how_long_and_how_much(self, whole):
+        raw = [json.loads(line) for line in (whole / "results.jsonl").read_text().splitlines()]
+        assert all(line["seconds"] >= 0 and 50 < line["peak_mb"] < 20_000 for line in raw)
+        inverted = next(x for x in raw if x["method"] == "anchorinv" and x["session"] == 1)
+        assert {"invert", "finetune"} <= inverted["facts"].keys()
+
+    def test_weights_of_priors_are_recorded(self, tmp_path):
+        run_study(little(methods=["deepinv"], protocol={"trials": 1}), tmp_path / "run")
+        facts = lines(tmp_path / "run")[1]["facts"]
+        assert {"weight of l2", "weight of tv", "weight of statistics"} <= facts.keys()
+
+    def test_a_base_model_is_trained_once_for_all_that_share_it(self, whole):
+        kept = sorted(path.name.split("-")[0] for path in (whole / "bases").iterdir())
+        assert kept == ["base", "base", "replay"]  # cosine and perceptron heads; AnchorInv's replay
+
+
+class TestAgain:
+    def test_nothing_is_computed_twice(self, copy):
+        before = (copy / "results.jsonl").read_bytes()
+        run_study(little(), copy)
+        assert (copy / "results.jsonl").read_bytes() == before
+        assert len(json.loads((copy / "environment.json").read_text())) == 2
+
+    @pytest.mark.parametrize("keep", [0, 1, 4, 5, 8, 12, 20])
+    def test_after_any_line_it_ends_the_same(self, whole, copy, keep):
+        path = copy / "results.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:keep]))
+        run_study(little(), copy)
+        assert lines(copy) == lines(whole)
+
+    @pytest.mark.parametrize("torn", [b'{"method": "prot', b'{"method": 3}\n', b"\xff\xfe\n", b"\n"])
+    def test_a_torn_line_is_said_and_mended(self, whole, copy, torn, caplog):
+        path = copy / "results.jsonl"
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:6]) + torn)
+        run_study(little(), copy)
+        assert "was torn" in caplog.text
+        assert lines(copy) == lines(whole)
+
+    @pytest.mark.parametrize("lost", ["bases", "one base", "truncated"])
+    def test_lost_or_damaged_base_models_are_made_again(self, whole, copy, lost):
+        if lost == "bases":
+            shutil.rmtree(copy / "bases")
+        for path in (copy / "bases").glob("base-*") if lost != "bases" else ():
+            path.write_bytes(path.read_bytes()[:1000]) if lost == "truncated" else path.unlink()
+        path = copy / "results.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+        run_study(little(), copy)
+        assert lines(copy) == lines(whole)
+
+    def test_another_study_in_the_same_folder_is_refused_in_words(self, copy):
+        before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+        with pytest.raises(ValueError, match=r"protocol\.shots was 10, is 9.*another --out"):
+            run_study(little(protocol={"shots": 9}), copy)
+        assert all(path.read_bytes() == content for path, content in before.items())
+
+    def test_a_folder_of_something_else_is_refused(self, tmp_path):
+        (tmp_path / "thesis.tex").write_text("years of work")
+        with pytest.raises(ValueError, match=r"holds no run but thesis\.tex"):
+            run_study(little(), tmp_path)
+
+    def test_two_processes_cannot_mix(self, copy):
+        with RunFolder(copy).locked(), pytest.raises(ValueError, match="another process is running"):
+            run_study(little(), copy)
+        assert not RunFolder(copy).in_use
+
+    def test_other_versions_are_said(self, copy, caplog):
+        path = copy / "environment.json"
+        path.write_text(path.read_text().replace(torch.__version__, "1.0"))
+        run_study(little(), copy)
+        assert "torch was 1.0" in caplog.text
+
+
+class TestInterrupted:
+    @pytest.mark.parametrize("after", [1, 3, 7, 11])
+    def test_by_ctrl_c(self, whole, tmp_path, after):
+        heard = []
+
+        def interrupt(tick: Tick) -> None:
+            heard.append(tick)
+            if tick.task == "whole study" and tick.done == after:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt), listening(interrupt):
+            run_study(little(), tmp_path / "run")
+        run_study(little(), tmp_path / "run")
+        assert lines(tmp_path / "run") == lines(whole)
+
+    def test_by_sigkill_at_random_moments(self, whole, tmp_path):
+        """Killed again and again, wherever it may be, it ends like a run that never was."""
+        draw = random.Random(3)
+        run, killed = tmp_path / "run", 0
+        started = multiprocessing.get_context("fork")
+        for _ in range(60):
+            process = started.Process(target=run_study, args=(little(), run), kwargs={"seconds": 0.0})
+            process.start()
+            process.join(timeout=draw.uniform(0.05, 0.6))
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+                killed += 1
+            elif process.exitcode == 0:
+                break
+        run_study(little(), run)
+        assert killed >= 3, "it finished before it could be killed"
+        assert lines(run) == lines(whole)
+        assert not list(run.rglob("*.part")) and not list(run.rglob("*.unfinished"))
+
+    def test_while_the_folder_was_made(self, whole, tmp_path):
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / ".config.json.0123.part").write_text('{"format"')
+        run_study(little(), tmp_path / "run")
+        assert lines(tmp_path / "run") == lines(whole)
+
+    @pytest.mark.parametrize("room", [1_000, 8_000, 35_000])
+    def test_by_a_full_disk(self, whole, tmp_path, room):
+        """Said, wherever it happens; nothing is lost, and it goes on when there is room."""
+
+        def with_little_room(told: Connection) -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+            try:
+                run_study(many, run)
+            except OSError as error:
+                told.send(str(error))
+
+        run, many = tmp_path / "run", little(methods=["protonet"], protocol={"trials": 80})
+        heard, told = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=with_little_room, args=(told,))
+        process.start()
+        process.join()
+        assert heard.poll(), "it should have run out of room"
+        message = heard.recv()
+        assert "cannot write" in message and "make room" in message
+        where = {1_000: "config.json", 8_000: "base-", 35_000: "results.jsonl"}[room]
+        assert where in message
+        if room == 35_000:
+            assert 40 < len(RunFolder(run).read().results) < 160
+        run_study(many, run)
+        run_study(many, tmp_path / "whole")
+        assert lines(run) == lines(tmp_path / "whole")
+
+
+class TestIndependence:
+    """A trial's results depend on its seed, its number and the session alone."""
+
+    @pytest.mark.parametrize(
+        "change", [{"protocol": {"trials": 1}}, {"methods": ["anchorinv"]}, {"methods": list(METHODS[::-1])}]
+    )
+    def test_of_number_of_trials_other_methods_and_order(self, whole, tmp_path, change):
+        run_study(little(**change), tmp_path / "run")
+        found = lines(tmp_path / "run")
+        assert found and all(line in lines(whole) for line in found)
+
+    def test_but_not_of_the_seed(self, whole, tmp_path):
+        run_study(little(protocol={"seeds": [5, 6]}), tmp_path / "run")
+        by_seed = {seed: [x for x in lines(tmp_path / "run") if x["base_seed"] == seed] for seed in (5, 6)}
+        assert by_seed[5] == lines(whole)
+        assert [x["confusion"] for x in by_seed[6]] != [x["confusion"] for x in by_seed[5]]
+
+    def test_a_shelf_can_be_shared(self, whole, tmp_path):
+        run_study(little(protocol={"trials": 1}), tmp_path / "a", shelf=whole / "bases")
+        assert not (tmp_path / "a" / "bases").exists()
+        assert all(line in lines(whole) for line in lines(tmp_path / "a"))
+
+
+class TestVariants:
+    def test_run_one_after_the_other_and_share_what_they_can(self, tmp_path):
+        run_study(little("bci2a-shots", methods=["anchorinv"], protocol={"trials": 1}), tmp_path / "run")
+        found = lines(tmp_path / "run")
+        assert list(dict.fromkeys(x["variant"] for x in found)) == list(load_variants("bci2a-shots"))
+        kept = sorted(path.name.split("-")[0] for path in (tmp_path / "run" / "bases").iterdir())
+        assert kept == ["base", "replay"]
+
+
+def load_variants(name: str) -> list[str]:
+    return list(little(name).variants)
+
+
+def by_hand(data: Dataset, mask: np.ndarray, by: np.ndarray, *, per_channel: bool) -> np.ndarray:
+    axes = (0, 2) if per_channel else (0, 1, 2)
+    known = data.signals(by).astype(np.float64)
+    mean, std = known.mean(axes, keepdims=True), known.std(axes, keepdims=True)
+    return (data.signals(mask) - mean) / std
+
+
+class TestSamples:
+    """Who is learned from, who is scored on, and by whose statistics."""
+
+    study = little()
+    experiment = study.variants[""]
+    data = opened(experiment, {})
+    protocol = protocol_of(experiment, data, 5)
+
+    @pytest.mark.parametrize("by", ["base", "paper"])
+    @pytest.mark.parametrize("per_channel", [False, True])
+    def test_standardisation(self, by, per_channel):
+        settings = {"standardise": {"by": by, "per_channel": per_channel}}
+        experiment = little(**settings).variants[""]
+        found = samples_of(experiment, self.data, "", self.protocol)
+        wanted = np.isin(self.data.labels, [0, 1, 2, 10, 11])
+        train, test = wanted & (self.data.split == "train"), wanted & (self.data.split == "test")
+        known = train & np.isin(self.data.labels, [0, 1, 2]) if by == "base" else train
+        for part, mask in ((found.train, train), (found.test, test)):
+            expected = by_hand(self.data, mask, known, per_channel=per_channel)
+            np.testing.assert_allclose(part.values.numpy(), expected, rtol=1e-4, atol=1e-5)
+            assert part.labels.tolist() == self.data.labels[mask].tolist()
+
+    def test_statistics_of_the_base_classes_know_nothing_of_later_ones(self):
+        changed = replace(self.data, samples=self.data.samples.copy())
+        for start in changed.starts[changed.labels == 10]:
+            changed.samples[start : start + changed.n_times] *= 100
+        one, two = (
+            samples_of(self.experiment, data, "", self.protocol).train.of(0, 1, 2)
+            for data in (self.data, changed)
+        )
+        assert torch.equal(one.values, two.values)
+
+    def test_per_subject(self):
+        experiment = little(protocol={"per_subject": True}).variants[""]
+        assert people(experiment, self.data) == ["0", "1"]
+        found = samples_of(experiment, self.data, "1", self.protocol)
+        own = (self.data.subjects == "1") & np.isin(self.data.labels, [0, 1, 2, 10, 11])
+        assert len(found.train) == (own & (self.data.split == "train")).sum()
+        assert len(found.test) == (own & (self.data.split == "test")).sum()
+
+    def test_leave_one_out(self):
+        experiment = little(protocol={"leave_one_out": True}).variants[""]
+        found = samples_of(experiment, self.data, "0", self.protocol)
+        wanted = np.isin(self.data.labels, [0, 1, 2, 10, 11])
+        others = wanted & (self.data.subjects != "0") & (self.data.split == "train")
+        assert len(found.train) == others.sum()
+        assert len(found.test) == (wanted & (self.data.subjects == "0")).sum()
+
+    @pytest.mark.parametrize("kind", ["per_subject", "leave_one_out"])
+    def test_people_one_by_one_in_a_run(self, tmp_path, kind):
+        run_study(
+            little(methods=["protonet"], protocol={kind: True, "trials": 2, "shots": 5}), tmp_path / "run"
+        )
+        found = lines(tmp_path / "run")
+        assert list(dict.fromkeys(x["person"] for x in found)) == ["0", "1"]
+        assert len(list((tmp_path / "run" / "bases").glob("base-*"))) == 2
+        assert len(found) == 2 * (1 + 2 * 2)
+
+    def test_a_class_without_windows_is_named(self):
+        data = replace(self.data, split=np.where(self.data.labels == 11, "test", self.data.split))
+        with pytest.raises(ValueError, match="class '11' has no training windows"):
+            samples_of(self.experiment, data, "", self.protocol)
+
+    def test_people_are_in_the_order_of_their_numbers(self):
+        subjects = np.array([str(i) for i in range(12)])[np.arange(len(self.data)) % 12]
+        experiment = little(protocol={"per_subject": True}).variants[""]
+        assert people(experiment, replace(self.data, subjects=subjects))[-1] == "11"
+
+
+class TestPreparedFolder:
+    @staticmethod
+    def real(**tables) -> tuple[Study, Dataset]:
+        """The same study, on a data set with names, as a user prepares one."""
+        study = little(data={"name": "mine", "sfreq": 256}, **tables)
+        experiment = study.variants[""]
+        data = opened(experiment, {})
+        named = replace(data, class_names=tuple(f"gesture {i}" for i in range(len(data.class_names))))
+        asked = experiment.model_copy(update={"synthetic": None})
+        return study.model_copy(update={"variants": {"": asked}}), named
+
+    def test_runs_like_the_same_data_in_memory(self, tmp_path, whole):
+        study, data = self.real()
+        data.write(tmp_path / "set")
+        run_study(study, tmp_path / "run", {"mine": Dataset.open(tmp_path / "set")})
+        assert lines(tmp_path / "run") == lines(whole)
+
+    def test_classes_by_name(self, tmp_path, whole):
+        names = {
+            "base_classes": ["gesture 0", "gesture 1", "gesture 2"],
+            "sessions": ["gesture 10", "gesture 11"],
+        }
+        study, data = self.real()
+        variant = json.loads(study.model_dump_json())
+        variant["variants"][""]["protocol"] |= names
+        run_study(Study.model_validate(variant), tmp_path / "run", {"mine": data})
+        assert lines(tmp_path / "run") == lines(whole)
+        RunFolder(tmp_path / "run").write_tables()
+        assert "f1 of gesture 10" in (tmp_path / "run" / "scores.csv").read_text()
+        variant["variants"][""]["protocol"]["sessions"] = ["gesture 99"]
+        with pytest.raises(ValueError, match="class 'gesture 99' is not in the data; did you mean 'gesture"):
+            run_study(Study.model_validate(variant), tmp_path / "other", {"mine": data})
+
+    def test_other_data_in_the_same_folder_is_refused(self, tmp_path):
+        study, data = self.real(methods=["protonet"], protocol={"trials": 1})
+        run_study(study, tmp_path / "run", {"mine": data})
+        changed = replace(data, samples=data.samples + 1)
+        with pytest.raises(ValueError, match=r"data\.mine\.fingerprint was"):
+            run_study(study, tmp_path / "run", {"mine": changed})
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            ({"sfreq": 100.0}, "has 100 Hz where the config says 256"),
+            ({"n_times": 100}, r"windows of shape \(28, 100\) where the config says \(28, 104\)"),
+        ],
+    )
+    def test_data_that_do_not_fit(self, tmp_path, change, told):
+        study, data = self.real()
+        with pytest.raises(ValueError, match=told):
+            run_study(study, tmp_path / "run", {"mine": replace(data, **change)})
+
+    def test_no_data(self, tmp_path):
+        with pytest.raises(
+            ValueError, match="needs the prepared data set 'mine', got no data; pass --data mine="
+        ):
+            run_study(self.real()[0], tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_a_class_that_is_not_there(self, tmp_path):
+        study, data = self.real(protocol={"sessions": [10, 99]}, synthetic={"n_per_class": 1})
+        there = data.labels < 12
+        few = Dataset.from_arrays(data.signals(there), data.labels[there], sfreq=256, split=data.split[there])
+        with pytest.raises(ValueError, match="class 99 is not in the data, whose classes are 0 to 11"):
+            run_study(study, tmp_path / "run", {"mine": few})
+
+
+def test_a_method_of_ones_own_runs_in_the_same_study(whole, tmp_path):
+    def mine(foundation: Foundation) -> Recipe:
+        return latent_replay(foundation, per_class=3, adapt=Finetune(steps=(2,), lr=1e-3))
+
+    run_study(little(), tmp_path / "run", own={"mine": mine})
+    found = lines(tmp_path / "run")
+    assert [x for x in found if x["method"] != "mine"] == lines(whole)
+    assert len([x for x in found if x["method"] == "mine"]) == 7
+
+
+def test_a_result_line_comes_back(whole):
+    for line in (whole / "results.jsonl").read_text().splitlines():
+        assert to_line(from_line(line)) == line

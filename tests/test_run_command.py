@@ -1,0 +1,215 @@
+"""``anchorinv run`` and ``status`` as people use them: every shipped config, stopped, gone on with."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from anchorinv.cli import app, main
+from anchorinv.data import synthetic
+from anchorinv.data.dataset import Dataset
+from anchorinv.study.loading import load, shipped
+from tests.study.little import lines
+
+COMMAND = [sys.executable, "-m", "anchorinv"]
+FEW = ["--methods", "protonet,finetune", "--scale", "smoke"]
+
+
+def called(*args: object, expect: int = 0) -> str:
+    """Run a command in this process and return what it printed."""
+    done = CliRunner().invoke(app, [str(arg) for arg in args], env={"COLUMNS": "120"})
+    if expect == 0 and done.exception:
+        raise done.exception
+    assert done.exit_code == expect, done.output
+    return done.output
+
+
+def started(*args: object, cwd: Path, **options) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "COLUMNS": "120"}
+    return subprocess.run(
+        [*COMMAND, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, check=False, **options
+    )
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_config_runs(name, tmp_path):
+    study = load(name)
+    shown = called("run", name, "--scale", "smoke", "--out", tmp_path / "run")
+    assert study.title in shown and "Synthetic recordings" in shown
+    found = lines(tmp_path / "run")
+    assert {line["variant"] for line in found} == set(study.variants)
+    for variant, experiment in study.variants.items():
+        own = [line for line in found if line["variant"] == variant]
+        assert {line["method"] for line in own} == set(experiment.methods)
+        last = max(line["session"] for line in own)
+        assert last == len(experiment.protocol.sessions)
+    assert (tmp_path / "run" / "scores.csv").read_text().count("\n") > len(found) / 2
+    assert "parts are finished" in called("status", tmp_path / "run")
+
+
+def test_list_shows_what_is_shipped():
+    shown = called("run", "--list")
+    assert all(name in shown for name in shipped()) and "Table 2a" in shown
+
+
+class TestOptions:
+    def test_trials_methods_seed_and_threads(self, tmp_path):
+        called("run", "bci2a", *FEW, "--trials", 3, "--seed", 8, "--out", tmp_path / "run")
+        found = lines(tmp_path / "run")
+        assert {x["base_seed"] for x in found} == {8} and {x["trial"] for x in found} == {None, 0, 1, 2}
+        assert list(dict.fromkeys(x["method"] for x in found)) == ["protonet", "finetune"]
+
+    def test_the_default_folder_is_named_after_the_study(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        called("run", "nhie", *FEW)
+        assert (tmp_path / "runs" / "nhie-smoke" / "results.jsonl").exists()
+
+    def test_bases_are_shared_over_runs(self, tmp_path):
+        for trials in (1, 2):
+            called(
+                "run",
+                "bci2a",
+                *FEW,
+                "--trials",
+                trials,
+                "--out",
+                tmp_path / f"run{trials}",
+                "--bases",
+                tmp_path / "b",
+            )
+        assert len(list((tmp_path / "b").glob("base-*"))) == 2
+        assert lines(tmp_path / "run1") == [x for x in lines(tmp_path / "run2") if x["trial"] != 1]
+
+    def test_the_log_is_in_the_folder_and_shown_on_request(self, tmp_path):
+        done = started(
+            "run", "bci2a", *FEW, "--trials", 1, "--out", "run", "--log-level", "info", cwd=tmp_path
+        )
+        assert done.returncode == 0 and "info: finished protonet, trial 0" in done.stderr
+        assert "finished protonet, trial 0" in (tmp_path / "run" / "run.log").read_text()
+        # Not a terminal: plain lines, no control characters.
+        assert "\x1b" not in done.stdout + done.stderr
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("args", "code", "told"),
+        [
+            (["run", "bci2b"], 1, "did you mean 'bci2a'"),
+            (["run", "bci2a"], 1, "pass --data bci2a=FOLDER, or try --scale tiny"),
+            (["run", "bci2a", "--data", "nowhere"], 1, "nowhere is no prepared data set"),
+            (["run", "bci2a", "--data", "nhie=x"], 1, "no data set 'nhie'"),
+            (["run", "anchor-selection", "--data", "x"], 1, "say NAME=FOLDER for each"),
+            (["run", "bci2a", "--methods", "tean"], 1, "did you mean 'teen'"),
+            (["run", "bci2a", "--trials", "0", "--scale", "smoke"], 1, "'protocol.trials'"),
+            (["run", "bci2a", "--scale", "huge"], 2, "huge"),
+            (["run", "bci2a", "--log-level", "loud"], 2, "loud"),
+            (["run"], 2, "--list"),
+            (["run", "own.toml"], 1, "unknown key 'training.epoch'; did you mean 'epochs'?"),
+            (["status", "nowhere"], 1, "is no run"),
+            (["run", "bci2a", "--scale", "smoke", "--out", "own.toml"], 1, "cannot write to own.toml"),
+        ],
+    )
+    def test_end_in_a_sentence_and_a_code(self, tmp_path, monkeypatch, capfd, args, code, told):
+        (tmp_path / "own.toml").write_text('extends = "bci2a"\n[training]\nepoch = 3')
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["anchorinv", *args])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == code
+        said = capfd.readouterr().err
+        assert told in re.sub(r"\s+", " ", said.replace("│", " ")), said
+        assert "Traceback" not in said
+        assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
+
+    def test_another_config_in_the_same_folder(self, tmp_path):
+        called("run", "bci2a", *FEW, "--trials", 1, "--out", tmp_path / "run")
+        before = (tmp_path / "run" / "results.jsonl").read_bytes()
+        done = started("run", "nhie", *FEW, "--trials", 1, "--out", "run", cwd=tmp_path)
+        assert done.returncode == 1 and "holds another run: name was bci2a, is nhie" in done.stderr
+        assert (tmp_path / "run" / "results.jsonl").read_bytes() == before
+
+
+class TestStopped:
+    METHODS = "finetune,protonet,anchorinv,deepinv"
+    ARGS = ("run", "grabmyo-4base", "--methods", METHODS, "--scale", "smoke", "--trials", 5)
+
+    def test_ctrl_c_says_how_to_go_on(self, tmp_path):
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, self.ARGS), "--out", "run", "--log-level", "info"],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        for line in process.stderr:
+            if "finished protonet, trial 2" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        _, told = process.communicate()
+        assert process.returncode == 130 and "Traceback" not in told
+        assert "Run the same command again to go on" in told
+        shown = called("status", tmp_path / "run")
+        assert (
+            re.search(r"protonet\s+│\s+1 of 1 │\s+[345] of 5", shown) and "the same command goes on" in shown
+        )
+        assert re.search(r"\d+ of 24 parts are finished", shown)
+
+    def test_killed_at_any_moment_it_ends_like_a_run_that_never_was(self, tmp_path):
+        called(*self.ARGS, "--out", tmp_path / "whole")
+        killed = 0
+        for moment in (2.2, 2.7, 3.3, 4.1):
+            try:
+                started(*self.ARGS, "--out", "run", cwd=tmp_path, timeout=moment)
+            except subprocess.TimeoutExpired:  # subprocess kills with SIGKILL
+                killed += 1
+        assert killed
+        done = started(*self.ARGS, "--out", "run", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+    def test_status_of_a_torn_run(self, tmp_path):
+        called("run", "bci2a", *FEW, "--trials", 1, "--out", tmp_path / "run")
+        path = tmp_path / "run" / "results.jsonl"
+        path.write_text(path.read_text()[:-40])
+        assert "torn in line 6; the next run mends it" in called("status", tmp_path / "run")
+        assert "mean" in called("status", tmp_path / "run", "--results")
+        (tmp_path / "run" / "config.json").write_text(json.dumps({"study": {}}))
+        done = started("status", "run", cwd=tmp_path)
+        assert done.returncode == 1 and "config.json is damaged" in done.stderr
+
+
+DOCS = (Path(__file__).parents[1] / "docs" / "studies.md").read_text(encoding="utf-8")
+
+
+class TestDocs:
+    def test_the_commands_work(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        commands = "".join(re.findall(r"```console\n(.*?)```", DOCS, flags=re.DOTALL)).splitlines()
+        assert len(commands) == 4
+        for command in commands:
+            assert called(*command.split()[1:])
+
+    def test_the_config_is_one_and_runs(self, tmp_path, monkeypatch):
+        (text,) = re.findall(r"```toml\n(.*?)```", DOCS, flags=re.DOTALL)
+        (tmp_path / "mine.toml").write_text(text)
+        study = load(str(tmp_path / "mine.toml"))
+        assert list(study.variants) == ["50 anchors", "10 anchors"]
+        sizes = {"n_classes": 3, "n_subjects": 1, "n_per_class": 12, "n_chans": 4, "n_times": 128}
+        data = synthetic.eeg(n_sessions=2, **sizes, seed=0)
+        names = np.array(["feet", "left", "right"])[data.labels]
+        split = np.where(data.sessions == 0, "train", "test")
+        Dataset.from_arrays(data.signals, names, sfreq=250, split=split).write(tmp_path / "set")
+        quick = text.replace("epochs = 100", "epochs = 1").replace("trials = 20", "trials = 1")
+        quick = quick.replace("[200]", "[2]")
+        (tmp_path / "mine.toml").write_text(
+            quick.replace('[[variants]]\nname = "50', '[inversion]\nsteps = 2\n\n[[variants]]\nname = "50')
+        )
+        called("run", tmp_path / "mine.toml", "--data", tmp_path / "set", "--out", tmp_path / "run")
+        assert {x["base_seed"] for x in lines(tmp_path / "run")} == {5, 6, 7}
+
+    def test_every_shipped_config_is_listed(self):
+        assert all(f"`{name}`" in DOCS for name in shipped())
