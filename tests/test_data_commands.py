@@ -14,8 +14,8 @@ from anchorinv.data import synthetic
 from anchorinv.data.dataset import Dataset
 from anchorinv.data.picture import draw_trials
 from tests.data import making
+from tests.data.serving import serving
 from tests.data.test_bci2a import LABELS, write_bnci, write_gdf
-from tests.data.test_download import Server
 from tests.data.test_grabmyo import record
 from tests.data.test_nhie import small_set
 
@@ -42,11 +42,8 @@ def command(monkeypatch, capsys):
 
 @pytest.fixture
 def server():
-    found = Server()
-    yield found
-    found.release.set()
-    found.http.shutdown()
-    found.http.server_close()
+    with serving() as found:
+        yield found
 
 
 def trials(path, n_sessions=3, **options):

@@ -157,3 +157,11 @@ def rows(path: Path, *lines: dict[str, object]) -> Path:
         table.writeheader()
         table.writerows(lines)
     return path
+
+
+def damaged(whole: bytes, changes: list[tuple[int, int]]) -> bytes:
+    """Bytes with other values in some places."""
+    broken = bytearray(whole)
+    for at, value in changes:
+        broken[at] = value
+    return bytes(broken)

@@ -242,10 +242,7 @@ def test_damaged_mat_files_end_in_a_sentence(tmp_path, read, compressed):
         )
     )
     def damaged(changes):
-        broken = bytearray(whole)
-        for at, value in changes:
-            broken[at] = value
-        path.write_bytes(broken)
+        path.write_bytes(making.damaged(whole, changes))
         try:
             read(path)
         except ValueError as error:

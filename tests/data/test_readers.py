@@ -195,10 +195,7 @@ def test_damaged_headers_end_in_a_sentence_or_in_a_recording(tmp_path, kind):
     @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.lists(st.tuples(st.integers(0, header - 1), st.integers(0, 255)), min_size=1, max_size=6))
     def damaged(changes):
-        broken = bytearray(whole)
-        for at, value in changes:
-            broken[at] = value
-        path.write_bytes(broken)
+        path.write_bytes(making.damaged(whole, changes))
         try:
             found = read_recording(path)
         except ValueError as error:

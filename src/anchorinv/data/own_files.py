@@ -1,5 +1,7 @@
 """A user's file with its labelled parts, before and after filtering."""
 
+import math
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,6 +126,7 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
     entry, path = entries[0], entries[0].path
     if len(entries) > 1 or entry.start is not None or entry.stop is not None:
         raise ValueError(f"{path} holds trials already cut: list it once, without start and stop")
+    _check_told_size(path)
     with reading(path), np.load(path, allow_pickle=False) as file:
         inside = {name: file[name] for name in file.files if name in _KEYS}
     signals = _signals(path, inside)
@@ -163,8 +166,17 @@ def _signals(path: Path, inside: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any
     found = inside["X"]
     if found.ndim != 3 or found.dtype.kind not in "fiu" or 0 in found.shape:
         raise ValueError(f"{path}: X is {found.dtype} {found.shape}; numbers (n, channels, times) are wanted")
-    check_size(path, found.shape[1], found.shape[0] * found.shape[2])
     return found
+
+
+def _check_told_size(path: Path) -> None:
+    """Refuse an X that is too large by its header, before it fills the memory."""
+    with reading(path), zipfile.ZipFile(path) as archive:
+        if "X.npy" in archive.namelist():
+            with archive.open("X.npy") as file:
+                one = np.lib.format.read_magic(file) == (1, 0)
+                header = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
+                check_size(path, 1, math.prod(header(file)[0]))
 
 
 def _names(path: Path, inside: dict[str, npt.NDArray[Any]], n_chans: int) -> tuple[str, ...]:

@@ -86,8 +86,8 @@ def check_size(path: Path, n_chans: int, n_samples: int) -> None:
     """Refuse what does not fit into memory with room to work in."""
     if n_chans * n_samples > LARGEST:
         raise ValueError(
-            f"{path} holds {n_chans} channels of {n_samples} samples, and at most {LARGEST // 10**6} "
-            "million values are read at once; choose fewer channels, or cut it into several files"
+            f"{path} holds {n_chans * n_samples} values, and at most {LARGEST // 10**6} "
+            "million are read at once; choose fewer channels, or cut it into several files"
         )
 
 
