@@ -180,6 +180,8 @@ def test_data_shows_and_draws(command, tmp_path):
     assert code == 0 and "Picture" not in shown and re.search(r"│ 0\s+│ open\s+│ 24\s+│ 12\s+│", shown)
     code, _, err = command("data", tmp_path / "own", "--picture", tmp_path / "p.doc")
     assert code == 1 and "a picture is a .png, .pdf or .svg file" in err
+    code, _, err = command("data", tmp_path / "own", "--picture", tmp_path / "own.npz" / "p.png")
+    assert code == 1 and "choose a file with --picture" in err
     assert Dataset.open(tmp_path / "own").fingerprint, "a picture beside the data does not harm it"
 
 

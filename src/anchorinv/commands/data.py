@@ -19,7 +19,7 @@ def data(
     by_subject: Annotated[
         bool, typer.Option("--by-subject", help="Windows of each class of each subject.")
     ] = False,
-    draw: Annotated[bool, typer.Option(" /--no-picture", help="Numbers alone.")] = True,
+    no_picture: Annotated[bool, typer.Option("--no-picture", help="Numbers alone.")] = False,
 ) -> None:
     """Show what is in a prepared folder, and draw a few trials of each class."""
     from anchorinv.data.dataset import Dataset
@@ -29,9 +29,12 @@ def data(
     show(opened, folder)
     if by_subject:
         _show_subjects(opened)
-    if draw:
+    if not no_picture:
         path = picture or folder / "trials.png"
-        draw_trials(opened, path)
+        try:
+            draw_trials(opened, path)
+        except OSError as error:
+            raise OSError(f"cannot draw to {path}: {error.strerror}; choose a file with --picture") from None
         print(f"Picture: {path}")
 
 

@@ -59,7 +59,7 @@ def nhie(
     allow_missing: AllowMissing = False,
     replace: Replace = False,
 ) -> None:
-    """NHIE: an hour of EEG each of 53 newborns, graded 1 to 4; a baby is never on both sides."""
+    """NHIE: 169 hours of EEG of 53 newborns, graded 1 to 4; a baby is never on both sides."""
 
     def plan() -> "Plan":
         from anchorinv.data.nhie import plan_nhie

@@ -1,4 +1,4 @@
-"""NHIE: an hour of a newborn's EEG after lack of oxygen, graded 1 to 4 by experts (Zenodo 6587973)."""
+"""NHIE: hours of newborns' EEG after lack of oxygen, each graded 1 to 4 by experts (Zenodo 6587973)."""
 
 import csv
 import re
