@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.cases import CASES
+from benchmarks.latency import latency, told
 from benchmarks.timing import Figure, measure
 
 
@@ -28,6 +29,7 @@ def main() -> None:
         parser.error(f"no folder {options.json.absolute().parent} for {options.json.name}; make it first")
     figures = run(repeats=3 if options.quick else 7)
     show(figures)
+    Console().print(told(latency(20 if options.quick else 100)), soft_wrap=True)
     if options.json:
         write(figures, options.json)
 

@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks import __main__ as bench
 from benchmarks.cases import CASES
+from benchmarks.latency import latency
 from benchmarks.timing import Case, measure
 
 
@@ -38,9 +39,16 @@ def test_the_cases_of_the_issue_are_there():
 
 def test_json_has_name_ratio_and_spread(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "CASES", [counting([])])
+    monkeypatch.setattr(bench, "latency", lambda repeats: [1.0 + i for i in range(repeats)])
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--json", str(tmp_path / "out.json")])
     bench.main()
     (figure,) = json.loads((tmp_path / "out.json").read_text())
     assert figure["name"] == "toy" and {"ratio", "spread"} <= figure.keys()
-    assert "toy" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "toy" in shown and "10.5 ms per live window on one core" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_latency_is_measured_window_by_window():
+    times = latency(3)
+    assert len(times) == 3 and all(time > 0 for time in times)

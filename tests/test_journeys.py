@@ -39,6 +39,13 @@ def run(*command, cwd, **variables):
     )
 
 
+def on_model_files():
+    """Commands that docs/deploy.md shows too: tests/test_deploy.py runs that page, files and all."""
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    run_there = re.findall(r"^anchorinv .*$", page, flags=re.MULTILINE)
+    return [command for command in commands() if command.removeprefix(".venv/bin/") in run_there]
+
+
 def test_every_command_of_the_readme_is_run_below():
     assert sorted(set(commands())) == sorted([
         "make demo",
@@ -47,6 +54,7 @@ def test_every_command_of_the_readme_is_run_below():
         ".venv/bin/anchorinv demo --quick",
         ".venv/bin/anchorinv run bci2a --scale smoke",
         ".venv/bin/anchorinv status runs/bci2a-smoke",
+        *on_model_files(),
     ])  # fmt: skip
 
 

@@ -9,15 +9,29 @@ if TYPE_CHECKING:
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.geometry import GEOMETRIES, Geometry
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.preprocessing import Filter, Preprocessing
+    from anchorinv.streaming import StreamingPredictor
 
-__all__ = ["GEOMETRIES", "AnchorInvClassifier", "Conformer", "Geometry", "__version__"]
+__all__ = [
+    "GEOMETRIES",
+    "AnchorInvClassifier",
+    "Conformer",
+    "Filter",
+    "Geometry",
+    "Preprocessing",
+    "StreamingPredictor",
+    "__version__",
+]
 
 # Names are imported when they are first used: `anchorinv --help` need not wait for torch.
 _HOMES = {
     "AnchorInvClassifier": "anchorinv.estimator",
     "Conformer": "anchorinv.core.conformer",
     "GEOMETRIES": "anchorinv.core.geometry",
+    "Filter": "anchorinv.preprocessing",
     "Geometry": "anchorinv.core.geometry",
+    "Preprocessing": "anchorinv.preprocessing",
+    "StreamingPredictor": "anchorinv.streaming",
 }
 
 

@@ -1,12 +1,13 @@
 """The command line. Heavy imports wait until a command runs, so that help is instant."""
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
 
 from anchorinv._version import __version__
-from anchorinv.commands import data, demo, download, prepare, study
+from anchorinv.commands import data, demo, download, prepare, study, teach, use
 
 app = typer.Typer(
     name="anchorinv",
@@ -33,16 +34,32 @@ def _root(
     pass
 
 
-app.command()(demo.demo)
-app.command()(download.download)
+for command in (
+    demo.demo,
+    download.download,
+    data.data,
+    study.run,
+    study.status,
+    teach.train,
+    teach.learn,
+    teach.forget,
+    use.predict,
+    use.evaluate,
+    use.info,
+):
+    app.command()(command)
 app.add_typer(prepare.app, name="prepare")
-app.command()(data.data)
-app.command()(study.run)
-app.command()(study.status)
+
+
+def _plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"anchorinv: warning: {message}\n"
 
 
 def main() -> None:
     """Run the command line; a mistake ends in one sentence and exit code 1, wrong usage in 2."""
+    warnings.formatwarning = _plain_warning  # to a user the line of code says nothing
     try:
         app()
     except (ValueError, OSError) as error:

@@ -1,10 +1,8 @@
 """The scikit-learn face: fit on base classes, then teach new ones from a few examples each."""
 
-import secrets
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,18 +13,15 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from anchorinv.bars import progress_bars
-from anchorinv.core.catalogue import anchorinv
-from anchorinv.core.conformer import Conformer
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
-from anchorinv.core.inversion import Inversion
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.prototypes import reinforced
-from anchorinv.core.recipe import Foundation, Recipe
+from anchorinv.core.recipe import Recipe
 from anchorinv.core.rng import stream
 from anchorinv.core.standardise import Standardisation
-from anchorinv.core.training import Finetune
 from anchorinv.core.types import Batch, Session, joined
+from anchorinv.drift import Moments, base_moments, drift
 from anchorinv.history import entry, sound
 from anchorinv.inputs import (
     Signals,
@@ -35,13 +30,16 @@ from anchorinv.inputs import (
     label_kind,
     read_labels,
     read_signals,
+    warn_drift,
     warn_flat,
     warn_single_shots,
 )
-from anchorinv.settings import PLACEMENTS, check_settings, training_of
+from anchorinv.keeping import Keepable
+from anchorinv.preprocessing import Preprocessing
+from anchorinv.settings import check_settings, geometry_of, names_of, recipe_of, seed_of
 
 
-class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Classify biosignals and learn new classes from a few examples, without keeping recordings.
 
     Parameters
@@ -56,6 +54,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
     replay_weight : of old classes against new ones in the adaptation, the paper's λ.
     new_prototype : where a new class starts, ``"mean"`` of its examples or ``"random"``.
     per_channel : standardise each channel by itself, or all by one mean and spread.
+    method : another method of the catalogue by its name; each takes the settings above that it knows.
+    preprocessing : channels, unit and filter of the recordings behind the signals; kept with the model.
     random_state : an int for results that repeat; None draws one.
     verbose : show progress bars.
 
@@ -93,6 +93,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         replay_weight: float = 1.0,
         new_prototype: str = "mean",
         per_channel: bool = True,
+        method: str = "anchorinv",
+        preprocessing: Preprocessing | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
@@ -109,6 +111,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         self.replay_weight = replay_weight
         self.new_prototype = new_prototype
         self.per_channel = per_channel
+        self.method = method
+        self.preprocessing = preprocessing
         self.random_state = random_state
         self.verbose = verbose
 
@@ -124,11 +128,12 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
                 f"teach it with partial_fit to a model that knows two"
             )
         n_chans, n_times = signals.values.shape[1:]
-        geometry = self._geometry(n_chans, n_times)
-        warn_flat(signals.values, signals.ch_names)
+        geometry = geometry_of(self.geometry, n_chans, n_times)
+        ch_names = names_of(self.preprocessing, signals.ch_names, n_chans)
+        warn_flat(signals.values, ch_names)
         warn_single_shots(labels)
         began = time.perf_counter()
-        seed = self._seed()
+        seed = seed_of(self.random_state)
         recipe = self._recipe(geometry, len(labels))
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel)
         batch = Batch(_tensor(standardisation(signals.values)), _tensor(numbers))
@@ -139,7 +144,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         self.geometry_, self.standardisation_, self.seed_ = geometry, standardisation, seed
         self.n_chans_, self.n_times_ = n_chans, n_times
         self.sfreq_ = self.sfreq if self.sfreq is not None else signals.sfreq
-        self.ch_names_ = signals.ch_names
+        self.ch_names_ = ch_names
+        self.statistics_ = base_moments(signals.values)
         self.state_, self.classes_ = state, classes
         self.counts_ = np.bincount(numbers)
         self.history_ = [entry("base", 0, labels, state.curves, began)]
@@ -160,7 +166,9 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         warn_single_shots(labels)
         began = time.perf_counter()
         index = self.state_.session + 1
-        batch = Batch(self._standardised(signals), _tensor(numbers + len(self.classes_)))
+        # Beyond all numbers in use: after a class was forgotten they need not be the first ones.
+        first = max(self.state_.classes) + 1
+        batch = Batch(self._standardised(signals), _tensor(numbers + first))
         rng = stream(self.seed_, "session", index)
         recipe = self._recipe(self.geometry_, len(labels))
         with self._progress():
@@ -177,6 +185,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
 
         A prototype becomes the mean over the examples seen so far, each with the same weight. The features
         of the examples join the anchors, so a new class is better remembered in the next session.
+        Other methods than AnchorInv replay what they replayed before.
         """
         signals, labels = self._read_fitted(X, y)
         names = np.unique(labels)
@@ -185,17 +194,21 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
             raise ValueError(
                 f"{_listed(unknown)} not among the known ones; teach new classes with partial_fit"
             )
+        state = self.state_
+        if not isinstance(state.head, Cosine):
+            raise ValueError(
+                f"{self.method} has no prototypes to move; only methods that have take more shots"
+            )
         began = time.perf_counter()
         column = {name: i for i, name in enumerate(self.classes_.tolist())}
-        numbers = np.array([column[label] for label in labels.tolist()])
-        features = Batch(self._features(signals), _tensor(numbers))
-        state = self.state_
+        columns = np.array([column[label] for label in labels.tolist()])
+        features = Batch(self._features(signals), torch.tensor(state.classes)[columns])
         self.state_ = replace(
             state,
             head=frozen(reinforced(state, features, self.counts_.tolist())),
-            anchors=joined(state.anchors, features),
+            anchors=joined(state.anchors, features) if self.method == "anchorinv" else state.anchors,
         )
-        self.counts_ = self.counts_ + np.bincount(numbers, minlength=len(self.classes_))
+        self.counts_ = self.counts_ + np.bincount(columns, minlength=len(self.classes_))
         self.history_ = [*self.history_, entry("shots", state.session, labels, (), began)]
         return self
 
@@ -220,30 +233,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         return tags
 
     def _recipe(self, geometry: Geometry, n_samples: int) -> Recipe:
-        training = training_of(self.epochs, self.batch_size, self.lr, n_samples)
-        return anchorinv(
-            Foundation(partial(Conformer, geometry), Cosine.start, training),
-            start=PLACEMENTS[self.new_prototype],
-            adapt=Finetune((self.finetune_steps,), self.finetune_lr, replay_weight=self.replay_weight),
-            per_class=self.n_anchors,
-            inversion=Inversion(self.inversion_steps, self.inversion_lr),
-        )
-
-    def _geometry(self, n_chans: int, n_times: int) -> Geometry:
-        geometry = self.geometry or Geometry.for_shape(n_chans, n_times)
-        if (geometry.n_chans, geometry.n_times) != (n_chans, n_times):
-            raise ValueError(
-                f"geometry is for {geometry.n_chans} channels of {geometry.n_times} samples, "
-                f"signals have {n_chans} of {n_times}"
-            )
-        return geometry
-
-    def _seed(self) -> int:
-        if self.random_state is None:
-            return secrets.randbits(31)
-        if isinstance(self.random_state, np.random.RandomState):
-            return int(self.random_state.randint(2**31))
-        return int(self.random_state)
+        return recipe_of(self.get_params(deep=False), geometry, n_samples)
 
     def _progress(self) -> AbstractContextManager[None]:
         return progress_bars() if self.verbose else nullcontext()
@@ -257,11 +247,14 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
             )
         return signals
 
-    def _read_known(self, X: Any) -> Signals:
+    def _check_fitted(self) -> None:
         if not hasattr(self, "state_"):
             raise NotFittedError(
                 "this model has not learned anything yet; call fit with the base classes first"
             )
+
+    def _read_known(self, X: Any) -> Signals:
+        self._check_fitted()
         signals = self._read(X, self.sfreq_)
         check_same_recording(signals, (self.n_chans_, self.n_times_), self.ch_names_)
         return signals
@@ -274,12 +267,12 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
                 f"the model's classes are {label_kind(self.classes_)}, these labels are "
                 f"{label_kind(labels)}; use one kind"
             )
-        warn_flat(signals.values, signals.ch_names)
         return signals, labels
 
     def _standardised(self, signals: Signals) -> Tensor:
         standardised = self.standardisation_(signals.values)
         check_scale(standardised)
+        warn_drift(drift(Moments.of(signals.values), self.statistics_, self.ch_names_))
         return _tensor(standardised)
 
     def _features(self, signals: Signals) -> Tensor:

@@ -18,7 +18,7 @@ _NAMES = {
 def sound(state: State) -> State:
     """Return the state, if its losses are numbers."""
     for curve in state.curves:
-        if not curve.values.isfinite().all():
+        if curve.name in _NAMES and not curve.values.isfinite().all():
             *_, setting = _NAMES[curve.name]
             raise ValueError(f"learning diverged: its loss is not finite; lower {setting}")
     return state
@@ -31,7 +31,7 @@ def entry(
 
     Parameters
     ----------
-    kind : ``"base"``, ``"session"`` or ``"shots"``.
+    kind : ``"base"``, ``"session"``, ``"shots"`` or ``"forgotten"``.
     labels : (n,) of the samples learned.
     curves : the descents that learning took.
     began : by ``time.perf_counter``.
@@ -44,6 +44,8 @@ def entry(
         "seconds": time.perf_counter() - began,
     }
     for curve in curves:
+        if curve.name not in _NAMES:  # what priors weighed
+            continue
         steps, loss, _ = _NAMES[curve.name]
         # An inversion's curve ends with the error that it reached.
         line[steps] = len(curve.values) - (curve.name == "invert")

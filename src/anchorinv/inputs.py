@@ -1,10 +1,13 @@
 """What users hand in, checked: arrays, tensors or epochs of signals, and labels of any sensible kind."""
 
+import inspect
 import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from anchorinv.drift import Drift
 
 #: The square of what lies between this and its inverse still has all its digits.
 LARGEST = 1e30
@@ -181,16 +184,23 @@ def warn_single_shots(labels: np.ndarray) -> None:
 
 
 def check_scale(standardised: np.ndarray) -> None:
-    """Refuse signals (n, n_chans, n_times) far off the base data's spread, and warn when they are off."""
-    largest, spread = float(np.abs(standardised).max()), float(standardised.std(axis=2).mean())
+    """Refuse signals (n, n_chans, n_times) beyond any spread of the base data."""
+    largest = float(np.abs(standardised).max())
     if not largest < 1e6:
         raise ValueError(
             f"signals reach {largest:.1e} times the spread of the base data; are the units those of fit?"
         )
-    if spread > 1e3 or spread < 1e-3:
-        _warn(f"signals spread {spread:.1e} times as far as the base data; are the units those of fit?")
+
+
+def warn_drift(found: Drift) -> None:
+    """Warn about signals that are nothing like the base data."""
+    if found.extreme:
+        _warn(found.verdict)
 
 
 def _warn(sentence: str) -> None:
-    # Points at the line that called fit, partial_fit or predict.
-    warnings.warn(sentence, UserWarning, stacklevel=4)
+    # Points at the line that called fit, partial_fit or predict: the first that is not ours.
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("anchorinv."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, UserWarning, stacklevel=level)

@@ -1,15 +1,26 @@
 """The estimator's settings, checked together: one error names every problem."""
 
+import inspect
 import math
+import secrets
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.conformer import Conformer
 from anchorinv.core.descend import Plateau
 from anchorinv.core.geometry import Geometry
+from anchorinv.core.heads import Cosine
+from anchorinv.core.inversion import Inversion
+from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
 from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
-from anchorinv.core.training import Training
+from anchorinv.core.recipe import Foundation, Recipe
+from anchorinv.core.training import Finetune, Training
+from anchorinv.preprocessing import Preprocessing
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
 
@@ -30,7 +41,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         problems.append(f"random_state (={seed!r}) must be a whole number, a RandomState or None")
     if not isinstance(settings["per_channel"], bool | np.bool_):
         problems.append(f"per_channel (={settings['per_channel']!r}) must be True or False")
-    open_ones = {name for name in ("epochs", "sfreq", "geometry") if settings[name] is None}
+    may_be_open = ("epochs", "sfreq", "geometry", "preprocessing")
+    open_ones = {name for name in may_be_open if settings[name] is None}
     for name, least in _WHOLE.items():
         value = settings[name]
         whole = isinstance(value, WHOLE) and not isinstance(value, bool)
@@ -48,8 +60,68 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         problems.append(f"new_prototype (={settings['new_prototype']!r}) must be {allowed}")
     if "geometry" not in open_ones and not isinstance(settings["geometry"], Geometry):
         problems.append(f"geometry (={settings['geometry']!r}) must be a Geometry or None")
+    if "preprocessing" not in open_ones and not isinstance(settings["preprocessing"], Preprocessing):
+        problems.append(f"preprocessing (={settings['preprocessing']!r}) must be a Preprocessing or None")
+    if settings["method"] not in list(CATALOGUE):
+        problems.append(f"method (={settings['method']!r}) must be one of {', '.join(CATALOGUE)}")
     if problems:
         raise ValueError("; ".join(problems))
+
+
+def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -> Recipe:
+    """Return the method that the settings describe; each takes those that it knows."""
+    training = training_of(settings["epochs"], settings["batch_size"], settings["lr"], n_samples)
+    foundation = Foundation(partial(Conformer, geometry), Cosine.start, training)
+    options = {
+        "start": PLACEMENTS[settings["new_prototype"]],
+        "adapt": Finetune(
+            (settings["finetune_steps"],), settings["finetune_lr"], replay_weight=settings["replay_weight"]
+        ),
+        "per_class": settings["n_anchors"],
+        "inversion": Inversion(settings["inversion_steps"], settings["inversion_lr"]),
+    }
+    make = CATALOGUE[settings["method"]]
+    known = inspect.signature(make).parameters
+    recipe = make(foundation, **{name: value for name, value in options.items() if name in known})
+    if isinstance(recipe.memory, InvertedAnchors | InvertedLabels):
+        # They are small beside the training data, and a user may want to look at them.
+        return replace(recipe, memory=replace(recipe.memory, with_signals=True))
+    return recipe
+
+
+def geometry_of(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:
+    """Return the sizes asked for, if they fit the signals, or sizes derived from them."""
+    geometry = asked or Geometry.for_shape(n_chans, n_times)
+    if (geometry.n_chans, geometry.n_times) != (n_chans, n_times):
+        raise ValueError(
+            f"geometry is for {geometry.n_chans} channels of {geometry.n_times} samples, "
+            f"signals have {n_chans} of {n_times}"
+        )
+    return geometry
+
+
+def names_of(
+    how: Preprocessing | None, found: tuple[str, ...] | None, n_chans: int
+) -> tuple[str, ...] | None:
+    """Return the channels' names, from the signals themselves or from what is known of their recordings."""
+    told = how.ch_names if how else None
+    if told and found and told != found:
+        raise ValueError(
+            f"preprocessing names the channels {', '.join(told)}, signals have {', '.join(found)}; "
+            f"use the same names in the same order"
+        )
+    if told and len(told) != n_chans:
+        raise ValueError(f"preprocessing names {len(told)} channels, signals have {n_chans}")
+    return found or told
+
+
+def seed_of(random_state: int | np.random.RandomState | None) -> int:
+    """Return a seed, drawn where none was given."""
+    if random_state is None:
+        return secrets.randbits(31)
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    return int(random_state)
 
 
 def training_of(epochs: int | None, batch_size: int, lr: float, n_samples: int) -> Training:

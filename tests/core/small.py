@@ -99,7 +99,7 @@ def state_of(state: State) -> Snapshot:
         for part, module in modules.items()
         for name, tensor in module.state_dict().items()
     }
-    for name in ("anchors", "replay", "recordings"):
+    for name in ("anchors", "replay", "recordings", "signals"):
         batch = getattr(state, name)
         held[name] = None if batch is None else (batch.values.clone(), batch.labels.clone())
     held["curves"] = [(curve.name, curve.session, curve.values.clone()) for curve in state.curves]

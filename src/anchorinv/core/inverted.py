@@ -24,12 +24,14 @@ class InvertedAnchors:
     select : which ones.
     inversion : how they are inverted.
     priors : added to the error; none in the paper's text.
+    with_signals : keep the inverted signals too; learning needs their latents alone.
     """
 
     per_class: int = 50
     select: Selection = random_anchors
     inversion: Inversion = Inversion()
     priors: tuple[Prior, ...] = ()
+    with_signals: bool = False
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add the anchors of the session's classes, as the tail sees them now (Eq. 5 to 8)."""
@@ -43,7 +45,7 @@ class InvertedAnchors:
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Invert the anchors that have no replay yet (Eq. 9)."""
-        return _recalled(state, _reach, self.inversion, self.priors, rng=rng)
+        return _recalled(state, _reach, self.inversion, self, rng=rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,13 @@ class InvertedLabels:
     per_class : signals inverted for each base class; for a new class as many as it had shots.
     inversion : how. All signals are inverted in one chunk, since priors may look at the whole batch.
     priors : what keeps the signals natural.
+    with_signals : keep the inverted signals too.
     """
 
     per_class: int = 50
     inversion: Inversion = Inversion()
     priors: tuple[Prior, ...] = ()
+    with_signals: bool = False
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Note how many signals each class of the session shall have: anchors without a place."""
@@ -70,7 +74,7 @@ class InvertedLabels:
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Invert the labels that have no replay yet."""
         whole = replace(self.inversion, chunk=max(1, len(state.anchors or ())))
-        return _recalled(state, _classify, whole, self.priors, rng=rng)
+        return _recalled(state, _classify, whole, self, rng=rng)
 
 
 class _Aim(Protocol):
@@ -87,7 +91,12 @@ def _classify(state: State, pending: Batch) -> Goal:
 
 
 def _recalled(
-    state: State, aim: _Aim, inversion: Inversion, priors: tuple[Prior, ...], *, rng: torch.Generator
+    state: State,
+    aim: _Aim,
+    inversion: Inversion,
+    memory: InvertedAnchors | InvertedLabels,
+    *,
+    rng: torch.Generator,
 ) -> State:
     parts = [_pending(state, label, inversion, rng=rng) for label in state.classes]
     pending = joined(*(anchors for anchors, _ in parts))
@@ -95,13 +104,16 @@ def _recalled(
         return state
     like = next(state.tail.parameters())
     start = torch.cat([start for _, start in parts]).to(like)
-    goal, weights = with_priors(aim(state, pending), priors, state.trunk, start)
+    goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, start)
     found = pursue(goal, start, inversion)
     session = state.session + 1
     made = [Curve("invert", session, found.curve)]
     made += [Curve(f"weight of {name}", session, torch.tensor([weight])) for name, weight in weights.items()]
     latents = pending.with_values(mapped(state.trunk, found.signals))
-    return replace(state, replay=joined(state.replay, latents), curves=(*state.curves, *made))
+    state = replace(state, replay=joined(state.replay, latents), curves=(*state.curves, *made))
+    if not memory.with_signals:
+        return state
+    return replace(state, signals=joined(state.signals, pending.with_values(found.signals)))
 
 
 def _pending(state: State, label: int, inversion: Inversion, *, rng: torch.Generator) -> tuple[Batch, Tensor]:

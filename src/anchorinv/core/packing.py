@@ -10,7 +10,7 @@ from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.networks import frozen
 from anchorinv.core.types import Batch, Curve, State
 
-_BATCHES = ("anchors", "replay", "recordings")
+_BATCHES = ("anchors", "replay", "recordings", "signals")
 
 
 def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:

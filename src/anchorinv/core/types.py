@@ -96,6 +96,7 @@ class State:
         method keeps labels alone.
     replay : latents of replay samples of each class that has been inverted.
     recordings : signals kept, by methods that keep them.
+    signals : the inverted signals behind the replay, where a memory was asked for them; to look at.
     curves : the descents so far, and what else they were set by.
     """
 
@@ -110,6 +111,7 @@ class State:
     anchors: Batch | None = None
     replay: Batch | None = None
     recordings: Batch | None = None
+    signals: Batch | None = None
     curves: tuple[Curve, ...] = ()
 
     def columns(self, labels: Tensor) -> Tensor:

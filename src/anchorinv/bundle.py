@@ -1,0 +1,207 @@
+"""A model in one file (``*.anchorinv``): all it needs to predict and to go on learning, and no code."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from anchorinv._version import __version__
+from anchorinv.container import read_container, write_container
+from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.conformer import Conformer
+from anchorinv.core.geometry import Geometry
+from anchorinv.core.heads import Cosine
+from anchorinv.core.packing import packed, unpacked
+from anchorinv.core.recipe import Foundation
+from anchorinv.core.standardise import Standardisation
+from anchorinv.core.training import Training
+from anchorinv.core.types import State
+from anchorinv.header import Header, Kind, Label, history_facts, history_line, parse_header
+from anchorinv.preprocessing import Filter, Preprocessing
+from anchorinv.small_anchors import with_small_anchors, with_whole_anchors
+from anchorinv.soundness import check_parts
+
+#: What each method replays, in the words of the manifest.
+MEMORY: dict[str, Kind] = {
+    "finetune": "none",
+    "protonet": "none",
+    "teen": "none",
+    "anchorinv": "synthetic",
+    "deepdream": "synthetic",
+    "deepinv": "synthetic",
+    "nc-fscil": "features of real samples",
+    "latent-replay": "features of real samples",
+    "real-replay": "real recordings",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bundle:
+    """A model as a value.
+
+    Parameters
+    ----------
+    method : its name in the catalogue.
+    geometry : of the Conformer.
+    state : what was learned.
+    classes : the names of ``state.classes``: all text, all whole numbers or all booleans.
+    standardisation : of signals, before the network.
+    statistics : mean and spread (n_chans, 1) of the base data, in the unit of the signals.
+    counts : examples behind each class.
+    seed : from which sessions to come draw.
+    settings : of the estimator, but its geometry, sfreq and preprocessing.
+    geometry_given : whether the estimator's user chose the geometry.
+    history : of the estimator, a dict per session.
+    sfreq, ch_names, preprocessing : of the signals, where known.
+    package : version that wrote it.
+    """
+
+    method: str
+    geometry: Geometry
+    state: State
+    classes: tuple[Label, ...]
+    standardisation: Standardisation
+    statistics: Standardisation
+    counts: tuple[int, ...]
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    geometry_given: bool = False
+    history: tuple[dict[str, Any], ...] = ()
+    sfreq: float | None = None
+    ch_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = None
+    package: str = __version__
+
+    @property
+    def memory(self) -> Kind:
+        """What is replayed; whatever the method, signals of people are real recordings."""
+        return "real recordings" if self.state.recordings else MEMORY[self.method]
+
+
+def save_bundle(
+    path: Path | str, bundle: Bundle, *, with_signals: bool = False, allow_recordings: bool = False
+) -> None:
+    """Write a model to one file, whole or not at all.
+
+    Parameters
+    ----------
+    with_signals : include the inverted signals that are at hand; nothing but eyes needs them.
+    allow_recordings : write a model that holds recordings of people.
+    """
+    path = Path(path)
+    if bundle.memory == "real recordings" and not allow_recordings:
+        raise ValueError(
+            f"this model ({bundle.method}) holds real recordings, which would be in {path} for everybody to "
+            f"read; pass allow_recordings=True (--allow-recordings) if they may be"
+        )
+    state = bundle.state if with_signals else replace(bundle.state, signals=None)
+    tensors, facts = packed(state)
+    tensors = with_small_anchors(tensors) | {
+        f"{name}.{part}": torch.from_numpy(np.array(getattr(value, part), dtype=np.float64))
+        for name, value in (("standardisation", bundle.standardisation), ("statistics", bundle.statistics))
+        for part in ("mean", "std")
+    }
+    facts = {
+        "package": bundle.package,
+        "method": bundle.method,
+        "memory": bundle.memory,
+        "geometry": asdict(bundle.geometry),
+        "state": facts,
+        "classes": bundle.classes,
+        "counts": bundle.counts,
+        "seed": bundle.seed,
+        "sfreq": bundle.sfreq,
+        "ch_names": bundle.ch_names,
+        "settings": dict(bundle.settings),
+        "geometry_given": bundle.geometry_given,
+        "preprocessing": asdict(bundle.preprocessing) if bundle.preprocessing else None,
+        "history": [history_facts(line) for line in bundle.history],
+    }
+    header = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
+    parse_header(header)  # what cannot be read back is not written
+    # Equal tensors in memory are written twice: nothing may hang on what shares memory.
+    payload = save({name: tensor.clone() for name, tensor in sorted(tensors.items())})
+    write_container(path, header, payload)
+
+
+def read_facts(path: Path | str) -> tuple[Header, dict[str, Tensor]]:
+    """Return the facts and tensors of a model file, whole and checked, without making a model of them."""
+    path = Path(path)
+    _, text, payload = read_container(path)
+    try:
+        return parse_header(text), load(payload)
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
+
+
+def load_bundle(path: Path | str, *, allow_recordings: bool = False) -> Bundle:
+    """Return the model in a file, or refuse the file in one sentence; nothing in it is run or trusted."""
+    header, tensors = read_facts(path)
+    if header.memory == "real recordings" and not allow_recordings:
+        raise ValueError(
+            f"{path} holds real recordings of people; pass allow_recordings=True (--allow-recordings) if you "
+            f"may have them"
+        )
+    try:
+        return _bundle_of(header, tensors)
+    except (ValueError, TypeError, RuntimeError, KeyError, IndexError, OverflowError) as error:
+        raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
+
+
+def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
+    if header.method not in CATALOGUE:
+        raise ValueError(f"its method {header.method!r} is unknown; known are {', '.join(CATALOGUE)}")
+    geometry = Geometry(**header.geometry.model_dump())
+    tensors = with_whole_anchors(tensors)
+    check_parts(header, geometry, tensors)
+    outer = {name: value for name, value in tensors.items() if name.split(".")[0] in _OUTER}
+    inner = {name: value for name, value in tensors.items() if name not in outer}
+    # Only the shape of the network is taken from the recipe, so its training does not matter.
+    foundation = Foundation(partial(Conformer, geometry), Cosine.start, Training())
+    backbone = CATALOGUE[header.method](foundation).foundation.backbone
+    state = unpacked(inner, header.state.model_dump(exclude_none=True), backbone)
+    told = header.preprocessing
+    preprocessing = None
+    if told is not None:
+        how = Filter(**told.filter.model_dump()) if told.filter else None
+        preprocessing = Preprocessing(told.ch_names, told.unit, how, told.unrepeatable)
+    standardisation, statistics = (
+        Standardisation(outer[f"{name}.mean"].numpy(), outer[f"{name}.std"].numpy()) for name in _OUTER
+    )
+    found = Bundle(
+        method=header.method,
+        geometry=geometry,
+        state=state,
+        classes=header.classes,
+        standardisation=standardisation,
+        statistics=statistics,
+        counts=header.counts,
+        seed=header.seed,
+        settings=header.settings,
+        geometry_given=header.geometry_given,
+        history=tuple(history_line(entry) for entry in header.history),
+        sfreq=header.sfreq,
+        ch_names=header.ch_names,
+        preprocessing=preprocessing,
+        package=header.package,
+    )
+    if found.memory != header.memory:
+        raise ValueError(f"it says that its memory is {header.memory}, and holds {found.memory}")
+    return found
+
+
+_OUTER = ("standardisation", "statistics")
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error.args[0]!r} is missing"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

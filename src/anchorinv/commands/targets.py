@@ -1,0 +1,37 @@
+"""What the commands on model files share: where to write, which class is meant, progress."""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anchorinv.estimator import AnchorInvClassifier
+
+
+def check_target(path: Path) -> None:
+    """Refuse a place where no file can be written, before anything is computed."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file in it, such as {path / 'model.anchorinv'}")
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise OSError(f"{path} cannot be written: {nearest} is no folder that one may write to")
+
+
+def label_like(model: "AnchorInvClassifier", text: str) -> Any:
+    """Return the class that a text on the command line means: of the kind of the model's classes."""
+    kind = model.classes_.dtype.kind
+    if kind == "U":
+        return text
+    try:
+        return {"True": True, "False": False}[text] if kind == "b" else int(text)
+    except (KeyError, ValueError):
+        wanted = "True or False" if kind == "b" else "whole numbers"
+        raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
+
+
+def progress(quiet: bool) -> AbstractContextManager[None]:
+    """Show progress on standard error, unless told not to."""
+    from anchorinv.bars import progress_bars
+
+    return nullcontext() if quiet else progress_bars()

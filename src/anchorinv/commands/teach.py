@@ -1,0 +1,157 @@
+"""``anchorinv train``, ``learn`` and ``forget``: make a model file, and change what it knows."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Model = Annotated[Path, typer.Argument(help="A model file.", metavar="MODEL")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The model file to write.", metavar="MODEL")]
+Allow = Annotated[bool, typer.Option("--allow-recordings", help="Handle models that hold real recordings.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Step = Annotated[
+    float | None, typer.Option(min=0, help="Seconds between windows of a recording; default: their length.")
+]
+Scale = Annotated[
+    float, typer.Option(help="Multiply recordings by this, if their unit is not the model's (1e6: V to µV).")
+]
+
+
+def train(
+    data: Annotated[Path, typer.Argument(help="Prepared folder, or .npz with X and y.", metavar="DATA")],
+    out: Out,
+    method: Annotated[str, typer.Option(help="A method of the catalogue.")] = "anchorinv",
+    classes: Annotated[str, typer.Option(help="Base classes, with commas between; default: all.")] = "",
+    epochs: Annotated[int | None, typer.Option(min=1, help="Default: until the loss stops falling.")] = None,
+    anchors: Annotated[int, typer.Option(min=1, help="Anchors kept of each class.")] = 50,
+    inversion_steps: Annotated[int, typer.Option(min=0, help="Steps of the inversion.")] = 100,
+    finetune_steps: Annotated[int, typer.Option(min=0, help="Steps of each lesson to come.")] = 200,
+    sfreq: Annotated[float | None, typer.Option(help="Rate in Hz, if DATA does not say it.")] = None,
+    unit: Annotated[str | None, typer.Option(help="Unit of DATA (V, mV, uV), if it does not say it.")] = None,
+    band: Annotated[
+        tuple[float, float] | None,
+        typer.Option(help="Edges in Hz of the band-pass that DATA went through; recordings will, too."),
+    ] = None,
+    order: Annotated[int, typer.Option(help="Order of that filter (Butterworth).")] = 4,
+    zero_phase: Annotated[
+        bool, typer.Option("--zero-phase", help="That filter ran forwards and backwards.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="For results that repeat.")] = None,
+    with_signals: Annotated[
+        bool, typer.Option("--with-signals", help="Write the inverted signals too, to look at.")
+    ] = False,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train on base classes and write a model file that can be handed over."""
+    import numpy as np
+
+    from anchorinv.commands.targets import check_target
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.preprocessing import Filter, Preprocessing
+    from anchorinv.windowed import open_windows
+
+    check_target(out)
+    if method == "real-replay" and not allow_recordings:
+        raise ValueError(
+            "real-replay writes recordings into the model; pass --allow-recordings if they may be"
+        )
+    file = open_windows(data, split="train")
+    if file.labels is None:
+        raise ValueError(f"{data} has no labels; an array y with one per window is needed")
+    windows, labels = file.all(), file.labels
+    if classes:
+        wanted = [part.strip() for part in classes.split(",")]
+        if unknown := [name for name in wanted if name not in labels.astype(str)]:
+            raise ValueError(
+                f"{data} has no class {unknown[0]!r}; it has {', '.join(np.unique(labels.astype(str)))}"
+            )
+        chosen = np.isin(labels.astype(str), wanted)
+        windows, labels = windows[chosen], labels[chosen]
+    known = file.preprocessing
+    how = Preprocessing(
+        known.ch_names,
+        unit or known.unit,
+        Filter(*band, order, not zero_phase) if band else known.filter,
+        None if band else known.unrepeatable,
+    )
+    model = AnchorInvClassifier(
+        sfreq=sfreq or file.sfreq,
+        preprocessing=how,
+        method=method,
+        epochs=epochs,
+        n_anchors=anchors,
+        inversion_steps=inversion_steps,
+        finetune_steps=finetune_steps,
+        random_state=seed,
+        verbose=not quiet,
+    )
+    model.fit(windows, labels)
+    model.set_params(verbose=False)
+    model.save(out, with_signals=with_signals, allow_recordings=allow_recordings)
+    names = ", ".join(map(str, model.classes_.tolist()))
+    print(f"Trained on {len(labels)} windows of {len(model.classes_)} classes: {names}")
+    print(f"Model: {out} ({out.stat().st_size / 1e6:.2f} MB)")
+
+
+def learn(
+    model: Model,
+    shots: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Examples: .npz with X and y; .npy or recordings with --label.", metavar="SHOTS..."
+        ),
+    ],
+    out: Out,
+    label: Annotated[str | None, typer.Option(help="The class of all examples.")] = None,
+    step: Step = None,
+    scale: Scale = 1.0,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Teach a model a new class from a few examples; tell what it does to the old ones, then write it."""
+    import numpy as np
+
+    from anchorinv.commands.targets import check_target, label_like, progress
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving import shots as read_shots
+    from anchorinv.serving import taught
+
+    check_target(out)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    had_signals = learner.state_.signals is not None
+    with progress(quiet):
+        read = [read_shots(learner, path, step=step, scale=scale) for path in shots]
+        labels: list[Any] = []
+        for path, (windows, found) in zip(shots, read, strict=True):
+            if label is None and found is None:
+                raise ValueError(f"{path} has no labels; name the class of its examples with --label")
+            named = found.tolist() if label is None and found is not None else []
+            labels += named or [label_like(learner, str(label))] * len(windows)
+        lesson = taught(learner, np.concatenate([windows for windows, _ in read]), labels)
+    for line in lesson.told():
+        print(line)
+    for line in lesson.warnings():
+        print(f"anchorinv: warning: {line}", file=sys.stderr)
+    learner.save(out, with_signals=had_signals, allow_recordings=allow_recordings)
+    print(f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}")
+
+
+def forget(
+    model: Model,
+    label: Annotated[str, typer.Argument(help="The class to forget.", metavar="CLASS")],
+    out: Out,
+    allow_recordings: Allow = False,
+) -> None:
+    """Remove a class: its prototype, anchors and replay; predictions among the others stay as they are."""
+    from anchorinv.commands.targets import check_target, label_like
+    from anchorinv.estimator import AnchorInvClassifier
+
+    check_target(out)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner.forget_class(label_like(learner, label))
+    # Signals are in the file only if they were before.
+    learner.save(out, with_signals=True, allow_recordings=allow_recordings)
+    print(f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}")
+    print(f"Weights that were trained while {label!r} was known may keep traces of it.")

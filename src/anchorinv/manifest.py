@@ -1,0 +1,111 @@
+"""What a model file holds and what it does not, in numbers and in sentences."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from anchorinv.header import Header
+
+_MEMORY = {
+    "none": "nothing is replayed",
+    "synthetic": "signals that were computed, kept as inputs of the last block",
+    "features of real samples": "numbers computed from real samples, which may be traced back to them",
+    "real recordings": "recordings of people",
+}
+
+
+def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the facts of a model file as plain JSON values."""
+    names = dict(zip(header.state.classes, header.classes, strict=True))
+
+    def per_class(part: str) -> dict[str, int]:
+        labels = tensors.get(f"{part}.labels")
+        found = Counter([] if labels is None else labels.tolist())
+        return {str(name): found[number] for number, name in names.items()}
+
+    weights = sum(t.numel() for name, t in tensors.items() if name.split(".")[0] in ("trunk", "tail"))
+    forgotten = [label for line in header.history if line.kind == "forgotten" for label, _ in line.samples]
+    return {
+        "package": header.package,
+        "method": header.method,
+        "memory": header.memory,
+        "classes": list(header.classes),
+        "examples": dict(zip(map(str, header.classes), header.counts, strict=True)),
+        "anchors": per_class("anchors"),
+        "replay": per_class("replay"),
+        "signals": per_class("signals"),
+        "recordings": per_class("recordings"),
+        "weights": weights,
+        "shape": list(header.state.shape),
+        "sfreq": header.sfreq,
+        "ch_names": list(header.ch_names) if header.ch_names else None,
+        "preprocessing": header.preprocessing.model_dump(mode="json") if header.preprocessing else None,
+        "sessions": [line.model_dump(mode="json") for line in header.history],
+        "forgotten": forgotten,
+    }
+
+
+def told(facts: Mapping[str, Any]) -> list[str]:
+    """Return a manifest as lines to read."""
+    n_chans, n_times = facts["shape"]
+    length = f" ({n_times / facts['sfreq']:g} s at {facts['sfreq']:g} Hz)" if facts["sfreq"] else ""
+    lines = [
+        f"method       {facts['method']} (written by anchorinv {facts['package']})",
+        f"memory       {facts['memory']}: {_MEMORY[facts['memory']]}",
+        f"window       {n_chans} channels x {n_times} samples{length}",
+        f"channels     {', '.join(facts['ch_names']) if facts['ch_names'] else 'names not known'}",
+        f"unit         {(facts['preprocessing'] or {}).get('unit') or 'not known'}",
+        f"filter       {_filter(facts['preprocessing'] or {})}",
+        f"weights      {facts['weights']} numbers",
+        "",
+        f"{'class':<16} {'examples':>8} {'anchors':>8} {'replay':>8} {'signals':>8} {'recordings':>10}",
+    ]
+    parts = ("examples", "anchors", "replay", "signals")
+    for name in map(str, facts["classes"]):
+        numbers = " ".join(f"{facts[part][name]:>8}" for part in parts)
+        lines.append(f"{name:<16} {numbers} {facts['recordings'][name]:>10}")
+    return [*lines, "", *_plainly(facts), "", *_sessions(facts)]
+
+
+def _filter(how: Mapping[str, Any]) -> str:
+    if how.get("unrepeatable"):
+        return f"{how['unrepeatable']}, which cannot be repeated here"
+    if not (band := how.get("filter")):
+        return "none"
+    low, high = (band[edge] if band[edge] is not None else "" for edge in ("low", "high"))
+    return f"{low}-{high} Hz, order {band['order']}, {'causal' if band['causal'] else 'not causal'}"
+
+
+def _plainly(facts: Mapping[str, Any]) -> list[str]:
+    """Return what is and what is not in the file, without flattery."""
+    lines = ["It holds the network's weights, and for each class what stands for it in the head."]
+    # Methods that invert labels note how many signals they want, as anchors without values.
+    if facts["method"] == "anchorinv" and any(facts["anchors"].values()):
+        lines.append(
+            "Anchors are feature vectors of real samples: computed from people's recordings, not recordings."
+        )
+    if facts["memory"] == "synthetic":
+        lines.append("Replay is synthetic, but made to match what the network learned from real people.")
+    if any(facts["signals"].values()):
+        lines.append("The inverted signals behind the replay are included; they are synthetic.")
+    if any(facts["recordings"].values()):
+        lines.append("IT HOLDS REAL RECORDINGS. Commands refuse it without --allow-recordings.")
+    else:
+        lines.append("It holds no recording and no part of one.")
+    for label in facts["forgotten"]:
+        lines.append(
+            f"Class {label!r} was forgotten: its prototype, anchors and replay are gone, but weights that "
+            f"were trained or finetuned while it was known may keep traces."
+        )
+    return lines
+
+
+def _sessions(facts: Mapping[str, Any]) -> list[str]:
+    words = {"base": "base", "session": "taught", "shots": "more shots", "forgotten": "forgotten"}
+    return [
+        f"{words.get(line['kind'], line['kind']):<12} "
+        + ", ".join(f"{label} ({count})" for label, count in line["samples"])
+        for line in facts["sessions"]
+    ]

@@ -1,0 +1,162 @@
+"""Windows in files: ``.npz``, ``.npy`` and prepared folders, read some at a time."""
+
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anchorinv.core.progress import tick
+from anchorinv.data.dataset import Dataset
+from anchorinv.preprocessing import Preprocessing, preprocessing_of
+from anchorinv.recordings import matched
+
+#: Values read at once.
+PIECE = 1 << 22
+KINDS = (".npz", ".npy")
+NOTHING_KNOWN = Preprocessing()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowFile:
+    """Windows that stay in their file.
+
+    Parameters
+    ----------
+    name : of the file.
+    shape : (n, n_chans, n_times)
+    blocks : size -> the windows, so many at a time.
+    labels : (n,) where the file has them.
+    sfreq : in Hz, where the file says so.
+    preprocessing : what the file tells of its recordings.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    blocks: Callable[[int], Iterator[np.ndarray]]
+    labels: np.ndarray | None = None
+    sfreq: float | None = None
+    preprocessing: Preprocessing = NOTHING_KNOWN
+
+    def pieces(self, channels: list[int], *, task: str) -> Iterator[np.ndarray]:
+        """Yield windows (some, n_chans, n_times) of bounded size, and tell how far it is."""
+        done = 0
+        for block in self.blocks(max(1, PIECE // max(1, self.shape[1] * self.shape[2]))):
+            yield block[:, channels]
+            done += len(block)
+            tick(task, done, self.shape[0])
+
+    def all(self) -> np.ndarray:
+        """Return all windows (n, n_chans, n_times)."""
+        return np.concatenate(list(self.blocks(max(1, self.shape[0]))))
+
+
+def is_windowed(path: Path) -> bool:
+    """Say whether a path is one of those that hold windows rather than a continuous recording."""
+    return path.is_dir() or path.suffix in KINDS
+
+
+def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
+    """Open windows; of a prepared folder only the ``split`` asked for, if it has windows there."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}")
+    try:
+        if path.is_dir():
+            return _open_folder(path, split)
+        return _open_npz(path) if path.suffix == ".npz" else _open_npy(path)
+    except (zipfile.BadZipFile, EOFError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no arrays: {error}") from None
+
+
+def channels_for(
+    file: WindowFile, n_chans: int, ch_names: tuple[str, ...] | None, sfreq: float | None
+) -> list[int]:
+    """Return which channels of a file a model takes, in its order; refuse windows at another rate."""
+    if sfreq is not None and file.sfreq is not None and file.sfreq != sfreq:
+        raise ValueError(
+            f"{file.name} is sampled at {file.sfreq:g} Hz, the model at {sfreq:g} Hz; resample the windows, "
+            f"or hand in the continuous recording, which is resampled as it is read"
+        )
+    present = file.preprocessing.ch_names
+    if present is None or ch_names is None:
+        present, ch_names = tuple(map(str, range(file.shape[1]))), None
+    return matched(ch_names, present, n_chans, name=file.name)
+
+
+def _open_folder(path: Path, split: str | None) -> WindowFile:
+    data = Dataset.open(path)
+    chosen = np.arange(len(data))
+    if split is not None and (data.split == split).any():
+        chosen = np.flatnonzero(data.split == split)
+
+    def blocks(size: int) -> Iterator[np.ndarray]:
+        for start in range(0, len(chosen), size):
+            yield data.signals(chosen[start : start + size])
+
+    labels = np.array(data.class_names)[data.labels[chosen]]
+    shape = (len(chosen), data.n_chans, data.n_times)
+    known = preprocessing_of(data.ch_names, data.meta)
+    return WindowFile(path.name, shape, blocks, labels, data.sfreq, known)
+
+
+def _open_npy(path: Path) -> WindowFile:
+    windows = np.lib.format.open_memmap(path, mode="r")
+
+    def blocks(size: int) -> Iterator[np.ndarray]:
+        for start in range(0, len(windows), size):
+            yield np.array(windows[start : start + size])
+
+    return WindowFile(path.name, _shape(path, windows.shape), blocks)
+
+
+def _open_npz(path: Path) -> WindowFile:
+    with zipfile.ZipFile(path) as archive:
+        held = [name.removesuffix(".npy") for name in archive.namelist()]
+        if "X" not in held:
+            raise ValueError(
+                f"{path} needs an array X (n, channels, times), it has {', '.join(held) or 'nothing'}"
+            )
+        with archive.open("X.npy") as member:
+            shape, by_column, dtype = _array_header(member)
+    if dtype.hasobject:
+        raise ValueError(f"{path} holds Python objects, which are not read; store X as plain numbers")
+    with np.load(path, allow_pickle=False) as file:
+        others = {name: file[name] for name in ("y", "sfreq", "ch_names") if name in held}
+
+    def blocks(size: int) -> Iterator[np.ndarray]:
+        if by_column:  # laid out the other way round: no window is in one place
+            with np.load(path, allow_pickle=False) as file:
+                yield file["X"]
+            return
+        with zipfile.ZipFile(path) as archive, archive.open("X.npy") as member:
+            _array_header(member)
+            for start in range(0, shape[0], size):
+                n = min(size, shape[0] - start)
+                raw = member.read(n * shape[1] * shape[2] * dtype.itemsize)
+                yield np.frombuffer(raw, dtype).reshape(n, *shape[1:])
+
+    labels = np.atleast_1d(others["y"]) if "y" in others else None
+    if labels is not None and labels.shape != shape[:1]:
+        raise ValueError(f"{path} has {shape[0]} windows in X and labels of shape {labels.shape} in y")
+    rate = float(others["sfreq"]) if "sfreq" in others else None
+    names = tuple(map(str, others["ch_names"].tolist())) if "ch_names" in others else None
+    if names is not None and len(names) != shape[1]:
+        raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")
+    return WindowFile(path.name, _shape(path, shape), blocks, labels, rate, Preprocessing(names))
+
+
+def _array_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(member)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in read:
+        raise ValueError(f"an array in format {version} is too new")
+    return read[version](member)
+
+
+def _shape(path: Path, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) != 3 or 0 in shape:
+        hint = "; for one window use X[None]" if len(shape) == 2 else ""
+        raise ValueError(f"{path} must hold windows (n, channels, times), got shape {tuple(shape)}{hint}")
+    return shape[0], shape[1], shape[2]

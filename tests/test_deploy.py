@@ -1,0 +1,106 @@
+"""The story of docs/deploy.md as it stands there: every command, by the real command line, and all Python."""
+
+import csv
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anchorinv.bundle import MEMORY
+from tests.models import CHANNELS, RATE, command
+from tests.recording_files import write_edf
+
+PAGE = (Path(__file__).parents[1] / "docs" / "deploy.md").read_text(encoding="utf-8")
+pytest.importorskip("mne")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+COMMANDS = [shlex.split(line) for line in "".join(blocks("console")).splitlines()]
+
+
+def samples(n, classes, seed):
+    """Windows (n, 4, 64) in microvolts, a rhythm on one channel to each class, and their labels."""
+    rng = np.random.default_rng(seed)
+    y = np.array(classes)[np.arange(n) % len(classes)]
+    X = 10 * rng.normal(size=(n, 4, 64))
+    places = {"left": (0, 6), "right": (1, 10), "tongue": (2, 20)}
+    for window, label in zip(X, y, strict=True):
+        channel, hertz = places[label]
+        window[channel] += 30 * np.sin(2 * np.pi * (hertz * np.arange(64) / RATE + rng.uniform()))
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What each command shows, and the folder in which all of them ran."""
+    folder = tmp_path_factory.mktemp("bedside")
+    for name, n, seed in (("base", 32, 0), ("test", 12, 1)):
+        X, y = samples(n, ["left", "right"], seed)
+        np.savez(folder / f"{name}.npz", X=X, y=y, sfreq=RATE, ch_names=CHANNELS)
+    np.save(folder / "tongue.npy", samples(10, ["tongue"], 2)[0])
+    session = np.concatenate(list(samples(20, ["left", "right"], 3)[0]), axis=1)
+    write_edf(folder / "session.edf", 1e-6 * session[[3, 0, 2, 1]], [CHANNELS[i] for i in (3, 0, 2, 1)], RATE)
+    shown = {}
+    for program, *words in COMMANDS:
+        assert program == "anchorinv"
+        done = command(*words, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        shown[" ".join(words)] = done
+    return folder, shown
+
+
+def shown_by(shown, start):
+    return next(done for words, done in shown.items() if words.startswith(start))
+
+
+def test_the_page_shows_all_commands():
+    assert {words[1] for words in COMMANDS} == {"train", "info", "evaluate", "predict", "learn", "forget"}
+
+
+def test_the_story(told):
+    folder, shown = told
+    assert "Trained on 32 windows of 2 classes: left, right" in shown_by(shown, "train").stdout
+    info = shown_by(shown, "info").stdout
+    assert "memory       synthetic" in info and "It holds no recording" in info and "2.0-40.0 Hz" in info
+    assert "12 windows: accuracy" in shown_by(shown, "evaluate").stdout
+    rows = list(csv.DictReader((folder / "session.csv").read_text().splitlines()))
+    assert [float(row["time"]) for row in rows] == [0.25 * i for i in range(39)]
+    for row in rows:
+        assert row["class"] in ("left", "right")
+        assert float(row["p_left"]) + float(row["p_right"]) == pytest.approx(1, abs=1e-5)
+    learned = shown_by(shown, "learn").stdout
+    assert "replay samples classified rightly before" in learned and "of 10 examples" in learned
+    assert "knows right, tongue" in shown_by(shown, "forget").stdout
+    written = {path.name for path in folder.iterdir() if path.suffix == ".anchorinv"}
+    assert written == {"hand.anchorinv", "taught.anchorinv", "less.anchorinv"}
+
+
+def test_the_lines_of_python(told, monkeypatch, capsys):
+    folder, _ = told
+    monkeypatch.chdir(folder)
+    scope = {}
+    for block in blocks("python"):
+        exec(block, scope)
+    assert scope["model"].classes_.tolist() == ["left", "right", "tongue"]
+    assert (folder / "mine.anchorinv").exists()
+    assert len(capsys.readouterr().out.splitlines()) == 1 + (512 - 64) // 16 + 1
+
+
+def test_the_readme_shows_commands_of_this_page():
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    ours = re.findall(
+        r"^\.venv/bin/anchorinv ((?:train|learn|predict|info|evaluate|forget).*)$", readme, re.MULTILINE
+    )
+    assert ours and set(ours) <= {shlex.join(words[1:]) for words in COMMANDS}
+
+
+def test_the_memory_kinds_of_the_security_page_are_those_of_the_code():
+    page = (Path(__file__).parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| ([a-z ]+) \| ([a-z, -]+) \|", page, re.MULTILINE))
+    table.pop("memory")
+    assert {m: kind for kind, methods in table.items() for m in methods.split(", ")} == dict(MEMORY)

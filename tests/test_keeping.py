@@ -1,0 +1,201 @@
+"""Drift, forgetting and what a lesson tells."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anchorinv import AnchorInvClassifier, Preprocessing
+from anchorinv.bundle import read_facts
+from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.drift import Moments
+from anchorinv.lesson import Apart
+from anchorinv.manifest import manifest, told
+from anchorinv.serving import taught
+from tests.models import CHANNELS, SMALL, again, fitted, windows
+
+NAMED = Preprocessing(CHANNELS)
+
+
+class TestDrift:
+    def test_the_base_data_are_no_drift(self):
+        found = fitted().check(windows()[0])
+        np.testing.assert_allclose(found.scale, 1)
+        np.testing.assert_allclose(found.shift, 0, atol=1e-9)
+        assert not found.extreme and "like the base data in every channel" in found.verdict
+
+    @pytest.mark.parametrize("per_channel", [True, False])
+    def test_a_bad_channel_is_named(self, per_channel):
+        X = windows()[0].copy()
+        X[:, 2] *= 100
+        model = fitted(preprocessing=NAMED, per_channel=per_channel)
+        found = model.check(X)
+        assert found.extreme and found.verdict.startswith("Cz: far from the base data")
+        assert found.distance.argmax() == 2 and (found.distance < 2).sum() == 3
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda X: X * 1e-3, "every channel: far.*are the units those of fit"),
+            (lambda X: X + 1000, "every channel: far"),
+            (lambda X: X * 5, "every channel: somewhat.*may suffer"),
+            (lambda X: X * [[[1], [0], [1], [1]]], r"C4: far.*is an electrode off\?"),
+        ],
+    )
+    def test_verdicts(self, change, words):
+        assert re.search(words, fitted(preprocessing=NAMED).check(change(windows()[0])).verdict)
+
+    def test_predict_warns_when_extreme_and_points_at_its_caller(self):
+        with pytest.warns(UserWarning, match="are the units those of fit") as caught:
+            fitted().predict(windows()[0] * 1e3)
+        assert len(caught) == 1 and caught[0].filename == __file__
+        fitted().predict(windows()[0] * 5)
+
+    def test_a_channel_that_was_always_flat_is_no_drift(self):
+        X, y = windows()
+        X[:, 1] = 7.0
+        with pytest.warns(UserWarning, match="channel 1 is flat"):
+            model = AnchorInvClassifier(geometry=SMALL, epochs=1, inversion_steps=1).fit(X, y)
+        assert not model.check(X).extreme
+        X[:, 1] = np.random.default_rng(0).normal(size=X[:, 1].shape) * 1e6
+        assert model.check(X).extreme
+
+    @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.floats(-1e3, 1e3))
+    @settings(max_examples=30, deadline=None)
+    def test_moments_add_up(self, sizes, offset):
+        parts = [np.random.default_rng(i).normal(offset, i + 1, size=(n, 2, 7)) for i, n in enumerate(sizes)]
+        whole, found = Moments.of(np.concatenate(parts)), Moments.of(parts[0])
+        for part in parts[1:]:
+            found = found + Moments.of(part)
+        np.testing.assert_allclose(found.mean, whole.mean, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(found.variance, whole.variance, rtol=1e-6)
+
+
+class TestForgetting:
+    @pytest.mark.parametrize("label", ["left", "right", "tongue"])
+    @pytest.mark.parametrize("method", CATALOGUE)
+    def test_predictions_among_the_others_are_unchanged(self, method, label):
+        model, X = fitted(method), windows(60, seed=8)[0]
+        kept = model.classes_ != label
+        before = model._logits(X).numpy()[:, kept]
+        less = again(model).forget_class(label)
+        assert less.classes_.tolist() == model.classes_[kept].tolist()
+        after = less._logits(X).numpy()
+        np.testing.assert_allclose(after, before, atol=1e-5)
+        sure = np.abs(before[:, 0] - before[:, 1]) > 1e-4
+        assert (after.argmax(1) == before.argmax(1))[sure].all()
+
+    @pytest.mark.parametrize("method", CATALOGUE)
+    def test_nothing_of_the_class_is_left_but_in_the_weights(self, method, tmp_path):
+        model = again(fitted(method))
+        number = 0
+        gone = [
+            tensor
+            for name in ("anchors", "replay", "recordings", "signals")
+            if (batch := getattr(model.state_, name))
+            for tensor in batch.of(number).values
+            if tensor.numel()
+        ]
+        model.forget_class("left").save(tmp_path / "m", with_signals=True, allow_recordings=True)
+        header, tensors = read_facts(tmp_path / "m")
+        content = (tmp_path / "m").read_bytes()
+        for tensor in gone:
+            for dtype in (torch.float32, torch.float16):
+                assert tensor.to(dtype).numpy().tobytes() not in content
+        facts = manifest(header, tensors)
+        assert facts["classes"] == ["right", "tongue"] and facts["forgotten"] == ["left"]
+        assert any("may keep traces" in line for line in told(facts))
+        for labels in (t for name, t in tensors.items() if name.endswith("labels")):
+            assert number not in labels.tolist()
+
+    @pytest.mark.parametrize("method", CATALOGUE)
+    def test_new_classes_are_learned_after_it_and_it_can_come_back(self, method):
+        model = again(fitted(method)).forget_class("left")
+        model.partial_fit(*windows(6, classes=("feet",), seed=3))
+        model.partial_fit(*windows(6, classes=("left",), seed=4))
+        assert model.classes_.tolist() == ["right", "tongue", "feet", "left"]
+        assert len(set(model.state_.classes)) == 4 and model.counts_.tolist() == [12, 10, 6, 6]
+        if method in ("anchorinv", "protonet", "latent-replay"):
+            model.add_shots(*windows(3, classes=("tongue",), seed=5))
+            assert model.counts_.tolist() == [12, 13, 6, 6]
+
+    @pytest.mark.parametrize(
+        ("model", "label", "words"),
+        [
+            (lambda: fitted(), "feet", "'feet' is not known.*known are 'left', 'right', 'tongue'"),
+            (lambda: fitted(), True, "True is not known"),
+            (lambda: fitted(taught=False), "left", "two classes at least must remain"),
+            (lambda: AnchorInvClassifier(), "left", "call fit"),
+        ],
+    )
+    def test_mistakes_change_nothing(self, model, label, words):
+        model = model()
+        before = dict(model.__dict__)
+        with pytest.raises(ValueError, match=words):
+            model.forget_class(label)
+        assert model.__dict__ == before
+
+    def test_a_base_class_must_remain(self):
+        model = again(fitted()).partial_fit(*windows(6, classes=("feet",), seed=3)).forget_class("left")
+        with pytest.raises(ValueError, match="last of the base classes"):
+            model.forget_class("right")
+
+
+class TestLesson:
+    def test_a_lesson_tells_its_effect(self):
+        lesson = taught(again(fitted(taught=False)), *in_lists(windows(10, classes=("tongue",), seed=1)))
+        assert lesson.n_replay == 12 and 0 <= lesson.after <= 1 and 0 <= lesson.before <= 1
+        (apart,) = lesson.apart
+        assert apart.name == "tongue" and apart.shots == 10
+        assert "12 replay samples" in lesson.told()[0] and "of 10 examples" in lesson.told()[1]
+
+    def test_an_old_class_under_a_new_name_is_noticed(self):
+        model = fitted(taught=False, epochs=60)
+        X, _ = windows(12, classes=("left",), seed=11)
+        lesson = taught(again(model), X, ["gauche"] * 12)
+        assert "looks like 'left'" in lesson.warnings()[0]
+
+    def test_a_class_that_stands_apart_is_not(self):
+        model = fitted(taught=False, epochs=60)
+        X = np.random.default_rng(3).normal(size=(10, 4, 64)) * 0.2
+        X[:, 2] += 8 * np.sin(np.arange(64))
+        lesson = taught(again(model), X, ["loud"] * 10)
+        assert not lesson.warnings() and lesson.apart[0].own == 10
+
+    def test_examples_lost_to_several_classes_are_noticed_too(self):
+        assert Apart("new", 10, 3, "left", 3).alike  # seven lost, three of them to the nearest
+        assert not Apart("new", 10, 7, "left", 3).alike
+        assert not Apart("new", 1, 0, None, 0).alike
+
+    def test_two_classes_at_once_are_told_from_each_other(self):
+        model = fitted(taught=False, epochs=60)
+        X, _ = windows(10, classes=("x",), seed=12)
+        lesson = taught(again(model), np.concatenate([X, X]), ["a"] * 10 + ["b"] * 10)
+        assert len(lesson.apart) == 2 and any(each.rival in ("a", "b") for each in lesson.apart)
+
+    @pytest.mark.parametrize("method", CATALOGUE)
+    def test_every_method_has_something_to_tell(self, method):
+        model = again(fitted(method, taught=False))
+        lines = taught(model, *in_lists(windows(4, classes=("tongue",), seed=1))).told()
+        assert lines[0].startswith("Old classes: ")
+        assert ("cannot be told" in lines[0]) == (method in ("finetune", "protonet", "teen"))
+
+    def test_a_single_example(self):
+        with pytest.warns(UserWarning, match="single example"):
+            lesson = taught(again(fitted(taught=False)), *in_lists(windows(1, classes=("x",))))
+        assert "a single example" in lesson.told()[1] and not lesson.warnings()
+
+
+def in_lists(samples):
+    return samples[0], samples[1].tolist()
+
+
+def test_other_methods_take_more_shots_if_they_have_prototypes():
+    with pytest.raises(ValueError, match="finetune has no prototypes to move"):
+        again(fitted("finetune")).add_shots(*windows())
+    latent = again(fitted("latent-replay"))
+    before = latent.state_.replay
+    assert latent.add_shots(*windows(4)).state_.replay is before and latent.state_.anchors is None
