@@ -15,6 +15,10 @@ def run_blocks(page):
     return scope
 
 
+def test_data():
+    assert run_blocks("data.md")["data"].class_names == ("fist", "rest")
+
+
 def test_own_method():
     scope = run_blocks("own-method.md")
     found = {(r.method, r.trial, r.session) for r in scope["results"]}

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from anchorinv._version import __version__
-from anchorinv.commands import demo, study, teach, use
+from anchorinv.commands import data, demo, download, prepare, study, teach, use
 
 app = typer.Typer(
     name="anchorinv",
@@ -36,6 +36,8 @@ def _root(
 
 for command in (
     demo.demo,
+    download.download,
+    data.data,
     study.run,
     study.status,
     teach.train,
@@ -46,6 +48,7 @@ for command in (
     use.info,
 ):
     app.command()(command)
+app.add_typer(prepare.app, name="prepare")
 
 
 def _plain_warning(

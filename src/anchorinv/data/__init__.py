@@ -1,1 +1,1 @@
-"""Where recordings come from: for now, a synthetic generator for the demo, the docs and the tests."""
+"""Where recordings come from: public sets, own files, a generator; and the folders that studies read."""

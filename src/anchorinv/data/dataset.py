@@ -20,6 +20,7 @@ from anchorinv.files import read_json, replacing, write_json
 
 FORMAT = 1
 _COLUMNS = ("start", "label", "subject", "session", "split")
+_EXTRA = {"recordings": "recording", "rejected": "rejected"}
 SPLITS = ("train", "test")
 
 
@@ -38,6 +39,8 @@ class Dataset:
     sfreq : samples per second.
     class_names, ch_names : in order.
     meta : whatever else is known: source, filters, hashes; plain JSON values.
+    recordings : (n,) text, the recording a window was cut from; None where unknown.
+    rejected : (n,) whether an expert marked the window as unusable; None where nobody did.
     """
 
     samples: npt.NDArray[np.float32]
@@ -51,11 +54,12 @@ class Dataset:
     class_names: tuple[str, ...]
     ch_names: tuple[str, ...]
     meta: dict[str, Any] = field(default_factory=dict)
+    recordings: npt.NDArray[np.str_] | None = None
+    rejected: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {
-            name: len(getattr(self, name)) for name in ("starts", "labels", "subjects", "sessions", "split")
-        }
+        columns = ("starts", "labels", "subjects", "sessions", "split", *self._extra_columns())
+        lengths = {name: len(getattr(self, name)) for name in columns}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"a window needs an entry in each column, got {lengths}")
         if len(self) and not 0 <= self.starts.min() <= self.starts.max() <= len(self.samples) - self.n_times:
@@ -88,9 +92,14 @@ class Dataset:
         """Name that changes when anything in the data does; a folder knows it without reading signals."""
         facts = [self.n_times, self.sfreq, self.class_names, self.ch_names, self._samples_hash()]
         found = hashlib.blake2b(json.dumps(facts).encode(), digest_size=12)
-        for column in (self.starts, self.labels, self.subjects, self.sessions, self.split):
+        columns = (self.starts, self.labels, self.subjects, self.sessions, self.split)
+        for column in (*columns, *self._extra_columns().values()):
             found.update("\n".join(map(str, column.tolist())).encode())
         return found.hexdigest()
+
+    def _extra_columns(self) -> dict[str, npt.NDArray[Any]]:
+        extra = {"recordings": self.recordings, "rejected": self.rejected}
+        return {name: column for name, column in extra.items() if column is not None}
 
     def _samples_hash(self) -> str:
         known = self.meta.get("samples_blake2b")
@@ -140,29 +149,69 @@ class Dataset:
             meta=dict(meta),
         )
 
+    @classmethod
+    def from_epochs(
+        cls,
+        epochs: Any,
+        *,
+        split: npt.ArrayLike | None = None,
+        subjects: npt.ArrayLike | None = None,
+        sessions: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Make a data set of an ``mne.Epochs``, in µV, with the names of its events as classes.
+
+        Columns that are not given come from ``epochs.metadata`` (``split``, ``subject``, ``session``) where
+        it has them; without a split all windows are for training. Trigger channels are left out.
+        """
+        from anchorinv.data.readers import in_microvolts
+
+        kinds = epochs.get_channel_types()
+        picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
+        signals = epochs.get_data(picks=picks)  # (n, n_chans, n_times)
+        scale = np.array([in_microvolts(kinds[i])[0] for i in picks])[:, None]
+        if not np.isfinite(signals).all():
+            raise ValueError("epochs hold NaN or infinite values; drop these epochs first")
+        names = {code: name for name, code in epochs.event_id.items()}
+        known = {} if epochs.metadata is None else {str(k): v.to_numpy() for k, v in epochs.metadata.items()}
+        return cls.from_arrays(
+            signals * scale,
+            [names[code] for code in epochs.events[:, 2].tolist()],
+            sfreq=float(epochs.info["sfreq"]),
+            split=known.get("split", ["train"] * len(signals)) if split is None else split,
+            subjects=known.get("subject") if subjects is None else subjects,
+            sessions=known.get("session") if sessions is None else sessions,
+            ch_names=tuple(epochs.ch_names[i] for i in picks),
+        )
+
     def write(self, folder: Path) -> None:
         """Write a prepared folder, whole or not at all."""
         with replacing(folder) as beside:
             beside.mkdir()
             np.save(beside / "samples.npy", self.samples, allow_pickle=False)
-            with (beside / "index.csv").open("w", newline="", encoding="utf-8") as file:
-                table = csv.writer(file)
-                table.writerow(_COLUMNS)
-                names = [self.class_names[label] for label in self.labels]
-                table.writerows(
-                    zip(self.starts, names, self.subjects, self.sessions, self.split, strict=True)
-                )
-            meta = {
-                **self.meta,
-                "format": FORMAT,
-                "version": __version__,
-                "n_times": self.n_times,
-                "sfreq": self.sfreq,
-                "class_names": self.class_names,
-                "ch_names": self.ch_names,
-                "samples_blake2b": self._samples_hash(),
-            }
-            write_json(beside / "meta.json", meta)
+            self.write_tables(beside)
+
+    def write_tables(self, folder: Path) -> None:
+        """Write ``index.csv`` and ``meta.json`` into a folder that already holds the samples."""
+        extra = self._extra_columns()
+        with (folder / "index.csv").open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow((*_COLUMNS, *(_EXTRA[name] for name in extra)))
+            names = [self.class_names[label] for label in self.labels]
+            columns = (self.starts, names, self.subjects, self.sessions, self.split)
+            # Flags as 0 and 1.
+            flags = (c.astype(np.int64) if c.dtype == bool else c for c in extra.values())
+            table.writerows(zip(*columns, *flags, strict=True))
+        meta = {
+            **self.meta,
+            "format": FORMAT,
+            "version": __version__,
+            "n_times": self.n_times,
+            "sfreq": self.sfreq,
+            "class_names": self.class_names,
+            "ch_names": self.ch_names,
+            "samples_blake2b": self._samples_hash(),
+        }
+        write_json(folder / "meta.json", meta)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -175,6 +224,12 @@ class Dataset:
                 raise ValueError(f"format {meta['format']} is not {FORMAT}, which this version reads")
             with (folder / "index.csv").open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
+            optional = {
+                name: np.array([row[name] for row in rows])
+                for name in _EXTRA.values()
+                if rows and name in rows[0]
+            }
+            flags = optional.get("rejected")
             numbers = {name: i for i, name in enumerate(meta["class_names"])}
             return cls(
                 samples=np.load(folder / "samples.npy", mmap_mode="r", allow_pickle=False),
@@ -188,6 +243,8 @@ class Dataset:
                 class_names=tuple(meta["class_names"]),
                 ch_names=tuple(meta["ch_names"]),
                 meta=meta,
+                recordings=optional.get("recording"),
+                rejected=None if flags is None else flags == "1",
             )
         except (KeyError, TypeError, ValueError, EOFError, OSError) as error:
             reason = f"{error.args[0]!r} is missing or unknown" if isinstance(error, KeyError) else error

@@ -1,0 +1,156 @@
+"""``anchorinv prepare``: raw recordings into a folder that every study reads."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from anchorinv.data.plan import Plan
+
+app = typer.Typer(
+    help="Turn raw recordings into a folder that every study reads.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Raw = Annotated[Path, typer.Option(help="Folder with the downloaded files, at any depth.")]
+Out = Annotated[Path, typer.Option(help="Prepared folder to make.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Prepare anew what is already prepared.")]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Do with what is there, and list the rest.")
+]
+
+
+@app.command()
+def bci2a(
+    raw: Raw,
+    out: Out,
+    form: Annotated[
+        str | None, typer.Option(help="gdf, bnci or converted, where the folder holds several.")
+    ] = None,
+    filter: Annotated[
+        str | None, typer.Option(help="conformer (4-40 Hz, as EEG-Conformer), or a band such as 0.5-40.")
+    ] = None,
+    allow_missing: AllowMissing = False,
+    replace: Replace = False,
+) -> None:
+    """BCI Competition IV 2a: 9 people, 4 imagined movements; session T trains, E tests."""
+
+    def plan() -> "Plan":
+        from anchorinv.data.bci2a import plan_bci2a
+        from anchorinv.data.filters import parse_band
+
+        band = parse_band(filter) if filter else None
+        return plan_bci2a(raw, form=form, band=band, allow_missing=allow_missing)
+
+    _prepare(plan, out, replace=replace)
+
+
+@app.command()
+def nhie(
+    raw: Raw,
+    out: Out,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the split by baby; without it the published one.")
+    ] = None,
+    allow_missing: AllowMissing = False,
+    replace: Replace = False,
+) -> None:
+    """NHIE: 169 hours of EEG of 53 newborns, graded 1 to 4; a baby is never on both sides."""
+
+    def plan() -> "Plan":
+        from anchorinv.data.nhie import plan_nhie
+
+        return plan_nhie(raw, seed=seed, allow_missing=allow_missing)
+
+    _prepare(plan, out, replace=replace)
+
+
+@app.command()
+def grabmyo(raw: Raw, out: Out, allow_missing: AllowMissing = False, replace: Replace = False) -> None:
+    """GRABMyo: 43 people, 16 gestures, 3 days; sessions 1 and 2 train, 3 tests."""
+
+    def plan() -> "Plan":
+        from anchorinv.data.grabmyo import plan_grabmyo
+
+        return plan_grabmyo(raw, allow_missing=allow_missing)
+
+    _prepare(plan, out, replace=replace)
+
+
+@app.command()
+def own(
+    out: Out,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(help="Table (CSV): path, label and, where known, subject, session, split, start, stop."),
+    ] = None,
+    npz: Annotated[Path | None, typer.Option(help="One file with X (n, channels, times) and y.")] = None,
+    channels: Annotated[str | None, typer.Option(help="Names to keep, in order: C3,Cz,C4.")] = None,
+    filter: Annotated[str | None, typer.Option(help="Band in Hz: 0.5-40, 1- or -30; or conformer.")] = None,
+    filter_order: Annotated[int, typer.Option(help="Order of the Butterworth filter.")] = 5,
+    zero_phase: Annotated[
+        bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
+    ] = False,
+    resample: Annotated[float | None, typer.Option(help="Rate to bring all to, in Hz.")] = None,
+    sfreq: Annotated[float | None, typer.Option(help="Rate of files that do not say theirs, in Hz.")] = None,
+    window: Annotated[
+        float | None, typer.Option(help="Cut into windows of so many seconds; without it a row is a window.")
+    ] = None,
+    overlap: Annotated[float, typer.Option(help="Share of a window that the next one repeats.")] = 0.0,
+    at_least: Annotated[int, typer.Option(help="Training samples that a class needs.")] = 10,
+    seed: Annotated[int | None, typer.Option(help="Of the split, where the table gives none.")] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Let a kind of problem pass: nan, flat, clipped, scale, few, duplicates, shared-subjects, "
+            "shared-recordings."
+        ),
+    ] = None,
+    replace: Replace = False,
+) -> None:
+    """Your own: EDF, BDF, GDF, FIF, BrainVision, WFDB, .npy, .npz and .csv files, listed in a table."""
+
+    def plan() -> "Plan":
+        from anchorinv.data.filters import parse_band
+        from anchorinv.data.own import plan_manifest, plan_npz
+        from anchorinv.data.own_files import Options
+
+        options = Options(
+            channels=tuple(name.strip() for name in channels.split(",")) if channels else None,
+            band=parse_band(filter, order=filter_order, zero_phase=zero_phase) if filter else None,
+            resample=resample,
+            sfreq=sfreq,
+            window=window,
+            overlap=overlap,
+            at_least=at_least,
+            allow=frozenset(allow or ()),
+            seed=seed,
+        )
+        if manifest is not None and npz is None:
+            return plan_manifest(manifest, options)
+        if npz is not None and manifest is None:
+            return plan_npz(npz, options)
+        raise ValueError("give your recordings with --manifest TABLE.csv or --npz FILE.npz, one of the two")
+
+    _prepare(plan, out, replace=replace)
+
+
+def _prepare(planned: Callable[[], "Plan"], out: Path, *, replace: bool) -> None:
+    """Prepare with a progress bar, and show what came out."""
+    from anchorinv.bars import progress_bars
+    from anchorinv.commands.data import show
+    from anchorinv.data.writing import check_place, prepare
+
+    try:
+        with progress_bars():
+            # Before the long look at the recordings: it may all be in vain.
+            check_place(out, replace=replace)
+            data = prepare(planned(), out, replace=replace)
+    except KeyboardInterrupt:
+        print("\nanchorinv: stopped; run the same command again to go on from here", file=sys.stderr)
+        raise typer.Exit(130) from None
+    show(data, out)

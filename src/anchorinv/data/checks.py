@@ -1,0 +1,216 @@
+"""Checks of own recordings: what is wrong with each, and what does not fit together."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorinv.data.own_files import Material, Options, Part
+from anchorinv.data.problems import listed
+from anchorinv.data.windows import window_starts
+
+#: What a user may let pass with --allow, and what is then done.
+ALLOWED = {
+    "nan": "missing samples are set to 0",
+    "flat": "flat channels are kept",
+    "clipped": "clipped channels are kept",
+    "scale": "recordings of very different size are kept",
+    "few": "classes with few samples are kept",
+    "duplicates": "recordings that are there twice are kept",
+    "shared-subjects": "a subject may be on both sides of the split",
+    "shared-recordings": "a recording may be on both sides of the split",
+}
+_SCALE = 1000.0
+
+#: The kind of a problem ("" for one that cannot be let pass) and its sentence.
+Finding = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """What the checks need to know of a file, once its signals are gone from memory.
+
+    Parameters
+    ----------
+    spread : median over channels of the standard deviation.
+    digest : of the samples; the same for the same recording under two names.
+    """
+
+    name: str
+    rate: float
+    ch_names: tuple[str, ...]
+    units: tuple[str, ...]
+    parts: tuple[Part, ...]
+    missing: int
+    flat: tuple[str, ...]
+    clipped: tuple[str, ...]
+    spread: float
+    digest: str
+
+
+def facts_of(name: str, material: Material) -> Facts:
+    """Look at the signals of a file."""
+    recording = material.recording
+    flat, clipped, spreads, missing = [], [], [], 0
+    digest = blake2b(digest_size=16)
+    for channel, values in zip(recording.ch_names, recording.signals, strict=True):
+        digest.update(np.ascontiguousarray(values).data)
+        known = values[np.isfinite(values)]
+        missing += len(values) - len(known)
+        if not len(known) or np.ptp(known) == 0:
+            flat.append(channel)
+        elif is_clipped(known):
+            clipped.append(channel)
+        spreads.append(float(known.std()) if len(known) else 0.0)
+    return Facts(
+        name=name,
+        rate=material.rate,
+        ch_names=recording.ch_names,
+        units=recording.units,
+        parts=tuple(material.parts),
+        missing=missing,
+        flat=tuple(flat),
+        clipped=tuple(clipped),
+        spread=float(np.median(spreads)),
+        digest=digest.hexdigest(),
+    )
+
+
+def is_clipped(values: npt.NDArray[np.float64]) -> bool:
+    """Tell whether a channel (n,) sits at its lowest or highest value for more than 1 % of the time.
+
+    Only stretches of three samples or more count, and only in channels with more than 32 different values: a
+    coarse converter meets its extremes all the time.
+    """
+    for extreme in (values.min(), values.max()):
+        there = values == extreme
+        in_a_row = there[:-2] & there[1:-1] & there[2:]
+        if np.count_nonzero(in_a_row) > 0.01 * len(values):
+            return len(np.unique(values)) > 32
+    return False
+
+
+def findings(every: Sequence[Facts], options: Options) -> Iterator[Finding]:
+    """Yield all problems of the files, each and together."""
+    for facts in every:
+        yield from _alone(facts)
+    rates = {facts.name: f"{facts.rate:g} Hz" for facts in every}
+    yield from _differing(rates, "bring them to one rate with --resample")
+    channels = {facts.name: f"channels {listed(facts.ch_names, most=40)}" for facts in every}
+    yield from _differing(channels, "choose what all have, in one order, with --channels")
+    units = {facts.name: f"unit {listed(sorted(set(facts.units))) or 'unknown'}" for facts in every}
+    yield from _differing(units, "bring them to one unit")
+    yield from _scales(every)
+    yield from _lengths(every, options)
+    yield from _duplicates(every)
+
+
+def _alone(facts: Facts) -> Iterator[Finding]:
+    if facts.missing:
+        yield "nan", f"{facts.name} has {facts.missing} NaN or infinite samples; repair or drop it"
+    if facts.flat:
+        yield "flat", f"{facts.name} is flat in {listed(facts.flat)}; is an electrode off?"
+    if facts.clipped:
+        yield "clipped", f"{facts.name} is clipped in {listed(facts.clipped)}: it stays at its extreme"
+
+
+def _differing(values: Mapping[str, Hashable], remedy: str) -> Iterator[Finding]:
+    """Yield the files whose value is not that of most."""
+    (usual, count), *others = Counter(values.values()).most_common()
+    if others:
+        odd = [f"{name} has {value}" for name, value in values.items() if value != usual]
+        yield "", f"{listed(odd, most=5)}; {count} others have {usual}; {remedy}"
+
+
+def _scales(every: Sequence[Facts]) -> Iterator[Finding]:
+    usual = float(np.median([facts.spread for facts in every]))
+    for facts in every:
+        if facts.spread > 0 < usual and not 1 / _SCALE < facts.spread / usual < _SCALE:
+            yield (
+                "scale",
+                f"{facts.name} spreads {facts.spread / usual:.1e} times as far as most; another unit?",
+            )
+
+
+def _lengths(every: Sequence[Facts], options: Options) -> Iterator[Finding]:
+    n_times = window_length(every, options)
+    for facts in every:
+        for part in facts.parts:
+            if options.window is None and part.length != n_times:
+                yield (
+                    "",
+                    f"{facts.name} has a part of {part.length / facts.rate:g} s, most have "
+                    f"{n_times / facts.rate:g} s; cut all to one length, or pass --window",
+                )
+            elif part.length < n_times:
+                yield (
+                    "",
+                    f"{facts.name} has {part.length / facts.rate:g} s, a window takes {options.window:g} s",
+                )
+
+
+def window_length(every: Sequence[Facts], options: Options) -> int:
+    """Return the samples of a window: as asked for, or as most parts have."""
+    if options.window is not None:
+        return round(options.window * every[0].rate)
+    lengths = Counter(part.length for facts in every for part in facts.parts)
+    return lengths.most_common(1)[0][0] if lengths else 1
+
+
+def _duplicates(every: Sequence[Facts]) -> Iterator[Finding]:
+    first: dict[str, str] = {}
+    for facts in every:
+        if (twin := first.setdefault(facts.digest, facts.name)) != facts.name:
+            yield "duplicates", f"{facts.name} is the same recording as {twin}; list it once"
+        ordered = sorted(facts.parts, key=lambda part: part.first)
+        for part, following in pairwise(ordered):
+            if following.first < part.first + part.length:
+                at = following.first / facts.rate
+                yield "duplicates", f"{facts.name} is listed twice around {at:g} s; its rows overlap"
+
+
+def split_findings(every: Sequence[Facts], options: Options, *, given: bool) -> Iterator[Finding]:
+    """Yield what is wrong with the two sides; those that the user gave may share what they should not."""
+    if given:
+        yield from _shared(every)
+    yield from _few(every, options)
+
+
+def _shared(every: Sequence[Facts]) -> Iterator[Finding]:
+    sides: dict[str, set[str]] = {}
+    for facts in every:
+        found = {part.split for part in facts.parts}
+        # Separate trials of one file need not be of one recording; then subjects and sessions tell.
+        if len(found) > 1 and not facts.name.endswith(".npz"):
+            yield (
+                "shared-recordings",
+                f"{facts.name} has parts in train and in test; keep a recording on one side",
+            )
+        for part in facts.parts:
+            sides.setdefault(part.subject, set()).add(part.split)
+    if shared := [subject for subject, found in sides.items() if subject and len(found) > 1]:
+        yield (
+            "shared-subjects",
+            f"subject {listed(shared)} is in train and in test; keep a subject on one side",
+        )
+
+
+def _few(every: Sequence[Facts], options: Options) -> Iterator[Finding]:
+    n_times = window_length(every, options)
+    windows: Counter[tuple[str, str]] = Counter()
+    for facts in every:
+        for part in facts.parts:
+            n = len(window_starts(part.length, n_times, overlap=options.overlap))
+            windows[part.label, part.split] += n
+    for label in sorted({label for label, _ in windows}):
+        if windows[label, "train"] < options.at_least:
+            yield (
+                "few",
+                f"class {label!r} has {windows[label, 'train']} training samples, {options.at_least} wanted",
+            )
+        if not windows[label, "test"]:
+            yield "few", f"class {label!r} has no test samples"

@@ -1,0 +1,142 @@
+"""Filters and resampling: scipy's, channel by channel, so that little is held at a time."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import signal
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A filter that keeps a band of frequencies.
+
+    Parameters
+    ----------
+    low, high : edges in Hz; None leaves that side open.
+    order : of the design; a band-pass has twice as many poles.
+    attenuation : None for Butterworth; otherwise Chebyshev type II with so many dB in the stop band.
+    zero_phase : run forwards and backwards instead of causally.
+    """
+
+    low: float | None
+    high: float | None
+    order: int = 5
+    attenuation: float | None = None
+    zero_phase: bool = False
+
+    def __post_init__(self) -> None:
+        if self.low is None and self.high is None:
+            raise ValueError("a filter needs an edge: a low one, a high one or both")
+        if min(edge for edge in (self.low, self.high) if edge is not None) <= 0:
+            raise ValueError(f"the edges of a filter lie above 0 Hz, got {self.low} and {self.high}")
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"the low edge lies below the high one, got {self.low:g}-{self.high:g} Hz")
+        if not 1 <= self.order <= 20:
+            raise ValueError(f"the order of a filter lies between 1 and 20, got {self.order}")
+
+    def sections(self, sfreq: float) -> Array:
+        """Return the second-order sections (n, 6) for a rate in Hz."""
+        edges = [edge for edge in (self.low, self.high) if edge is not None]
+        if max(edges) >= sfreq / 2:
+            raise ValueError(
+                f"a filter to {max(edges):g} Hz needs a rate above {2 * max(edges):g} Hz, got {sfreq:g} Hz; "
+                "lower the edge"
+            )
+        kind = "bandpass" if len(edges) == 2 else "highpass" if self.high is None else "lowpass"
+        at = edges if len(edges) == 2 else edges[0]
+        if self.attenuation is None:
+            found = signal.butter(self.order, at, kind, fs=sfreq, output="sos")
+        else:
+            found = signal.cheby2(self.order, self.attenuation, at, kind, fs=sfreq, output="sos")
+        return np.asarray(found)
+
+    def __str__(self) -> str:
+        low, high = ("" if edge is None else f"{edge:g}" for edge in (self.low, self.high))
+        name = "Butterworth" if self.attenuation is None else f"Chebyshev II, {self.attenuation:g} dB"
+        return f"{low}-{high} Hz, {name}, order {self.order}, {'zero phase' if self.zero_phase else 'causal'}"
+
+
+#: What EEG-Conformer's preprocessing does to each cut window.
+CONFORMER = Band(4.0, 40.0, order=6, attenuation=60.0, zero_phase=True)
+
+
+def parse_band(text: str, *, order: int = 5, zero_phase: bool = False) -> Band:
+    """Read "0.5-40", "1-" or "-30" (Hz), or "conformer".
+
+    Examples
+    --------
+    >>> str(parse_band("0.5-40"))
+    '0.5-40 Hz, Butterworth, order 5, causal'
+    >>> parse_band("-30").low is None
+    True
+    """
+    if text == "conformer":
+        return CONFORMER
+    number = r"(\d+(?:\.\d+)?)?"
+    edges = re.fullmatch(rf"{number}\s*-\s*{number}", text.strip())
+    if not edges or not any(edges.groups()):
+        raise ValueError(f"a filter is written 0.5-40, 1- or -30 (Hz), or conformer; got {text!r}")
+    low, high = (float(edge) if edge else None for edge in edges.groups())
+    return Band(low, high, order=order, zero_phase=zero_phase)
+
+
+def filtered(signals: npt.ArrayLike, sfreq: float, band: Band) -> Array:
+    """Return signals (n_chans, n_times) within the band; a causal filter starts from rest."""
+    values = np.asarray(signals, dtype=np.float64)
+    sections = band.sections(sfreq)
+    found = np.empty_like(values)
+    for channel, out in zip(values, found, strict=True):
+        if band.zero_phase:
+            # Its ends are mirrored this far; a shorter signal is mirrored as far as it goes.
+            reach = 3 * (2 * len(sections) + 1)
+            out[:] = signal.sosfiltfilt(sections, channel, padlen=max(0, min(reach, len(channel) - 1)))
+        else:
+            out[:] = signal.sosfilt(sections, channel)
+    return found
+
+
+def resampled(signals: npt.ArrayLike, sfreq: float, to: float) -> Array:
+    """Return signals (n_chans, n_times) at another rate, by their spectrum: nothing above it folds back."""
+    if to <= 0:
+        raise ValueError(f"a rate lies above 0 Hz, got {to:g}")
+    values = np.asarray(signals, dtype=np.float64)
+    if to == sfreq:
+        return values
+    n_times = round(values.shape[1] * to / sfreq)
+    if n_times < 1:
+        raise ValueError(f"{values.shape[1]} samples at {sfreq:g} Hz leave none at {to:g} Hz")
+    found = np.empty((len(values), n_times))
+    for channel, out in zip(values, found, strict=True):
+        out[:] = signal.resample(channel, n_times)
+    return found
+
+
+def processed(
+    signals: npt.ArrayLike, sfreq: float, *, band: Band | None = None, to: float | None = None, trial: int = 0
+) -> npt.NDArray[np.float32]:
+    """Return signals (n_samples, n_chans), filtered and at the rate ``to``, as they are stored.
+
+    Parameters
+    ----------
+    signals : (n_chans, n_samples)
+    trial : samples of a trial, where separate trials stand one after the other; each is filtered by itself.
+    """
+    values = np.asarray(signals)
+    n_samples = values.shape[1]
+    step = trial or n_samples
+    found: npt.NDArray[np.float32] | None = None
+    for channel in range(len(values)):  # one at a time: a long recording is not there twice in float64
+        done = []
+        for start in range(0, n_samples, step):
+            part = values[channel : channel + 1, start : start + step]
+            part = part if band is None else filtered(part, sfreq, band)
+            done.append((part if to is None else resampled(part, sfreq, to))[0])
+        line = np.concatenate(done)
+        if found is None:
+            found = np.empty((len(line), len(values)), dtype=np.float32)
+        found[:, channel] = line
+    return np.empty((0, 0), dtype=np.float32) if found is None else found

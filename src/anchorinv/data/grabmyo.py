@@ -1,0 +1,119 @@
+"""GRABMyo: forearm and wrist EMG of 43 people on three days, sixteen gestures and rest (PhysioNet 1.1.0)."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from anchorinv.data.filters import processed
+from anchorinv.data.plan import Piece, Plan, Row, Source
+from anchorinv.data.problems import raise_if_any
+from anchorinv.data.readers import read_recording
+from anchorinv.data.windows import window_starts
+
+CH_NAMES = tuple([f"F{i}" for i in range(1, 17)] + [f"W{i}" for i in range(1, 13)])
+#: The seventeenth is rest, which is not used.
+GESTURES = tuple(f"gesture {i}" for i in range(1, 17))
+SESSIONS, PARTICIPANTS, TRIALS = range(1, 4), range(1, 44), range(1, 8)
+RAW_SFREQ, SFREQ = 2048.0, 256.0
+N_TIMES = 5 * 256
+_NAME = re.compile(r"session(\d+)_participant(\d+)_gesture(\d+)_trial(\d+)")
+
+#: Session, participant, gesture, trial.
+Key = tuple[int, int, int, int]
+
+
+def plan_grabmyo(raw: Path, *, allow_missing: bool = False) -> Plan:
+    """Plan to prepare a folder of WFDB records; with ``allow_missing`` a part of them will do."""
+    if not raw.is_dir():
+        raise ValueError(f"{raw} is no folder; give the one with Session1, Session2, Session3 to --raw")
+    found = _found(raw)
+    if not found:
+        raise ValueError(
+            f"{raw} holds no records such as session1_participant1_gesture1_trial1.hea; "
+            "download them with anchorinv download grabmyo --to DIR"
+        )
+    missing = _missing(found)
+    if not allow_missing:
+        raise_if_any(str(raw), missing, "download them, or pass --allow-missing to prepare what is there")
+    whole = sorted(key for key, paths in found.items() if len(paths) == 2)
+    if not whole:
+        raise ValueError(
+            f"{raw} holds headers without samples or samples without headers only; download it again"
+        )
+    return Plan(
+        root=raw,
+        sources=[
+            Source(found[key][1].stem, found[key], partial(_piece, key, found[key][1])) for key in whole
+        ],
+        n_times=N_TIMES,
+        sfreq=SFREQ,
+        class_names=GESTURES,
+        ch_names=CH_NAMES,
+        recipe={
+            "name": "grabmyo",
+            "form": "wfdb",
+            "unit": "µV",
+            "steps": ["forearm and wrist channels by name", "resampled to 256 Hz by the spectrum"],
+            "missing": missing,
+        },
+    )
+
+
+def _found(raw: Path) -> dict[Key, tuple[Path, ...]]:
+    """Return the files (.dat, .hea) of each record, rest left out."""
+    found: dict[Key, tuple[Path, ...]] = {}
+    for path in sorted(raw.rglob("session*_participant*_gesture*_trial*")):
+        if (named := _NAME.fullmatch(path.stem)) and path.suffix in (".dat", ".hea"):
+            session, participant, gesture, trial = map(int, named.groups())
+            if gesture <= len(GESTURES):
+                key = (session, participant, gesture, trial)
+                found[key] = (*found.get(key, ()), path)
+    return found
+
+
+def _missing(found: dict[Key, tuple[Path, ...]]) -> list[str]:
+    """Name what a whole download would have, a sentence for each participant and session."""
+    sentences = []
+    for session in SESSIONS:
+        away = []
+        for participant in PARTICIPANTS:
+            keys = [(session, participant, g, t) for g in range(1, len(GESTURES) + 1) for t in TRIALS]
+            if not any(key in found for key in keys):
+                away.append(participant)
+                continue
+            lost = [key for key in keys if len(found.get(key, ())) != 2]
+            if lost:
+                first = f"gesture {lost[0][2]}, trial {lost[0][3]}"
+                sentences.append(
+                    f"session {session}, participant {participant}: {len(lost)} of {len(keys)} records, "
+                    f"the first {first}"
+                )
+        if away:
+            sentences.append(f"session {session}: participant{'s' if len(away) > 1 else ''} {_ranges(away)}")
+    return [f"missing: {sentence}" for sentence in sentences]
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Write 1, 2, 3, 7 as "1-3, 7"."""
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _piece(key: Key, path: Path) -> Piece:
+    session, participant, gesture, _ = key
+    recording = read_recording(path, channels=CH_NAMES)
+    if recording.sfreq != RAW_SFREQ:
+        raise ValueError(
+            f"{path} has a rate of {recording.sfreq} Hz, {RAW_SFREQ:g} wanted; download it again"
+        )
+    gaps = ~np.isfinite(recording.signals)
+    recording.signals[gaps] = 0.0
+    samples = processed(recording.signals, RAW_SFREQ, to=SFREQ)
+    starts = window_starts(len(samples), N_TIMES)[:1]
+    if not len(starts):
+        raise ValueError(f"{path} is {len(samples) / SFREQ:.1f} s long, 5 s wanted; download it again")
+    side = "test" if session == SESSIONS[-1] else "train"
+    rows = [Row(int(start), f"gesture {gesture}", str(participant), str(session), side) for start in starts]
+    return Piece(samples, rows, {"missing samples": int(gaps.sum())})

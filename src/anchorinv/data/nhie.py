@@ -1,0 +1,163 @@
+"""NHIE: hours of newborns' EEG after lack of oxygen, each graded 1 to 4 by experts (Zenodo 6587973)."""
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from anchorinv.data.filters import Band, processed
+from anchorinv.data.plan import Piece, Plan, Row, Source
+from anchorinv.data.problems import listed, raise_if_any
+from anchorinv.data.readers import read_recording
+from anchorinv.data.splits import grouped_split
+from anchorinv.data.windows import window_starts
+from anchorinv.data.writing import sha256
+
+PAIRS = ("F4-C4", "C4-O2", "F3-C3", "C3-O1", "T4-C4", "C4-Cz", "Cz-C3", "C3-T3")
+GRADES = tuple(f"grade {grade}" for grade in range(1, 5))
+BAND = Band(0.5, 30.0, order=5)
+SFREQ = 64.0
+N_TIMES = 60 * 64
+OVERLAP = 0.5
+_TABLES = ("metadata.csv", "eeg_grades.csv")
+_ENDINGS = (".edf", ".csv.xz", ".csv")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A recording as the table of grades lists it; the rate is None where the table does not say."""
+
+    name: str
+    baby: str
+    grade: str
+    sfreq: float | None
+
+
+def plan_nhie(raw: Path, *, seed: int | None = None, allow_missing: bool = False) -> Plan:
+    """Plan to prepare a folder of EDF or ``.csv.xz`` files with their table of grades.
+
+    Parameters
+    ----------
+    seed : of the split into train and test; None takes the published one.
+    allow_missing : take the recordings that are there.
+    """
+    table = _table(raw)
+    entries = _entries(table)
+    files = _files(raw)
+    missing = [
+        f"{entry.name} is in {table.name} but not in the folder"
+        for entry in entries
+        if entry.name not in files
+    ]
+    known = {entry.name for entry in entries}
+    missing += [f"{files[name].name} has no grade in {table.name}" for name in sorted(set(files) - known)]
+    if not allow_missing:
+        raise_if_any(str(raw), missing, "download them, or pass --allow-missing to do without")
+    entries = [entry for entry in entries if entry.name in files]
+    if not entries:
+        raise ValueError(
+            f"{raw} holds no recording of {table.name}, such as ID01_epoch1.edf or ID01_epoch1.csv.xz"
+        )
+    split = grouped_split([e.grade for e in entries], [e.baby for e in entries], seed=seed)
+    return Plan(
+        root=raw,
+        sources=[
+            Source(entry.name, (files[entry.name],), partial(_piece, entry, str(side), files[entry.name]))
+            for entry, side in zip(entries, split, strict=True)
+        ],
+        n_times=N_TIMES,
+        sfreq=SFREQ,
+        class_names=GRADES,
+        ch_names=PAIRS,
+        recipe={
+            "name": "nhie",
+            "form": listed(sorted({"csv" if ".csv" in files[e.name].name else "edf" for e in entries})),
+            "unit": "µV",
+            "steps": ["bipolar pairs", f"filtered: {BAND}", "resampled to 64 Hz by the spectrum",
+                      "windows of 60 s, 50 % overlap"],
+            "split": "published fold" if seed is None else f"seed {seed}",
+            "table_sha256": sha256(table),
+            "missing": missing,
+        },
+    )  # fmt: skip
+
+
+def _table(raw: Path) -> Path:
+    if not raw.is_dir():
+        raise ValueError(f"{raw} is no folder; give the one with the recordings and metadata.csv to --raw")
+    for name in _TABLES:
+        if found := sorted(raw.rglob(name)):
+            return found[0]
+    raise ValueError(
+        f"{raw} holds no table of grades; metadata.csv or eeg_grades.csv comes with the recordings"
+    )
+
+
+def _entries(table: Path) -> list[Entry]:
+    """Read the table of grades, sorted by name; all its problems at once."""
+    text = table.read_text(encoding="utf-8-sig", errors="replace")
+    first = text.partition("\n")[0]
+    rows = csv.DictReader(text.splitlines(), delimiter=";" if ";" in first and "," not in first else ",")
+    columns = {(name or "").strip().casefold(): name for name in rows.fieldnames or []}
+    if absent := [name for name in ("file_ID", "baby_ID", "grade") if name.casefold() not in columns]:
+        raise ValueError(f"{table} has no column {listed(absent)}; it has {listed(list(columns))}")
+    problems, found = [], {}
+    for row in rows:
+        cells = {name: (row[column] or "").strip() for name, column in columns.items()}
+        name, grade = re.sub(r"\.(edf|csv|csv\.xz)$", "", cells["file_id"]), cells["grade"]
+        if grade not in ("1", "2", "3", "4"):
+            problems.append(f"{name} has grade {grade!r}; a grade is 1, 2, 3 or 4")
+            continue
+        if not name or name in found or not cells["baby_id"]:
+            problems.append(f"{name!r} is listed twice, or has no name or no baby_ID")
+            continue
+        rate = re.match(r"\d+(\.\d+)?", cells.get("sampling_freq", ""))
+        found[name] = Entry(name, cells["baby_id"], grade, float(rate[0]) if rate else None)
+    raise_if_any(str(table), problems)
+    return [found[name] for name in sorted(found)]
+
+
+def _files(raw: Path) -> dict[str, Path]:
+    """Return the recordings by name; EDF where a recording is there in both forms."""
+    found: dict[str, Path] = {}
+    for ending in _ENDINGS:
+        for path in sorted(raw.rglob(f"*{ending}")):
+            if path.name not in _TABLES and "_epoch" in path.name:
+                found.setdefault(path.name[: -len(ending)], path)
+    return found
+
+
+def _piece(entry: Entry, side: str, path: Path) -> Piece:
+    recording = read_recording(path)
+    rate = recording.sfreq or entry.sfreq
+    if rate is None or (entry.sfreq is not None and rate != entry.sfreq):
+        raise ValueError(
+            f"{path} has a rate of {recording.sfreq} Hz, the table says {entry.sfreq}; which is right?"
+        )
+    places = {_electrode(name): i for i, name in enumerate(recording.ch_names)}
+    ends = [pair.split("-") for pair in PAIRS]
+    if absent := sorted({name for pair in ends for name in pair if name.casefold() not in places}):
+        raise ValueError(
+            f"{path} has no electrode {listed(absent)}; it has {listed(recording.ch_names, most=30)}"
+        )
+    gaps = ~np.isfinite(recording.signals)
+    recording.signals[gaps] = 0.0
+    first, second = ([places[pair[i].casefold()] for pair in ends] for i in (0, 1))
+    pairs = recording.signals[first] - recording.signals[second]
+    samples = processed(pairs, rate, band=BAND, to=SFREQ)
+    starts = window_starts(len(samples), N_TIMES, overlap=OVERLAP)
+    if not len(starts):
+        raise ValueError(
+            f"{path} is {len(samples) / SFREQ:.0f} s long, and a window takes 60 s; is it cut short?"
+        )
+    session = re.sub(r".*_epoch", "", entry.name)
+    rows = [Row(int(start), f"grade {entry.grade}", entry.baby, session, side) for start in starts]
+    return Piece(samples, rows, {"missing samples": int(gaps.sum())})
+
+
+def _electrode(name: str) -> str:
+    """Return the bare name of an electrode: "EEG F3-Ref" is f3."""
+    return re.sub(r"^eeg[\s_]*|[\s_-]*(ref|avg|le)\d*$", "", name.strip().casefold())

@@ -1,0 +1,205 @@
+"""A user's file with its labelled parts, before and after filtering."""
+
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorinv.data.dataset import SPLITS
+from anchorinv.data.filters import Band
+from anchorinv.data.manifest import Entry
+from anchorinv.data.readers import Recording, check_size, read_recording, reading
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to do with own recordings.
+
+    Parameters
+    ----------
+    channels : names to keep, in this order; None keeps all.
+    band : filter; None for none.
+    resample, sfreq : rate to bring all to, and the rate of files that do not say theirs, in Hz.
+    window : seconds; None takes each row of the table as one window.
+    overlap : share of a window that the next one repeats.
+    at_least : training windows that a class needs.
+    allow : kinds of problems to let pass.
+    seed : of the split where the table gives none.
+    """
+
+    channels: tuple[str, ...] | None = None
+    band: Band | None = None
+    resample: float | None = None
+    sfreq: float | None = None
+    window: float | None = None
+    overlap: float = 0.0
+    at_least: int = 10
+    allow: frozenset[str] = frozenset()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("resample", "sfreq", "window"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ValueError(f"--{name} is a number above 0, got {value:g}")
+        if not 0 <= self.overlap < 1:
+            raise ValueError(f"--overlap is a share from 0 to below 1, got {self.overlap:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A labelled stretch of a file, in samples of the rate it will have."""
+
+    first: int
+    length: int
+    label: str
+    subject: str
+    session: str
+    split: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Material:
+    """A file as it is, and the parts of it that are to be used.
+
+    Parameters
+    ----------
+    sfreq, rate : samples per second that it has, and that it will have.
+    trial : samples of a trial, where the file holds separate trials one after the other; 0 where it is one
+        continuous recording.
+    wrong : what is wrong with its parts.
+    """
+
+    recording: Recording
+    sfreq: float
+    rate: float
+    trial: int
+    parts: Sequence[Part]
+    wrong: Sequence[str] = ()
+
+
+def open_material(entries: Sequence[Entry], options: Options) -> Material:
+    """Read the file that some rows of a table speak of."""
+    path = entries[0].path
+    if path.suffix.lower() == ".npz":
+        return _open_trials(entries, options)
+    recording = read_recording(path, channels=options.channels)
+    sfreq, rate = _rates(recording.sfreq, path, options)
+    n_samples = recording.signals.shape[1]
+    available = round(n_samples * rate / sfreq)
+    check_size(path, len(recording.ch_names), available)
+    parts, wrong = [], []
+    for entry in entries:
+        first = round((entry.start or 0.0) * rate)
+        length = (
+            available - first if entry.stop is None else round((entry.stop - (entry.start or 0.0)) * rate)
+        )
+        if first + length > available or length < 1:
+            wrong.append(
+                f"line {entry.line}: {entry.name} is {n_samples / sfreq:g} s long, "
+                f"{entry.start or 0:g} to {'its end' if entry.stop is None else f'{entry.stop:g} s'} asked"
+            )
+        else:
+            parts.append(Part(first, length, entry.label, entry.subject, entry.session, entry.split))
+    return Material(recording, sfreq, rate, 0, parts, wrong)
+
+
+def _rates(told: float | None, path: Path, options: Options) -> tuple[float, float]:
+    """Return the rate of a file, its own before the user's, and the one it will have."""
+    sfreq = options.sfreq if told is None else told
+    if sfreq is None:
+        raise ValueError(f"{path} does not say its rate; give it with --sfreq")
+    if options.band is not None:
+        try:
+            options.band.sections(sfreq)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    return sfreq, options.resample or sfreq
+
+
+def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
+    """Read ``X`` (n, channels, times), ``y`` and whatever else an .npz file says about its trials."""
+    entry, path = entries[0], entries[0].path
+    if len(entries) > 1 or entry.start is not None or entry.stop is not None:
+        raise ValueError(f"{path} holds trials already cut: list it once, without start and stop")
+    _check_told_size(path)
+    with reading(path), np.load(path, allow_pickle=False) as file:
+        inside = {name: file[name] for name in file.files if name in _KEYS}
+    signals = _signals(path, inside)
+    n, n_chans, n_times = signals.shape
+    names = _names(path, inside, n_chans)
+    if options.channels is not None:
+        if absent := [name for name in options.channels if name not in names]:
+            raise ValueError(f"{path} has no channel {', '.join(absent)}; it has {', '.join(names)}")
+        signals = signals[:, [names.index(name) for name in options.channels]]
+        names = options.channels
+    told = {"label": entry.label, "subject": entry.subject, "session": entry.session, "split": entry.split}
+    columns = {name: _column(path, inside, key, n, told[name]) for name, key in _COLUMNS.items()}
+    if not all(columns["label"]):
+        raise ValueError(f"{path} has no y, one label per trial; add it, or give a label in the table")
+    if unknown := sorted(set(columns["split"]) - {*SPLITS, ""}):
+        raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
+    flat = np.ascontiguousarray(signals.transpose(1, 0, 2).reshape(len(names), n * n_times), dtype=np.float64)
+    told_rate = float(np.ravel(inside["sfreq"])[0]) if "sfreq" in inside else None
+    sfreq, rate = _rates(told_rate, path, options)
+    recording = Recording(flat, sfreq, names, ("",) * len(names))
+    length = round(n_times * rate / sfreq)
+    check_size(path, len(names), n * length)
+    parts = [
+        Part(i * length, length, *(columns[key][i] for key in ("label", "subject", "session", "split")))
+        for i in range(n)
+    ]
+    return Material(recording, sfreq, rate, n_times, parts)
+
+
+_COLUMNS = {"label": "y", "subject": "subject", "session": "session", "split": "split"}
+_KEYS = {"X", "sfreq", "ch_names", *_COLUMNS.values()}
+
+
+def _signals(path: Path, inside: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    if "X" not in inside:
+        raise ValueError(f"{path} has no X, the signals (n, channels, times); save them under this name")
+    found = inside["X"]
+    if found.ndim != 3 or found.dtype.kind not in "fiu" or 0 in found.shape:
+        raise ValueError(f"{path}: X is {found.dtype} {found.shape}; numbers (n, channels, times) are wanted")
+    return found
+
+
+def _check_told_size(path: Path) -> None:
+    """Refuse an X that is too large by its header, before it fills the memory."""
+    with reading(path), zipfile.ZipFile(path) as archive:
+        if "X.npy" in archive.namelist():
+            with archive.open("X.npy") as file:
+                one = np.lib.format.read_magic(file) == (1, 0)
+                header = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
+                check_size(path, 1, math.prod(header(file)[0]))
+
+
+def _names(path: Path, inside: dict[str, npt.NDArray[Any]], n_chans: int) -> tuple[str, ...]:
+    names = tuple(map(str, np.ravel(inside["ch_names"]))) if "ch_names" in inside else ()
+    if names and len(names) != n_chans:
+        raise ValueError(f"{path}: X has {n_chans} channels but ch_names {len(names)} names")
+    return names or tuple(f"ch{i}" for i in range(1, n_chans + 1))
+
+
+def _column(path: Path, inside: dict[str, npt.NDArray[Any]], key: str, n: int, told: str) -> list[str]:
+    """Return what the table says for all trials, or what the file says for each."""
+    if told or key not in inside:
+        return [told] * n
+    values = np.ravel(inside[key])
+    if len(values) == 1:
+        values = np.repeat(values, n)
+    if len(values) != n:
+        raise ValueError(f"{path}: X has {n} trials but {key} {len(values)} values; one per trial is wanted")
+    if values.dtype.kind == "f" and (values == np.round(values)).all():
+        values = values.astype(np.int64)
+    return [str(value) for value in values.tolist()]
+
+
+def with_splits(parts: Sequence[Part], splits: Sequence[str]) -> list[Part]:
+    """Return the parts with the side that each was given."""
+    return [replace(part, split=str(side)) for part, side in zip(parts, splits, strict=True)]

@@ -1,0 +1,206 @@
+"""Every format comes back as it was written; damaged files end in a sentence that names them."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from anchorinv.data import readers
+from anchorinv.data.readers import read_recording
+from tests.data import making
+
+NAMES = ["Fz", "Cz", "Pz"]
+
+
+def digital(n=512, seed=0, n_chans=3, most=3000):
+    return np.random.default_rng(seed).integers(-most, most, size=(n_chans, n))
+
+
+def fif(path, values, sfreq=128.0):
+    import mne
+
+    raw = mne.io.RawArray(values * 1e-6, mne.create_info(NAMES, sfreq, "eeg"), verbose="ERROR")
+    raw.save(path, verbose="ERROR", fmt="double")
+
+
+def brainvision(path, values, sfreq=128):
+    """The three text and binary files of BrainVision, as its exporter writes them."""
+    stem = path.stem
+    channels = "\n".join(f"Ch{i}={name},,0.1,µV" for i, name in enumerate(NAMES, 1))
+    path.write_text(
+        "Brain Vision Data Exchange Header File Version 1.0\n[Common Infos]\n"
+        f"Codepage=UTF-8\nDataFile={stem}.eeg\nMarkerFile={stem}.vmrk\nDataFormat=BINARY\n"
+        "DataOrientation=MULTIPLEXED\n"
+        f"NumberOfChannels={len(NAMES)}\nSamplingInterval={1e6 / sfreq}\n"
+        "[Binary Infos]\nBinaryFormat=INT_16\n"
+        f"[Channel Infos]\n{channels}\n",
+        encoding="utf-8",
+    )
+    path.with_suffix(".vmrk").write_text(
+        "Brain Vision Data Exchange Marker File, Version 1.0\n[Common Infos]\nCodepage=UTF-8\n"
+        f"DataFile={stem}.eeg\n[Marker Infos]\nMk1=New Segment,,1,1,0,20240101120000000000\n",
+        encoding="utf-8",
+    )
+    path.with_suffix(".eeg").write_bytes(np.rint(values / 0.1).astype("<i2").T.tobytes())
+
+
+def written(folder, kind):
+    """Write a recording of three channels at 128 Hz; return its path and its samples in µV."""
+    found = digital()
+    path = folder / f"rec.{kind}"
+    if kind == "edf":
+        making.edf(path, found, NAMES, sfreq=128)
+        return path, making.edf_values(found)
+    if kind == "bdf":
+        making.edf(path, found, NAMES, sfreq=128, bdf=True)
+        return path, making.edf_values(found, bdf=True)
+    if kind == "gdf":
+        making.gdf(path, found, [(3, 768)], sfreq=128)
+        return path, making.microvolts(found)
+    if kind == "hea":
+        making.wfdb_record(folder, "rec", found, NAMES, [100.0, 50.0, 7.0], [3, -4, 0], sfreq=128, unit="uV")
+        return path, (found - np.array([[3], [-4], [0]])) / np.array([[100.0], [50.0], [7.0]])
+    values = found / 10
+    if kind in ("csv", "csv.xz"):
+        making.table_xz(path, values, NAMES, 128)
+    elif kind == "npy":
+        np.save(path, values)
+    elif kind == "fif":
+        path = folder / "rec_raw.fif"
+        fif(path, values)
+    else:
+        brainvision(path, values)
+    return path, values
+
+
+KINDS = ["edf", "bdf", "gdf", "fif", "vhdr", "hea", "csv", "csv.xz", "npy"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_comes_back_in_microvolts(tmp_path, kind):
+    path, values = written(tmp_path, kind)
+    found = read_recording(path)
+    np.testing.assert_allclose(found.signals, values, atol=1e-6)
+    if kind != "npy":
+        assert found.sfreq == 128
+    if kind not in ("npy", "gdf"):
+        assert found.ch_names == tuple(NAMES)
+        swapped = read_recording(path, channels=["pz", "Fz"])
+        np.testing.assert_allclose(swapped.signals, values[[2, 0]], atol=1e-6)
+        assert swapped.ch_names == ("Pz", "Fz")
+        with pytest.raises(ValueError, match="has no channel Oz; it has Fz, Cz, Pz"):
+            read_recording(path, channels=["Oz"])
+    assert set(found.units) == ({""} if kind in ("csv", "csv.xz", "npy") else {"µV"})
+
+
+@pytest.mark.parametrize("unit", ["mV", "V"])
+def test_other_units_become_microvolts(tmp_path, unit):
+    making.wfdb_record(tmp_path, "rec", digital(), NAMES, [100.0] * 3, [0] * 3, sfreq=128, unit=unit)
+    found = read_recording(tmp_path / "rec.hea")
+    np.testing.assert_allclose(found.signals, digital() / 100 * {"mV": 1e3, "V": 1e6}[unit])
+    making.edf(tmp_path / "rec.edf", digital(), NAMES, sfreq=128, unit=unit)
+    np.testing.assert_allclose(
+        read_recording(tmp_path / "rec.edf").signals,
+        making.edf_values(digital()) * {"mV": 1e3, "V": 1e6}[unit],
+        rtol=1e-6,
+        atol=1e-3,
+    )
+
+
+def test_a_unit_that_is_no_voltage_stays(tmp_path):
+    making.edf(tmp_path / "rec.edf", digital(), NAMES, sfreq=128, unit="degC")
+    found = read_recording(tmp_path / "rec.edf")
+    np.testing.assert_allclose(found.signals, making.edf_values(digital()), atol=1e-6)
+    assert "µV" not in found.units
+
+
+def test_a_table_with_gaps_and_without_times(tmp_path):
+    (tmp_path / "a.csv").write_text("Fz,Cz\n1,2\n,4\n5,nan\n")
+    found = read_recording(tmp_path / "a.csv")
+    assert found.sfreq is None
+    np.testing.assert_array_equal(found.signals, [[1, np.nan, 5], [2, 4, np.nan]])
+    (tmp_path / "b.csv").write_text("time,Fz\n0,1\n0.1,2\n0.5,4\n")
+    with pytest.raises(ValueError, match="not evenly spaced"):
+        read_recording(tmp_path / "b.csv")
+    (tmp_path / "c.csv").write_text("time,Fz\n0,1\n0.1,left\n")
+    with pytest.raises(ValueError, match=r"c\.csv cannot be read"):
+        read_recording(tmp_path / "c.csv")
+
+
+def test_what_is_no_recording(tmp_path):
+    (tmp_path / "a.docx").write_text("x")
+    with pytest.raises(ValueError, match="of no known format; known are"):
+        read_recording(tmp_path / "a.docx")
+    with pytest.raises(ValueError, match="is not there"):
+        read_recording(tmp_path / "a.edf")
+    np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2)))
+    with pytest.raises(ValueError, match=r"numbers \(channels, times\) are wanted"):
+        read_recording(tmp_path / "cube.npy")
+    np.save(tmp_path / "text.npy", np.array([["a"]]))
+    with pytest.raises(ValueError, match=r"numbers \(channels, times\) are wanted"):
+        read_recording(tmp_path / "text.npy")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"objects\.npy cannot be read"):
+        read_recording(tmp_path / "objects.npy")
+    making.edf(tmp_path / "b.gdf", digital(), NAMES, sfreq=128)
+    with pytest.raises(ValueError, match="is no GDF file"):
+        read_recording(tmp_path / "b.gdf")
+
+
+def test_a_fif_file_that_leads_back_is_no_endless_loop(tmp_path):
+    path, _ = written(tmp_path, "fif")
+    whole = bytearray(path.read_bytes())
+    first = 16 + int.from_bytes(whole[8:12], "big")
+    whole[first + 12 : first + 16] = (first).to_bytes(4, "big")
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match=f"a tag at {first} leads to"):
+        read_recording(path)
+
+
+def test_too_much_at_once_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "LARGEST", 1000)
+    for kind in ("edf", "hea", "csv", "npy"):
+        path, _ = written(tmp_path, kind)
+        with pytest.raises(ValueError, match="are read at once; choose fewer channels"):
+            read_recording(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_cut_short_is_named(tmp_path, kind):
+    path, _ = written(tmp_path, kind)
+    victim = path.with_suffix({"hea": ".dat", "vhdr": ".eeg"}[kind]) if kind in ("hea", "vhdr") else path
+    whole = victim.read_bytes()
+    for share in (0.0, 0.03, 0.5, 0.98):
+        victim.write_bytes(whole[: int(share * len(whole))])
+        if kind in (
+            "csv",
+            "vhdr",
+        ):  # text cut at any line is still a table, samples at any sample still samples
+            try:
+                read_recording(path)
+            except ValueError as error:
+                assert str(path) in str(error)
+            continue
+        with pytest.raises(ValueError, match="rec") as error:
+            read_recording(path)
+        assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["edf", "bdf", "gdf", "hea", "npy", "vhdr", "fif", "csv.xz"])
+def test_damaged_headers_end_in_a_sentence_or_in_a_recording(tmp_path, kind):
+    path, _ = written(tmp_path, kind)
+    whole = path.read_bytes()
+    header = len(whole) if kind in ("hea", "vhdr") else min(len(whole), 1100)
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.lists(st.tuples(st.integers(0, header - 1), st.integers(0, 255)), min_size=1, max_size=6))
+    def damaged(changes):
+        path.write_bytes(making.damaged(whole, changes))
+        try:
+            found = read_recording(path)
+        except ValueError as error:
+            assert str(path) in str(error)
+        else:
+            assert found.signals.ndim == 2 and len(found.signals) == len(found.ch_names)
+
+    damaged()

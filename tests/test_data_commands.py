@@ -1,0 +1,306 @@
+"""prepare, download and data as a user types them: what is shown, and one sentence for each mistake."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anchorinv import AnchorInvClassifier, Geometry, cli
+from anchorinv.data import synthetic
+from anchorinv.data.dataset import Dataset
+from anchorinv.data.picture import draw_trials
+from tests.data import making
+from tests.data.serving import serving
+from tests.data.test_bci2a import LABELS, write_bnci, write_gdf
+from tests.data.test_grabmyo import record
+from tests.data.test_nhie import small_set
+
+DOCS = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run a command in this process; return its exit code and what it printed."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["anchorinv", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "120")
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stopped:
+            code = stopped.code
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture
+def server():
+    with serving() as found:
+        yield found
+
+
+def trials(path, n_sessions=3, **options):
+    data = synthetic.emg(
+        n_classes=4,
+        n_subjects=1,
+        n_sessions=n_sessions,
+        n_per_class=12,
+        n_chans=4,
+        n_times=120,
+        sfreq=500,
+        seed=1,
+    )
+    split = np.where(data.sessions == data.sessions.max(), "test", "train")
+    np.savez(
+        path, X=data.signals, y=np.array(["rest", "fist", "open", "point"])[data.labels], sfreq=data.sfreq,
+        ch_names=data.ch_names, session=data.sessions, split=split, **options,
+    )  # fmt: skip
+    return data
+
+
+def test_own_trials_to_a_folder_to_a_model(command, tmp_path):
+    made = trials(tmp_path / "own.npz")
+    code, shown, _ = command("prepare", "own", "--npz", tmp_path / "own.npz", "--out", tmp_path / "own")
+    assert code == 0 and "144 windows" in shown and "120 samples at 500 Hz" in shown
+    data = Dataset.open(tmp_path / "own")
+    base = (data.split == "train") & (data.labels < 3)
+    names = np.array(data.class_names)[data.labels]
+    small = Geometry(data.n_chans, data.n_times, kernel=5, pool=12, pool_stride=6, width=8, heads=2, depth=2)
+    model = AnchorInvClassifier(random_state=0, epochs=2, inversion_steps=2, finetune_steps=2, geometry=small)
+    model.fit(data.signals(base), names[base])
+    new = np.flatnonzero((data.split == "train") & (data.labels == 3))[:10]
+    model.partial_fit(data.signals(new), names[new])
+    assert set(model.classes_) == set(data.class_names)
+    assert (
+        model.predict(data.signals(data.split == "test")).shape
+        == (made.sessions == made.sessions.max()).sum()
+    )
+
+
+def test_the_three_sets(command, tmp_path):
+    write_gdf(tmp_path / "gdf", "A01T")
+    write_bnci(tmp_path / "bnci", "A01T")
+    small_set(tmp_path / "nhie", seconds=60)
+    record(tmp_path / "grabmyo", 3, 7, 4)
+    options = ["--allow-missing", "--out"]
+    code, shown, _ = command("prepare", "bci2a", "--raw", tmp_path / "gdf", *options, tmp_path / "1")
+    assert code == 0 and "bci2a (gdf)" in shown and "51 missing samples, 1 rejected trials" in shown
+    assert "A09E is missing" not in shown and "A01E is missing" in shown and "and 7 more" in shown
+    conformer = ["--filter", "conformer", *options, tmp_path / "2"]
+    code, shown, _ = command("prepare", "bci2a", "--raw", tmp_path / "bnci", *conformer)
+    assert code == 0 and "bci2a (bnci)" in shown and "4-40 Hz, Chebyshev II, 60 dB" in shown
+    code, shown, _ = command(
+        "prepare", "nhie", "--raw", tmp_path / "nhie", "--seed", 3, "--out", tmp_path / "3"
+    )
+    assert code == 0 and "seed 3" in shown and "F4-C4" in shown
+    code, shown, _ = command("prepare", "grabmyo", "--raw", tmp_path / "grabmyo", *options, tmp_path / "4")
+    assert code == 0 and "grabmyo (wfdb)" in shown and "missing: session 1: participants 1-43" in shown
+
+
+def test_own_recordings_with_all_options(command, tmp_path):
+    lines = []
+    for i in range(4):
+        values = np.random.default_rng(i).integers(-3000, 3000, size=(3, 3000))
+        making.edf(tmp_path / f"{i}.edf", values, ["C3", "Cz", "C4"], sfreq=100)
+        lines.append(
+            {"path": f"{i}.edf", "label": "ab"[i % 2], "subject": i, "split": ("train", "test")[i // 2]}
+        )
+    manifest = making.rows(tmp_path / "table.csv", *lines)
+    code, shown, err = command(
+        "prepare", "own", "--manifest", manifest, "--out", tmp_path / "out", "--channels", "C4, C3",
+        "--filter", "1-20", "--filter-order", 3, "--zero-phase", "--resample", 50, "--window", 2,
+        "--overlap", 0.5, "--at-least", 20,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "1-20 Hz, Butterworth, order 3, zero phase; resampled to 50 Hz" in shown and "C4, C3" in shown
+    code, shown, err = command("prepare", "own", "--manifest", manifest, "--out", tmp_path / "out")
+    assert code == 1 and "already prepared; pass --replace" in err
+    code, shown, err = command(
+        "prepare", "own", "--manifest", manifest, "--out", tmp_path / "out", "--replace"
+    )
+    assert code == 1 and "\nanchorinv: " in err and "--allow few" in err
+    assert len(Dataset.open(tmp_path / "out")) == 4 * 29, "what was there stays"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("prepare own --out out", "--manifest TABLE.csv or --npz FILE.npz"),
+        ("prepare own --npz away.npz --out out", "away.npz is not there"),
+        ("prepare own --manifest away.csv --out out", "away.csv is not there"),
+        ("prepare own --npz a.npz --out out --filter loud", "a filter is written 0.5-40"),
+        ("prepare bci2a --raw away --out out", "away is no folder"),
+        ("prepare nhie --raw away --out out", "away is no folder"),
+        ("prepare grabmyo --raw away --out out", "away is no folder"),
+        ("download mnist --to out", "known are bci2a, nhie, grabmyo"),
+        ("data away", "away is no prepared data set"),
+    ],
+)
+def test_mistakes_end_in_a_sentence(command, tmp_path, monkeypatch, words, told):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = command(*shlex.split(words))
+    assert code == 1 and told in err and "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_download_then_prepare(command, server, tmp_path):
+    write_bnci(tmp_path / "there", "A01T")
+    content = (tmp_path / "there" / "A01T.mat").read_bytes()
+    server.files |= {f"A{i:02d}{s}.mat": content for i in range(1, 10) for s in "TE"}
+    code, shown, err = command(
+        "download", "bci2a", "--to", tmp_path / "raw", "--from", server.url, "--pause", 0
+    )
+    assert code == 0, err
+    size = f"{18 * len(content) / 1e6:.2f} MB"
+    assert f"18 of 18 files to fetch, about {size}" in shown and "CC BY-ND 4.0" in shown
+    code, shown, _ = command("prepare", "bci2a", "--raw", tmp_path / "raw", "--out", tmp_path / "out")
+    assert code == 0 and "bci2a (bnci)" in shown
+    server.files.pop("A05E.mat")
+    (tmp_path / "raw" / "A05E.mat").unlink()
+    code, _, err = command("download", "bci2a", "--to", tmp_path / "raw", "--from", server.url, "--pause", 0)
+    assert code == 1 and "A05E.mat answered 404" in err
+
+
+def test_data_shows_and_draws(command, tmp_path):
+    trials(tmp_path / "own.npz")
+    command("prepare", "own", "--npz", tmp_path / "own.npz", "--out", tmp_path / "own")
+    code, shown, _ = command("data", tmp_path / "own")
+    assert code == 0 and re.search(r"fist\s+│\s+24 │\s+12 │", shown) and "trials.png" in shown
+    assert (tmp_path / "own" / "trials.png").read_bytes().startswith(b"\x89PNG")
+    code, shown, _ = command("data", tmp_path / "own", "--picture", tmp_path / "p.svg")
+    assert code == 0 and (tmp_path / "p.svg").read_text().startswith("<?xml")
+    code, shown, _ = command("data", tmp_path / "own", "--no-picture", "--by-subject")
+    assert code == 0 and "Picture" not in shown and re.search(r"│ 0\s+│ open\s+│ 24\s+│ 12\s+│", shown)
+    code, _, err = command("data", tmp_path / "own", "--picture", tmp_path / "p.doc")
+    assert code == 1 and "a picture is a .png, .pdf or .svg file" in err
+    code, _, err = command("data", tmp_path / "own", "--picture", tmp_path / "own.npz" / "p.png")
+    assert code == 1 and "choose a file with --picture" in err
+    assert Dataset.open(tmp_path / "own").fingerprint, "a picture beside the data does not harm it"
+
+
+@pytest.mark.parametrize(("n", "n_classes"), [(1, 1), (40, 20)])
+def test_pictures_of_few_and_of_many(tmp_path, n, n_classes):
+    rng = np.random.default_rng(0)
+    labels = [f"class {i % n_classes}" for i in range(n)]
+    data = Dataset.from_arrays(rng.normal(size=(n, 30, 64)), labels, sfreq=64, split=["train"] * n)
+    draw_trials(data, tmp_path / "p.png")
+    assert (tmp_path / "p.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "words"),
+    [("mne", "recordings", "prepare bci2a --raw gdf --out out --allow-missing"),
+     ("wfdb", "recordings", "prepare grabmyo --raw grabmyo --out out --allow-missing"),
+     ("matplotlib", "pictures", "data own"), ("pooch", "download", "download bci2a --to raw")],
+)  # fmt: skip
+def test_a_missing_extra_is_one_sentence(command, server, tmp_path, monkeypatch, library, extra, words):
+    write_gdf(tmp_path / "gdf", "A01T")
+    record(tmp_path / "grabmyo", 3, 7, 4)
+    server.files |= {f"A{i:02d}{s}.mat": b"x" for i in range(1, 10) for s in "TE"}
+    rng = np.random.default_rng(0)
+    Dataset.from_arrays(rng.normal(size=(4, 2, 64)), list("abab"), sfreq=64, split=["train"] * 4).write(
+        tmp_path / "own"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANCHORINV_MIRROR", server.url)
+    monkeypatch.setitem(sys.modules, library, None)
+    code, _, err = command(*shlex.split(words))
+    assert (
+        code == 1
+        and f"{library} is needed for this and not installed; pip install 'anchorinv[{extra}]'" in err
+    )
+
+
+def console(page):
+    lines = "".join(re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)).splitlines()
+    return [line.split("#")[0].strip() for line in lines if line.strip()]
+
+
+def test_the_commands_of_the_page_run_as_written(command, server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = [f"A{i:02d}{s}" for i in range(1, 10) for s in "TE"]
+    for name in names:
+        write_gdf(tmp_path / "raw/bci2a", name)
+        making.labels(tmp_path / f"raw/bci2a/true_labels/{name}.mat", LABELS)
+    small_set(tmp_path / "raw/nhie", seconds=60)
+    record(tmp_path / "raw/grabmyo", 1, 1, 1)
+    trials(tmp_path / "trials.npz")
+    (tmp_path / "table.csv").write_text(re.search(r"```csv\n(.*?)```", DOCS, flags=re.DOTALL)[1])
+    for i, name in enumerate(("anna-1", "anna-2", "bob-1")):
+        values = np.random.default_rng(i).integers(-3000, 3000, size=(3, 60 * 256))
+        making.edf(tmp_path / "recordings" / f"{name}.edf", values, ["C3", "Cz", "C4"], sfreq=256)
+    ran = []
+    for line in console(DOCS):
+        words = shlex.split(line)
+        assert words[0] == "anchorinv"
+        if words[1] == "download":  # the public homes are not asked by tests
+            continue
+        code, _, err = command(*words[1:])
+        assert code == 0, f"{line}: {err}"
+        ran.append(words[1])
+    assert set(ran) == {"prepare", "data"}
+
+
+def test_stopping_is_no_accident(tmp_path):
+    write_gdf(tmp_path / "raw", "A01T")
+    stopped = (
+        "import sys; import anchorinv.data.bci2a as b\n"
+        "def stop(*a, **k): raise KeyboardInterrupt\n"
+        "b.plan_bci2a = stop; from anchorinv.cli import main\n"
+        "sys.argv = ['anchorinv', 'prepare', 'bci2a', '--raw', 'raw', '--out', 'out']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", stopped], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (
+        done.returncode == 130
+        and "run the same command again" in done.stderr
+        and "Traceback" not in done.stderr
+    )
+
+
+STUDY = """
+title = "Own recordings"
+methods = ["protonet"]
+
+[data]
+name = "mine"
+
+[protocol]
+base_classes = ["fist", "open", "point"]
+sessions = ["rest"]
+shots = 5
+trials = 2
+
+[training]
+epochs = 1
+
+[geometry]
+n_chans = 4
+n_times = 120
+kernel = 5
+pool = 12
+pool_stride = 6
+width = 8
+heads = 2
+depth = 2
+"""
+
+
+def test_a_study_runs_from_a_prepared_own_folder(command, tmp_path):
+    trials(tmp_path / "own.npz")
+    command("prepare", "own", "--npz", tmp_path / "own.npz", "--out", tmp_path / "own")
+    (tmp_path / "mine.toml").write_text(STUDY)
+    code, _, err = command(
+        "run", tmp_path / "mine.toml", "--data", tmp_path / "own", "--out", tmp_path / "run"
+    )
+    assert code == 0, err
+    lines = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 3, "the base session, and one session in each of two trials"
