@@ -8,9 +8,10 @@ from anchorinv._version import __version__
 if TYPE_CHECKING:
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.geometry import GEOMETRIES, Geometry
+    from anchorinv.data.filters import Filter
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.streaming import StreamingPredictor
-    from anchorinv.streams.preprocessing import Filter, Preprocessing
+    from anchorinv.streams.preprocessing import Preprocessing
 
 __all__ = [
     "GEOMETRIES",
@@ -28,7 +29,7 @@ _HOMES = {
     "AnchorInvClassifier": "anchorinv.estimator",
     "Conformer": "anchorinv.core.conformer",
     "GEOMETRIES": "anchorinv.core.geometry",
-    "Filter": "anchorinv.streams.preprocessing",
+    "Filter": "anchorinv.data.filters",
     "Geometry": "anchorinv.core.geometry",
     "Preprocessing": "anchorinv.streams.preprocessing",
     "StreamingPredictor": "anchorinv.model.streaming",

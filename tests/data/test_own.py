@@ -6,7 +6,7 @@ from scipy import signal
 
 from anchorinv.data.checks import is_clipped
 from anchorinv.data.dataset import Dataset
-from anchorinv.data.filters import Band
+from anchorinv.data.filters import Filter
 from anchorinv.data.manifest import read_manifest
 from anchorinv.data.own import plan_manifest, plan_npz
 from anchorinv.data.own_files import Options
@@ -43,7 +43,7 @@ def problems_of(manifest, options=EASY):
 
 def test_files_are_filtered_resampled_and_cut(tmp_path):
     options = Options(
-        band=Band(1, 20, order=3), resample=50, window=2, overlap=0.5, channels=("Pz", "Fz"), at_least=2
+        band=Filter(1, 20, order=3), resample=50, window=2, overlap=0.5, channels=("Pz", "Fz"), at_least=2
     )
     data = prepare(plan_manifest(table(tmp_path), options), tmp_path / "out")
     assert (data.n_times, data.sfreq, data.ch_names) == (100, 50, ("Pz", "Fz"))
@@ -57,7 +57,7 @@ def test_files_are_filtered_resampled_and_cut(tmp_path):
     # Windows overlap, samples are there once.
     assert len(data.samples) == 4 * 500
     assert data.meta["steps"] == [
-        "filtered: 1-20 Hz, Butterworth, order 3, causal", "resampled to 50 Hz by the spectrum",
+        "filtered: 1-20 Hz, Butterworth of order 3, causal", "resampled to 50 Hz by the spectrum",
         "windows of 2 s, 50 % overlap",
     ]  # fmt: skip
 

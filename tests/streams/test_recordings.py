@@ -101,7 +101,7 @@ def test_too_short_a_recording(model, tmp_path):
 
 def test_a_rate_too_low_for_the_filter(model, tmp_path):
     path = write_fif(tmp_path / "r_raw.fif", SIGNAL, CHANNELS, 50)
-    with pytest.raises(ValueError, match="reaches to 30 Hz, beyond what a rate of 50 Hz holds"):
+    with pytest.raises(ValueError, match="a filter to 30 Hz reaches beyond what a rate of 50 Hz holds"):
         rows(model, path)
 
 
@@ -124,7 +124,8 @@ def test_models_that_know_too_little(settings, words, tmp_path):
 def test_damaged_recordings_are_one_sentence(name, content, tmp_path):
     (tmp_path / name).write_bytes(content)
     (tmp_path / "r.hea").write_bytes(content)
-    with pytest.raises(ValueError, match=r"cannot be read as a recording|holds no samples") as caught:
+    told = r"cannot be read|holds no samples|damaged|cut short|is no "
+    with pytest.raises(ValueError, match=told) as caught:
         open_recording(tmp_path / name)
     assert "\n" not in str(caught.value)
     with pytest.raises(FileNotFoundError, match="there is no recording"):
@@ -155,5 +156,5 @@ def test_a_file_that_breaks_while_it_is_read(model, monkeypatch):
     monkeypatch.setattr(
         "anchorinv.model.serving.open_recording", lambda path: Recording("r", CHANNELS, 128.0, 999, read)
     )
-    with pytest.raises(ValueError, match="r cannot be read as a recording: beyond the end"):
+    with pytest.raises(ValueError, match=r"r cannot be read \(beyond the end\)"):
         rows(model, Path("r.edf"))

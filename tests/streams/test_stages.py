@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import resample_poly, sosfilt, sosfilt_zi, sosfiltfilt
 
+from anchorinv.data.filters import Filter
 from anchorinv.streams.cutting import Windows
-from anchorinv.streams.preprocessing import Filter, Preprocessing, preprocessing_of
+from anchorinv.streams.preprocessing import Preprocessing, preprocessing_of
 from anchorinv.streams.stages import BLOCK, CausalFilter, resampled, stages_of, zero_phase
 
 RNG = np.random.default_rng(0)
@@ -68,7 +69,7 @@ class TestStages:
         kinds = [type(stage).__name__ for stage in stages_of(Filter(4, 40), source=250, target=100)]
         assert kinds == ["CausalFilter", "Overlapping"]
         assert stages_of(None, source=250, target=250) == []
-        with pytest.raises(ValueError, match="reaches to 40 Hz, beyond what a rate of 64 Hz holds"):
+        with pytest.raises(ValueError, match="a filter to 40 Hz reaches beyond what a rate of 64 Hz holds"):
             stages_of(Filter(4, 40), source=64, target=250)
 
 

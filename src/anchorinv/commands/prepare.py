@@ -121,7 +121,7 @@ def own(
 
         options = Options(
             channels=tuple(name.strip() for name in channels.split(",")) if channels else None,
-            band=parse_band(filter, order=filter_order, zero_phase=zero_phase) if filter else None,
+            band=parse_band(filter, order=filter_order, causal=not zero_phase) if filter else None,
             resample=resample,
             sfreq=sfreq,
             window=window,

@@ -48,8 +48,9 @@ def train(
     import numpy as np
 
     from anchorinv.commands.targets import check_target
+    from anchorinv.data.filters import Filter
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.streams.preprocessing import Filter, Preprocessing
+    from anchorinv.streams.preprocessing import Preprocessing
     from anchorinv.streams.windowed import open_windows
 
     check_target(out)

@@ -18,7 +18,7 @@ from anchorinv.data.bci2a_forms import (
     read_gdf,
     read_labels,
 )
-from anchorinv.data.filters import Band, filtered
+from anchorinv.data.filters import Filter, filtered
 from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.problems import listed, raise_if_any
 
@@ -34,7 +34,7 @@ _STEPS = {
 
 
 def plan_bci2a(
-    raw: Path, *, form: str | None = None, band: Band | None = None, allow_missing: bool = False
+    raw: Path, *, form: str | None = None, band: Filter | None = None, allow_missing: bool = False
 ) -> Plan:
     """Plan to prepare a folder of GDF with label files, BNCI ``.mat`` or converted ``.mat`` files.
 
@@ -75,6 +75,7 @@ def plan_bci2a(
             "form": form,
             "unit": "unknown" if form == "converted" else "µV",
             "steps": [_STEPS[form], *([f"each window filtered: {band}"] if band else [])],
+            "filter": f"{band}, each window by itself" if band else None,
             "missing": missing,
         },
     )
@@ -112,7 +113,7 @@ def _chosen(raw: Path, found: dict[str, dict[str, Path]], form: str | None) -> s
     return next(iter(found))
 
 
-def _piece(name: str, form: str, path: Path, truth: Path | None = None, *, band: Band | None) -> Piece:
+def _piece(name: str, form: str, path: Path, truth: Path | None = None, *, band: Filter | None) -> Piece:
     trials = FORMS[form](path)
     windows = trials.windows
     n, n_chans, n_times = windows.shape

@@ -5,46 +5,52 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import signal
 
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """A filter that keeps a band of frequencies.
+class Filter:
+    """A filter along time that keeps a band of frequencies.
 
     Parameters
     ----------
     low, high : edges in Hz; None leaves that side open.
     order : of the design; a band-pass has twice as many poles.
+    causal : run forwards only, as a live source allows; otherwise forwards and backwards, without delay.
     attenuation : None for Butterworth; otherwise Chebyshev type II with so many dB in the stop band.
-    zero_phase : run forwards and backwards instead of causally.
+
+    Examples
+    --------
+    >>> Filter(4, 40).sections(250).shape
+    (4, 6)
     """
 
-    low: float | None
-    high: float | None
-    order: int = 5
+    low: float | None = None
+    high: float | None = None
+    order: int = 4
+    causal: bool = True
     attenuation: float | None = None
-    zero_phase: bool = False
 
     def __post_init__(self) -> None:
-        if self.low is None and self.high is None:
-            raise ValueError("a filter needs an edge: a low one, a high one or both")
-        if min(edge for edge in (self.low, self.high) if edge is not None) <= 0:
-            raise ValueError(f"the edges of a filter lie above 0 Hz, got {self.low} and {self.high}")
-        if self.low is not None and self.high is not None and self.low >= self.high:
-            raise ValueError(f"the low edge lies below the high one, got {self.low:g}-{self.high:g} Hz")
+        edges = [edge for edge in (self.low, self.high) if edge is not None]
+        if not edges or not all(0 < edge < np.inf for edge in edges) or edges != sorted(set(edges)):
+            raise ValueError(
+                f"a filter needs edges above 0 Hz, the lower one first, got {self.low} and {self.high}"
+            )
         if not 1 <= self.order <= 20:
-            raise ValueError(f"the order of a filter lies between 1 and 20, got {self.order}")
+            raise ValueError(f"order (={self.order}) of the filter must be between 1 and 20")
 
     def sections(self, sfreq: float) -> Array:
-        """Return the second-order sections (n, 6) for a rate in Hz."""
+        """Return second-order sections (n_sections, 6) for a rate in Hz."""
+        # Imported here: settings are made of filters, and need not wait for scipy.
+        from scipy import signal
+
         edges = [edge for edge in (self.low, self.high) if edge is not None]
         if max(edges) >= sfreq / 2:
             raise ValueError(
-                f"a filter to {max(edges):g} Hz needs a rate above {2 * max(edges):g} Hz, got {sfreq:g} Hz; "
-                "lower the edge"
+                f"a filter to {max(edges):g} Hz reaches beyond what a rate of {sfreq:g} Hz holds; "
+                f"more than {2 * max(edges):g} Hz is needed"
             )
         kind = "bandpass" if len(edges) == 2 else "highpass" if self.high is None else "lowpass"
         at = edges if len(edges) == 2 else edges[0]
@@ -57,20 +63,21 @@ class Band:
     def __str__(self) -> str:
         low, high = ("" if edge is None else f"{edge:g}" for edge in (self.low, self.high))
         name = "Butterworth" if self.attenuation is None else f"Chebyshev II, {self.attenuation:g} dB"
-        return f"{low}-{high} Hz, {name}, order {self.order}, {'zero phase' if self.zero_phase else 'causal'}"
+        way = "causal" if self.causal else "zero phase, not causal"
+        return f"{low}-{high} Hz, {name} of order {self.order}, {way}"
 
 
 #: What EEG-Conformer's preprocessing does to each cut window.
-CONFORMER = Band(4.0, 40.0, order=6, attenuation=60.0, zero_phase=True)
+CONFORMER = Filter(4.0, 40.0, order=6, causal=False, attenuation=60.0)
 
 
-def parse_band(text: str, *, order: int = 5, zero_phase: bool = False) -> Band:
+def parse_band(text: str, *, order: int = 5, causal: bool = True) -> Filter:
     """Read "0.5-40", "1-" or "-30" (Hz), or "conformer".
 
     Examples
     --------
     >>> str(parse_band("0.5-40"))
-    '0.5-40 Hz, Butterworth, order 5, causal'
+    '0.5-40 Hz, Butterworth of order 5, causal'
     >>> parse_band("-30").low is None
     True
     """
@@ -81,16 +88,18 @@ def parse_band(text: str, *, order: int = 5, zero_phase: bool = False) -> Band:
     if not edges or not any(edges.groups()):
         raise ValueError(f"a filter is written 0.5-40, 1- or -30 (Hz), or conformer; got {text!r}")
     low, high = (float(edge) if edge else None for edge in edges.groups())
-    return Band(low, high, order=order, zero_phase=zero_phase)
+    return Filter(low, high, order=order, causal=causal)
 
 
-def filtered(signals: npt.ArrayLike, sfreq: float, band: Band) -> Array:
+def filtered(signals: npt.ArrayLike, sfreq: float, band: Filter) -> Array:
     """Return signals (n_chans, n_times) within the band; a causal filter starts from rest."""
+    from scipy import signal
+
     values = np.asarray(signals, dtype=np.float64)
     sections = band.sections(sfreq)
     found = np.empty_like(values)
     for channel, out in zip(values, found, strict=True):
-        if band.zero_phase:
+        if not band.causal:
             # Its ends are mirrored this far; a shorter signal is mirrored as far as it goes.
             reach = 3 * (2 * len(sections) + 1)
             out[:] = signal.sosfiltfilt(sections, channel, padlen=max(0, min(reach, len(channel) - 1)))
@@ -101,6 +110,8 @@ def filtered(signals: npt.ArrayLike, sfreq: float, band: Band) -> Array:
 
 def resampled(signals: npt.ArrayLike, sfreq: float, to: float) -> Array:
     """Return signals (n_chans, n_times) at another rate, by their spectrum: nothing above it folds back."""
+    from scipy import signal
+
     if to <= 0:
         raise ValueError(f"a rate lies above 0 Hz, got {to:g}")
     values = np.asarray(signals, dtype=np.float64)
@@ -116,7 +127,12 @@ def resampled(signals: npt.ArrayLike, sfreq: float, to: float) -> Array:
 
 
 def processed(
-    signals: npt.ArrayLike, sfreq: float, *, band: Band | None = None, to: float | None = None, trial: int = 0
+    signals: npt.ArrayLike,
+    sfreq: float,
+    *,
+    band: Filter | None = None,
+    to: float | None = None,
+    trial: int = 0,
 ) -> npt.NDArray[np.float32]:
     """Return signals (n_samples, n_chans), filtered and at the rate ``to``, as they are stored.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.data.filters import Band, processed
+from anchorinv.data.filters import Filter, processed
 from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.problems import listed, raise_if_any
 from anchorinv.data.readers import read_recording
@@ -18,7 +18,7 @@ from anchorinv.data.writing import sha256
 
 PAIRS = ("F4-C4", "C4-O2", "F3-C3", "C3-O1", "T4-C4", "C4-Cz", "Cz-C3", "C3-T3")
 GRADES = tuple(f"grade {grade}" for grade in range(1, 5))
-BAND = Band(0.5, 30.0, order=5)
+BAND = Filter(0.5, 30.0, order=5)
 SFREQ = 64.0
 N_TIMES = 60 * 64
 OVERLAP = 0.5
@@ -78,6 +78,7 @@ def plan_nhie(raw: Path, *, seed: int | None = None, allow_missing: bool = False
             "unit": "µV",
             "steps": ["bipolar pairs", f"filtered: {BAND}", "resampled to 64 Hz by the spectrum",
                       "windows of 60 s, 50 % overlap"],
+            "filter": f"bipolar pairs, then {BAND}",
             "split": "published fold" if seed is None else f"seed {seed}",
             "table_sha256": sha256(table),
             "missing": missing,

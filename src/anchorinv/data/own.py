@@ -10,7 +10,7 @@ import numpy as np
 
 from anchorinv.core.progress import tick
 from anchorinv.data.checks import ALLOWED, Facts, Finding, facts_of, findings, split_findings, window_length
-from anchorinv.data.filters import processed
+from anchorinv.data.filters import Filter, processed
 from anchorinv.data.manifest import Entry, read_manifest
 from anchorinv.data.own_files import Options, Part, open_material, with_splits
 from anchorinv.data.plan import Piece, Plan, Row, Source
@@ -132,12 +132,22 @@ def _agreed(
             "form": "own",
             "unit": listed(sorted(set(every[0].units))) or "as given",
             "steps": steps or ["as recorded"],
+            # As settings where a model can repeat it on a recording, otherwise in words.
+            "filter": _told(options.band),
             "split": how,
             "options": settings,
             "accepted": list(notes),
             "table_sha256": sha256(table),
         },
     )
+
+
+def _told(band: Filter | None) -> dict[str, Any] | str | None:
+    if band is None:
+        return None
+    if band.attenuation is not None:
+        return str(band)
+    return {"low": band.low, "high": band.high, "order": band.order, "causal": band.causal}
 
 
 def _class_names(every: Sequence[Facts]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anchorinv.data.dataset import SPLITS
-from anchorinv.data.filters import Band
+from anchorinv.data.filters import Filter
 from anchorinv.data.manifest import Entry
 from anchorinv.data.readers import Recording, check_size, read_recording, reading
 
@@ -33,7 +33,7 @@ class Options:
     """
 
     channels: tuple[str, ...] | None = None
-    band: Band | None = None
+    band: Filter | None = None
     resample: float | None = None
     sfreq: float | None = None
     window: float | None = None

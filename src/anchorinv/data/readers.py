@@ -117,8 +117,9 @@ def open_mne(path: Path) -> Any:
         ".vhdr": mne.io.read_raw_brainvision,
     }
     suffix = path.suffix.lower()
-    # A fif file may be compressed.
-    reader = readers[".fif" if suffix == ".gz" else suffix]
+    reader = readers.get(".fif" if suffix == ".gz" else suffix)  # a fif file may be compressed
+    if reader is None:
+        raise ValueError(f"{path} is of no known format; known are {', '.join(sorted(readers))}")
     return reader(path, preload=False, verbose="ERROR")
 
 

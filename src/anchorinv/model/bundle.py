@@ -23,11 +23,12 @@ from anchorinv.core.recipe import Foundation
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.training import Training
 from anchorinv.core.types import State
+from anchorinv.data.filters import Filter
 from anchorinv.model.container import read_container, write_container
 from anchorinv.model.header import Header, Kind, Label, history_facts, history_line, parse_header
 from anchorinv.model.small_anchors import with_small_anchors, with_whole_anchors
 from anchorinv.model.soundness import check_parts
-from anchorinv.streams.preprocessing import Filter, Preprocessing
+from anchorinv.streams.preprocessing import Preprocessing
 
 #: What each method replays, in the words of the manifest.
 MEMORY: dict[str, Kind] = {

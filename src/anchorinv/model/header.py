@@ -36,12 +36,13 @@ class GeometryFacts(_Facts):
 
 
 class FilterFacts(_Facts):
-    """Of a :class:`~anchorinv.streams.preprocessing.Filter`."""
+    """Of a :class:`~anchorinv.data.filters.Filter`."""
 
     low: Positive | None
     high: Positive | None
     order: int
     causal: bool
+    attenuation: Positive | None = None
 
 
 class PreprocessingFacts(_Facts):

@@ -1,15 +1,15 @@
 """Continuous recordings in files, read piece by piece: EDF, BDF, GDF, FIF … by mne, WFDB by wfdb."""
 
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from anchorinv.core.progress import tick
+from anchorinv.data.problems import needed
+from anchorinv.data.readers import open_mne, reading
 from anchorinv.streams.preprocessing import UNITS
 
 #: Values read at once, over all channels.
@@ -38,7 +38,7 @@ class Recording:
         size = max(1, PIECE // max(1, len(self.ch_names)))
         for start in range(0, self.n_times, size):
             stop = min(start + size, self.n_times)
-            with _reading(self.name):
+            with reading(Path(self.name)):
                 piece = self.read(start, stop, list(channels))
             yield piece
             tick(task, stop, self.n_times)
@@ -48,32 +48,15 @@ def open_recording(path: Path) -> Recording:
     """Open a recording by what its name ends in; nothing but the header is read."""
     if not path.exists() and not path.with_suffix(".hea").exists():
         raise FileNotFoundError(f"there is no recording {path}")
-    with _reading(str(path)):
+    with reading(path):
         found = _open_wfdb(path) if path.suffix in _WFDB or not path.suffix else _open_mne(path)
     if not found.n_times or not found.ch_names:
         raise ValueError(f"{path} holds no samples")
     return found
 
 
-@contextmanager
-def _reading(name: str) -> Iterator[None]:
-    """Turn whatever a reader stumbles over into one sentence: the file is to blame."""
-    try:
-        with warnings.catch_warnings():
-            # Readers warn about dates and filters of the header, which nobody here asks for.
-            warnings.simplefilter("ignore")
-            yield
-    except ImportError as error:
-        raise ValueError(f"{name} needs the package {error.name}; install anchorinv[recordings]") from None
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{name} cannot be read as a recording: {reason[:300]}") from None
-
-
 def _open_mne(path: Path) -> Recording:
-    import mne
-
-    raw = mne.io.read_raw(path, preload=False, verbose="error")
+    raw = open_mne(path)
 
     def read(start: int, stop: int, channels: list[int]) -> np.ndarray:
         return np.asarray(raw.get_data(channels, start, stop, verbose="error"))
@@ -82,8 +65,7 @@ def _open_mne(path: Path) -> Recording:
 
 
 def _open_wfdb(path: Path) -> Recording:
-    import wfdb
-
+    wfdb = needed("wfdb", extra="recordings")
     record = str(path.with_suffix("")) if path.suffix else str(path)
     header = wfdb.rdheader(record)
     volts = np.array([1 / UNITS.get(unit, 1.0) for unit in header.units])

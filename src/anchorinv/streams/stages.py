@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from anchorinv.streams.preprocessing import Filter
+from anchorinv.data.filters import Filter
 
 #: Samples that a stage with a view to both sides takes at once.
 BLOCK = 1 << 14
