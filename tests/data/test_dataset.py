@@ -94,3 +94,10 @@ def test_writing_again_replaces(tmp_path):
     made(n=12).write(tmp_path / "set")
     assert len(Dataset.open(tmp_path / "set")) == 12
     shutil.rmtree(tmp_path / "set")
+
+
+def test_a_folder_of_something_else_is_never_replaced(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="holds something else"):
+        made().write(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()

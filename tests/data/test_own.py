@@ -12,6 +12,7 @@ from anchorinv.data.own import plan_manifest, plan_npz
 from anchorinv.data.own_files import Options
 from anchorinv.data.problems import Problems
 from anchorinv.data.writing import prepare
+from anchorinv.streams.preprocessing import preprocessing_of
 from tests.data import making
 from tests.data.genuine import shared
 
@@ -60,6 +61,8 @@ def test_files_are_filtered_resampled_and_cut(tmp_path):
         "filtered: 1-20 Hz, Butterworth of order 3, causal", "resampled to 50 Hz by the spectrum",
         "windows of 2 s, 50 % overlap",
     ]  # fmt: skip
+    # A model trained on this folder filters recordings in the same way.
+    assert preprocessing_of(data.ch_names, data.meta).filter == Filter(1, 20, order=3)
 
 
 def test_rows_cut_a_recording_into_trials(tmp_path):

@@ -184,7 +184,9 @@ class Dataset:
         )
 
     def write(self, folder: Path) -> None:
-        """Write a prepared folder, whole or not at all."""
+        """Write a prepared folder, whole or not at all, in place of an earlier one."""
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / "meta.json").is_file():
+            raise ValueError(f"{folder} holds something else than a data set; choose another folder")
         with replacing(folder) as beside:
             beside.mkdir()
             np.save(beside / "samples.npy", self.samples, allow_pickle=False)
