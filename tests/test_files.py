@@ -1,5 +1,6 @@
 """Files are whole or not there, whatever happens while they are written."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,10 @@ def test_json_comes_back_and_damaged_json_is_named(tmp_path):
     (tmp_path / "a.json").write_text('{"µ": [1')
     with pytest.raises(ValueError, match=r"a\.json is damaged"):
         read_json(tmp_path / "a.json")
+
+
+def test_a_pipe_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a device or a pipe"), replacing(tmp_path / "pipe"):
+        pass
+    assert (tmp_path / "pipe").is_fifo()

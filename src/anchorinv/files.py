@@ -28,6 +28,8 @@ def replacing(path: Path) -> Iterator[Path]:
     >>> place.read_text()
     'whole'
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(f"{path} is a device or a pipe, no file that could be replaced; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     # A name of its own for each writer, so that two of them cannot mix; hidden, so that nobody opens it.
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")

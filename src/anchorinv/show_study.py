@@ -90,15 +90,16 @@ def _variants_table(results: Sequence[SessionResult]) -> Table:
     """Return the base session and the last one of each variant, as the paper's ablations do."""
     one_method = len(methods_of(results)) == 1
     named = f" ({methods_of(results)[0]})" if one_method else ""
-    shown = Table(title=f"Macro-F1 over all classes, in percent{named}")
-    for name in ("variant", *([] if one_method else ["method"]), "base", "last session"):
+    shown = Table(title=f"Macro-F1 in percent{named}: all classes, and the new ones after the last session")
+    for name in ("variant", *([] if one_method else ["method"]), "base", "last session", "new classes"):
         shown.add_column(name, justify="left" if name in ("variant", "method") else "right", no_wrap=True)
     for variant in dict.fromkeys(result.variant for result in results):
         own = [result for result in results if result.variant == variant]
         last = max(result.session for result in own)
         for i, method in enumerate(methods_of(own)):
             there = {result.session for result in own if result.method == method}
-            cells = [str(cell(own, method, s, "f1_all")) if s in there else "" for s in (0, last)]
+            asked = ((0, "f1_all"), (last, "f1_all"), (last, "f1_new"))
+            cells = [str(cell(own, method, s, part)) if s in there else "" for s, part in asked]
             names = ["" if i else variant, *([] if one_method else [method])]
             ends = not one_method and method == methods_of(own)[-1]
             shown.add_row(*names, *cells, end_section=ends)

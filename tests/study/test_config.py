@@ -88,6 +88,7 @@ class TestPaper:
             (
                 "bci2a",
                 {
+                    "data.filtered": True,
                     "standardise.by": "paper",
                     "training.betas": (0.5, 0.999),
                     "finetuning.betas": (0.5, 0.999),
@@ -156,7 +157,9 @@ class TestPaper:
         for name in ("bci2a-shots", "bci2a-anchors"):
             variants = list(load(name).variants.values())
             geometry = GEOMETRIES["bci2a"]
-            assert len({methods_of(v, geometry)["anchorinv"].foundation.training for v in variants}) == 1
+            assert (
+                len({methods_of(v, geometry, (0, 1))["anchorinv"].foundation.training for v in variants}) == 1
+            )
 
     def test_what_is_not_published_says_so_in_the_file_too(self):
         for path in shipped().values():
@@ -288,7 +291,14 @@ class TestScale:
             assert experiment.geometry.n_times < 200 and experiment.geometry.n_chans == 8
 
 
+def test_class_sizes_follow_their_classes():
+    sizes = only("nhie-published")
+    for order, wanted in (((0, 1), (104, 31)), ((1, 0), (31, 104))):
+        made = methods_of(sizes, GEOMETRIES["nhie"], order)["protonet"]
+        assert made.foundation.training.class_weights == wanted
+
+
 def test_all_methods_can_be_made_of_a_config():
-    made = methods_of(load("demo").variants[""], GEOMETRIES["bci2a"])
+    made = methods_of(load("demo").variants[""], GEOMETRIES["bci2a"], range(5))
     assert list(made) == list(CATALOGUE)
     assert [recipe.name for recipe in made.values()] == list(CATALOGUE)

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from anchorinv.core.catalogue import latent_replay
 from anchorinv.core.progress import Tick, listening
@@ -111,8 +113,10 @@ class TestAgain:
 
     def test_a_folder_of_something_else_is_refused(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
-        with pytest.raises(ValueError, match=r"holds no run but thesis\.tex"):
+        (tmp_path / ".notes.part").write_text("more of it")
+        with pytest.raises(ValueError, match="holds no run but"):
             run_study(little(), tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.part", "thesis.tex"]
 
     def test_two_processes_cannot_mix(self, copy):
         with RunFolder(copy).locked(), pytest.raises(ValueError, match="another process is running"):
@@ -159,7 +163,7 @@ class TestInterrupted:
         run_study(little(), run)
         assert killed >= 3, "it finished before it could be killed"
         assert lines(run) == lines(whole)
-        assert not list(run.rglob("*.part")) and not list(run.rglob("*.unfinished"))
+        assert not list(run.glob(".*.part")) and not list(run.rglob("*.unfinished"))
 
     def test_while_the_folder_was_made(self, whole, tmp_path):
         (tmp_path / "run").mkdir()
@@ -287,6 +291,12 @@ class TestSamples:
         assert len(found.test) == (wanted & (self.data.subjects == "0")).sum()
 
     @pytest.mark.parametrize("kind", ["per_subject", "leave_one_out"])
+    def test_too_few_windows_for_the_shots_are_found_before_any_training(self, tmp_path, kind):
+        with pytest.raises(ValueError, match=r"class '10' has \d+ training windows.*60 shots asked"):
+            run_study(little(protocol={kind: True, "shots": 60}), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("kind", ["per_subject", "leave_one_out"])
     def test_people_one_by_one_in_a_run(self, tmp_path, kind):
         run_study(
             little(methods=["protonet"], protocol={kind: True, "trials": 2, "shots": 5}), tmp_path / "run"
@@ -382,6 +392,45 @@ def test_a_method_of_ones_own_runs_in_the_same_study(whole, tmp_path):
     found = lines(tmp_path / "run")
     assert [x for x in found if x["method"] != "mine"] == lines(whole)
     assert len([x for x in found if x["method"] == "mine"]) == 7
+
+
+def test_a_method_of_ones_own_has_a_name_of_its_own(tmp_path):
+    with pytest.raises(ValueError, match="is called 'protonet', as one of the study"):
+        run_study(little(), tmp_path / "run", own={"protonet": latent_replay})
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), n=st.integers(24, 60), trial=st.integers(0, 1000))
+def test_supports_never_contain_a_test_window(data, n, trial):
+    """Whatever the split, people, classes and kind of study: shots are training windows of their class."""
+    labels = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)))
+    split = np.array(data.draw(st.lists(st.sampled_from(["train", "test"]), min_size=n, max_size=n)))
+    subjects = np.array(data.draw(st.lists(st.sampled_from(["a", "b"]), min_size=n, max_size=n)))
+    # Each window holds its own number.
+    numbers = np.repeat(np.arange(n, dtype=np.float32), 4).reshape(-1, 1)
+    kind = data.draw(st.sampled_from([{}, {"per_subject": True}, {"leave_one_out": True}]))
+    experiment = little(protocol={"base_classes": [0, 1], "sessions": [2], "shots": 2, **kind}).variants[""]
+    columns = {"labels": labels, "subjects": subjects, "sessions": np.full(n, "1"), "split": split}
+    made = Dataset(
+        samples=numbers,
+        starts=np.arange(n) * 4,
+        n_times=4,
+        sfreq=256.0,
+        class_names=("x", "y", "z"),
+        ch_names=("c",),
+        **columns,
+    )
+    protocol = protocol_of(experiment, made, 5)
+    for person in people(experiment, made):
+        try:
+            samples = samples_of(experiment, made, person, protocol)
+            (session,) = protocol.draw(samples.train, trial)
+        except ValueError:
+            continue  # too few windows of some class
+        train, test = (set(part.values[:, 0, 0].tolist()) for part in (samples.train, samples.test))
+        shots = set(session.train.values[:, 0, 0].tolist())
+        assert len(shots) == 2 and shots <= train and not shots & test and not train & test
+        assert (session.train.labels == 2).all()
 
 
 def test_a_result_line_comes_back(whole):

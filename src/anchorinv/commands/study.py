@@ -137,6 +137,8 @@ def _folders(study: "Study", given: list[str]) -> "dict[str, Dataset]":
     for text in given:
         name, is_named, folder = text.partition("=")
         if not is_named:
+            if not needed:
+                raise ValueError("this study is on synthetic recordings and takes no --data")
             if len(needed) != 1:
                 raise ValueError(
                     f"this study has the data sets {', '.join(needed) or 'none'}; say NAME=FOLDER for each"

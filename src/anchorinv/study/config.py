@@ -47,11 +47,12 @@ class _Table(BaseModel):
 
 
 class Data(_Table):
-    """Which prepared data set; ``sfreq`` and ``kind`` are checked against it where they are given."""
+    """Which prepared data set; ``sfreq``, and whether it was ``filtered``, are checked against it."""
 
     name: str = "own"
     kind: Literal["eeg", "emg"] = "eeg"
     sfreq: Annotated[float, Field(gt=0)] | None = None
+    filtered: bool = False
 
 
 class Synthetic(_Table):

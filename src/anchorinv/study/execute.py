@@ -19,7 +19,7 @@ from anchorinv.study.folder import RunFolder
 from anchorinv.study.identity import digest
 from anchorinv.study.methods import foundation_of, methods_of
 from anchorinv.study.parts import Part
-from anchorinv.study.samples import geometry_of, opened, people, protocol_of, samples_of
+from anchorinv.study.samples import check_samples, geometry_of, opened, people, protocol_of, samples_of
 from anchorinv.study.shelf import DiskShelf
 
 logger = logging.getLogger(__name__)
@@ -62,6 +62,11 @@ def run_study(
     folder = RunFolder(out)
     data = _opened(study, folders or {})
     whom = {variant: people(study.variants[variant], data[variant]) for variant in study.variants}
+    for variant, experiment in study.variants.items():
+        check_samples(experiment, data[variant], whom[variant])
+        if both := sorted(set(own) & set(experiment.methods)):
+            raise ValueError(f"a method of your own is called {both[0]!r}, as one of the study; rename it")
+    folder.check_free()
     with folder.locked():
         known = {
             study.variants[variant].data.name: {"fingerprint": each.fingerprint, "classes": each.class_names}
@@ -101,8 +106,8 @@ def _run_leg(
     protocol = protocol_of(experiment, data, leg.seed)
     samples = samples_of(experiment, data, leg.person, protocol)
     geometry = geometry_of(experiment, data)
-    foundation = foundation_of(experiment, geometry)
-    methods: dict[str, Method] = {**methods_of(experiment, geometry)}
+    foundation = foundation_of(experiment, geometry, protocol.base_classes)
+    methods: dict[str, Method] = {**methods_of(experiment, geometry, protocol.base_classes)}
     methods |= {name: make(foundation) for name, make in own.items()}
     base = samples.train.of(*protocol.base_classes)
     kept = DiskShelf(

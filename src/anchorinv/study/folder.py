@@ -18,7 +18,7 @@ from anchorinv.study.environment import environment
 from anchorinv.study.identity import digest
 from anchorinv.study.parts import Part, parts, whole_parts
 from anchorinv.study.results import WholeLines, append, read_whole, to_line
-from anchorinv.study.tables import as_csv, comparisons, rows
+from anchorinv.study.tables import COMPARED, as_csv, comparisons, rows
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
@@ -62,18 +62,28 @@ class RunFolder:
             "people": people,
             "own": list(own),
         }
-        for leftover in self.path.rglob(".*.part"):
+        for leftover in self._leftovers():
             leftover.unlink()  # half a file that a killed process was writing
         config = self.path / "config.json"
         if config.exists():
             _check_same(self.path, read_json(config), asked)
             self._repair()
-        elif others := sorted({p.name for p in self.path.iterdir()} - {"lock", "run.log", "bases"}):
-            raise ValueError(f"{self.path} holds no run but {others[0]}; choose an empty or a new folder")
         else:
             write_json(config, {"format": FORMAT, "hash": digest(asked), **asked})
         self._note_start()
         self.results.touch()
+
+    def check_free(self) -> None:
+        """Refuse a folder of something else, before anything in it is touched."""
+        if not self.path.is_dir() or (self.path / "config.json").exists():
+            return
+        others = {path.name for path in self.path.iterdir()} - {path.name for path in self._leftovers()}
+        if others := others - {"lock", "run.log", "bases"}:
+            raise ValueError(f"{self.path} holds no run but {min(others)}; choose an empty or a new folder")
+
+    def _leftovers(self) -> list[Path]:
+        ours = ("config.json", "environment.json", "results.jsonl", "scores.csv", "comparisons.csv")
+        return [path for name in ours for path in self.path.glob(f".{name}.*.part")]
 
     def study(self) -> Study:
         """Return the study that the folder holds."""
@@ -121,7 +131,7 @@ class RunFolder:
         }
         files = {
             "scores.csv": as_csv(list(rows(results, names))),
-            "comparisons.csv": as_csv(list(comparisons(results, study.reference))),
+            "comparisons.csv": as_csv(list(comparisons(results, study.reference)), COMPARED),
         }
         for name, text in files.items():
             with replacing(self.path / name) as beside:
@@ -162,10 +172,10 @@ class RunFolder:
             return
         lost = len(found.results) - len(whole)
         logger.warning(
-            "%s was torn%s; %d results of an unfinished trial are computed again",
+            "%s was torn%s; what was unfinished is computed again%s",
             self.results,
             f" in line {found.damaged_from}" if found.damaged_from else "",
-            lost,
+            f" ({lost} results)" if lost else "",
         )
         with replacing(self.results) as beside:
             beside.write_text("".join(to_line(result) + "\n" for result in whole), encoding="utf-8")
@@ -188,10 +198,13 @@ def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> Non
     before, now = (dotted({key: each.get(key) for key in asked}) for each in (known, asked))
     different = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if different:
-        shown = [
-            f"{key.removeprefix('study.')} was {before.get(key)}, is {now.get(key)}" for key in different[:5]
-        ]
+        shown = [f"{_plain(key)} was {before.get(key)}, is {now.get(key)}" for key in different[:5]]
         more = f", and {len(different) - 5} more" if len(different) > 5 else ""
         raise ValueError(
             f"{path} holds another run: {'; '.join(shown)}{more}. Choose another --out, or the same settings"
         )
+
+
+def _plain(key: str) -> str:
+    """Return a key as a config has it; a study without variants has one without a name."""
+    return key.removeprefix("study.").replace("variants..", "")

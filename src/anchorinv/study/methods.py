@@ -1,5 +1,6 @@
 """From an experiment's settings to the methods it runs."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,16 +17,18 @@ from anchorinv.core.training import Finetune, Training
 from anchorinv.study.config import Experiment
 
 
-def foundation_of(experiment: Experiment, geometry: Geometry) -> Foundation:
-    """Return how base models are made."""
-    return Foundation(
-        partial(Conformer, geometry), Cosine.start, Training(**experiment.training.model_dump())
-    )
+def foundation_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> Foundation:
+    """Return how base models are made; ``base_classes`` are the numbers of the config's, in its order."""
+    settings = experiment.training.model_dump()
+    if isinstance(sizes := settings["class_weights"], tuple):
+        # A network's columns are in the order of the classes' numbers.
+        settings["class_weights"] = tuple(size for _, size in sorted(zip(base_classes, sizes, strict=True)))
+    return Foundation(partial(Conformer, geometry), Cosine.start, Training(**settings))
 
 
-def methods_of(experiment: Experiment, geometry: Geometry) -> dict[str, Recipe]:
+def methods_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> dict[str, Recipe]:
     """Return the methods of an experiment by name, in its order."""
-    foundation = foundation_of(experiment, geometry)
+    foundation = foundation_of(experiment, geometry, base_classes)
     return {name: CATALOGUE[name](foundation, **_options(experiment, name)) for name in experiment.methods}
 
 

@@ -1,6 +1,6 @@
 """What a study learns from and is scored on: the right people's windows, standardised."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,8 @@ def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
     shape, sizes = (data.n_chans, data.n_times), experiment.geometry
     if sizes is not None and shape != (sizes.n_chans, sizes.n_times):
         problems.append(f"windows of shape {shape} where the config says {(sizes.n_chans, sizes.n_times)}")
+    if named.filtered and not data.meta.get("filter"):
+        problems.append("no filter where the config says that there is one (--filter conformer)")
     if problems:
         raise ValueError(f"data set {named.name!r} has {' and '.join(problems)}; prepare it accordingly")
     return data
@@ -64,11 +66,38 @@ def protocol_of(experiment: Experiment, data: Dataset, seed: int) -> Protocol:
     return Protocol(base, new, course.shots, course.trials, seed, course.ways)
 
 
+def check_samples(experiment: Experiment, data: Dataset, whom: Sequence[str]) -> None:
+    """Find out before anything is trained whether every class has its windows, and enough for the shots."""
+    protocol = protocol_of(experiment, data, experiment.protocol.seeds[0])
+    for person in whom:
+        train, _ = _parts(experiment, data, person, protocol)
+        for label in protocol.sessions:
+            n = int((data.labels[train] == label).sum())
+            if n < protocol.shots:
+                of = f" of {person}" if person and not experiment.protocol.leave_one_out else ""
+                raise ValueError(
+                    f"class {data.class_names[label]!r} has {n} training windows{of}, {protocol.shots} shots "
+                    f"asked; lower shots or add recordings"
+                )
+
+
 def samples_of(experiment: Experiment, data: Dataset, person: str, protocol: Protocol) -> Samples:
     """Return the training and test windows of a person, of all but one (``leave_one_out``), or of all.
 
     Statistics come from the training part alone; by default from its base classes.
     """
+    train, test = _parts(experiment, data, person, protocol)
+    by = train
+    if experiment.standardise.by == "base":
+        by = train & np.isin(data.labels, protocol.base_classes)
+    fitted = Standardisation.of(data.signals(by), per_channel=experiment.standardise.per_channel)
+    return Samples(_batch(data, train, fitted), _batch(data, test, fitted))
+
+
+def _parts(
+    experiment: Experiment, data: Dataset, person: str, protocol: Protocol
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks (n,) of the training and the test windows."""
     wanted = np.isin(data.labels, [*protocol.base_classes, *protocol.sessions])
     train, test = wanted & (data.split == "train"), wanted & (data.split == "test")
     if person:
@@ -83,11 +112,7 @@ def samples_of(experiment: Experiment, data: Dataset, person: str, protocol: Pro
         if missing := [c for c in (*protocol.base_classes, *protocol.sessions) if c not in there]:
             name = data.class_names[missing[0]]
             raise ValueError(f"class {name!r} has no {part} windows{named}; drop it or add recordings")
-    by = train
-    if experiment.standardise.by == "base":
-        by = train & np.isin(data.labels, protocol.base_classes)
-    fitted = Standardisation.of(data.signals(by), per_channel=experiment.standardise.per_channel)
-    return Samples(_batch(data, train, fitted), _batch(data, test, fitted))
+    return train, test
 
 
 def geometry_of(experiment: Experiment, data: Dataset) -> Geometry:

@@ -24,7 +24,9 @@ def scaled(study: Study, scale: str) -> Study:
 
 def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     # Two people and two sessions of each, so that all kinds of study can be made.
-    per_class = 2 + -(-shots // 2)
+    course = full.protocol
+    alone = course.per_subject or course.leave_one_out
+    per_class = 2 + (shots if alone else -(-shots // 2))
     # Few steps, and larger ones, so that something is learned all the same.
     most = 2 if smoke else 3
     training = full.training.model_copy(update={"epochs": 3, "batch_size": 16, "lr": 1e-3})

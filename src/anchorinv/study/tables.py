@@ -53,6 +53,10 @@ class Compared:
     comparison: Comparison
 
 
+ROW = [field.name for field in fields(Row)]
+COMPARED = [f.name for f in fields(Compared)[:-1]] + [f.name for f in fields(Comparison)]
+
+
 def rows(
     results: Sequence[SessionResult], class_names: Mapping[str, Sequence[str]] | None = None
 ) -> Iterator[Row]:
@@ -114,15 +118,17 @@ def assumptions(results: Sequence[SessionResult]) -> str:
     if not further:
         return ASSUMPTION
     return (
-        f"{ASSUMPTION} The test over {' and over '.join(further)} asks whether it holds for other ones, "
-        f"with as few pairs as there are."
+        f"Trials of one base model share it and its test set. The test over trials, pooled over "
+        f"{' and '.join(further)}, counts them as if they did not: it speaks of other draws of the shots. "
+        f"The test over {' and over '.join(further)} asks whether it holds for other ones, with as few pairs "
+        f"as there are."
     )
 
 
-def as_csv(table: Sequence[Row] | Sequence[Compared]) -> str:
-    """Return rows as a table with a header."""
+def as_csv(table: Sequence[Row] | Sequence[Compared], header: Sequence[str] = ROW) -> str:
+    """Return rows as a table with a header, which an empty table has too."""
     flat = [_flat(row) for row in table]
-    names = list(flat[0]) if flat else [field.name for field in fields(Row)]
+    names = list(flat[0]) if flat else list(header)
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
