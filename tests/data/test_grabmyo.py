@@ -63,12 +63,21 @@ def test_what_is_missing_is_listed_and_accepted_when_allowed(tmp_path):
     with pytest.raises(Problems) as error:
         plan_grabmyo(tmp_path)
     told = str(error.value)
-    assert "session 1, participant 1: 111 of 112 records, the first gesture 1, trial 1" in told
+    assert "session 1, participant 1: 111 of 112 records (gesture.trial 1.1, 1.2" in told
+    assert " 2.1," not in told and "16.7)" in told
     assert "session 1: participants 2-43" in told and "session 2: participants 1-43" in told
     assert "--allow-missing" in told
     plan = plan_grabmyo(tmp_path, allow_missing=True)
     assert [source.name for source in plan.sources] == ["session1_participant1_gesture2_trial1"]
     assert any("participants 2-43" in sentence for sentence in plan.recipe["missing"])
+
+
+def test_a_record_in_two_folders_is_taken_once(tmp_path):
+    record(tmp_path / "a", 1, 1, 1)
+    record(tmp_path / "b", 1, 1, 1)
+    plan = plan_grabmyo(tmp_path, allow_missing=True)
+    assert [source.name for source in plan.sources] == ["session1_participant1_gesture1_trial1"]
+    assert {path.suffix for path in plan.sources[0].files} == {".dat", ".hea"}
 
 
 def test_broken_records_are_named_together(tmp_path):

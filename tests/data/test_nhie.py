@@ -128,6 +128,20 @@ def test_what_is_missing_is_listed(tmp_path):
     assert len(plan_nhie(tmp_path, allow_missing=True).sources) == 4
 
 
+def test_a_partial_download_tests_on_the_same_babies(tmp_path):
+    lines = [(f"ID{i:02d}_epoch1", str(i), 1 + i % 4, 256) for i in range(1, 21)]
+    grades(tmp_path, lines)
+    for name, *_ in lines:
+        (tmp_path / f"{name}.edf").write_bytes(b"")
+
+    def tested(plan):
+        return {source.name for source in plan.sources if source.read.args[1] == "test"}
+
+    whole = tested(plan_nhie(tmp_path))
+    (tmp_path / "ID01_epoch1.edf").unlink()
+    assert tested(plan_nhie(tmp_path, allow_missing=True)) == whole - {"ID01_epoch1"}
+
+
 def test_mistakes_are_told(tmp_path):
     with pytest.raises(ValueError, match="is no folder"):
         plan_nhie(tmp_path / "nowhere")

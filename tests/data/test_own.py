@@ -157,6 +157,37 @@ def test_an_npz_too_large_is_refused_unread(tmp_path, monkeypatch):
         plan_npz(tmp_path / "a.npz", EASY)
 
 
+def test_what_leaks_inside_an_npz_is_told(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 2, 50))
+    X[6:9], X[9, 0] = X[:3], 1.0
+    split = ["train"] * 6 + ["test"] * 6
+    columns = {"y": np.arange(12) % 2, "session": ["one"] * 12, "split": split}
+    np.savez(tmp_path / "a.npz", X=X, sfreq=100, **columns)
+    with pytest.raises(ValueError) as error:
+        plan_npz(tmp_path / "a.npz", EASY)
+    told = str(error.value)
+    assert "3 trials twice, the first 0 and 6" in told and "1 trials with a flat channel" in told
+    assert "session one is in train and in test" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"sfreq": -5}, "one rate in Hz above 0"),
+        ({"sfreq": "fast"}, "one rate in Hz above 0"),
+        ({"y": [0.0, np.nan] * 6}, "y has NaN"),
+        ({"ch_names": ["a", "a"]}, "not distinct"),
+        ({"X": np.zeros((0, 2, 50))}, "no values"),
+    ],
+)
+def test_values_of_an_npz_that_mean_nothing(tmp_path, change, told):
+    whole = {"X": np.random.default_rng(0).normal(size=(12, 2, 50)), "y": np.arange(12) % 2, "sfreq": 100}
+    np.savez(tmp_path / "a.npz", **(whole | change))
+    with pytest.raises(ValueError, match=told):
+        plan_npz(tmp_path / "a.npz", EASY)
+
+
 def test_an_npz_that_is_none(tmp_path):
     with pytest.raises(ValueError, match="is not there"):
         plan_npz(tmp_path / "a.npz", EASY)
@@ -167,7 +198,7 @@ def test_an_npz_that_is_none(tmp_path):
     with pytest.raises(ValueError, match=r"is no \.npz file"):
         plan_npz(tmp_path / "a.npy", EASY)
     np.savez(tmp_path / "b.npz", X=np.zeros((2, 2, 50)), y=np.array([{}, {}], dtype=object), sfreq=1)
-    with pytest.raises(ValueError, match=r"b\.npz cannot be read"):
+    with pytest.raises(ValueError, match=r"b\.npz: y holds Python objects; save it as numbers or text"):
         plan_npz(tmp_path / "b.npz", EASY)
 
 

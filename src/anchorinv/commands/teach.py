@@ -61,6 +61,12 @@ def train(
     file = open_windows(data, split="train")
     if file.labels is None:
         raise ValueError(f"{data} has no labels; an array y with one per window is needed")
+    if sfreq and file.sfreq and sfreq != file.sfreq:
+        raise ValueError(f"{data} says {file.sfreq:g} Hz, --sfreq {sfreq:g} Hz; leave the option out")
+    if unit and file.preprocessing.unit and unit != file.preprocessing.unit:
+        raise ValueError(f"{data} says {file.preprocessing.unit}, --unit {unit}; leave the option out")
+    if band and (rate := sfreq or file.sfreq):
+        Filter(*band, order, not zero_phase).sections(rate)  # a filter that no recording could go through
     windows, labels = file.all(), file.labels
     if classes:
         wanted = [part.strip() for part in classes.split(",")]

@@ -38,6 +38,8 @@ class Facts:
     ----------
     spread : median over channels of the standard deviation.
     digest : of the samples; the same for the same recording under two names.
+    twins : places among its parts of separate trials that are the same.
+    flat_trials : separate trials with a flat channel.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Facts:
     clipped: tuple[str, ...]
     spread: float
     digest: str
+    twins: tuple[tuple[int, int], ...] = ()
+    flat_trials: int = 0
 
 
 def facts_of(name: str, material: Material) -> Facts:
@@ -77,7 +81,36 @@ def facts_of(name: str, material: Material) -> Facts:
         clipped=tuple(clipped),
         spread=float(np.median(spreads)),
         digest=digest.hexdigest(),
+        twins=_twins(material),
+        flat_trials=_flat_trials(material, flat),
     )
+
+
+def _trials(material: Material) -> npt.NDArray[np.float64] | None:
+    """Return separate trials (n_chans, n, n_times), or None of a continuous recording."""
+    signals = material.recording.signals
+    return signals.reshape(len(signals), -1, material.trial) if material.trial else None
+
+
+def _twins(material: Material) -> tuple[tuple[int, int], ...]:
+    trials = _trials(material)
+    first: dict[bytes, int] = {}
+    found = []
+    for i in range(0 if trials is None else trials.shape[1]):
+        assert trials is not None
+        content = blake2b(np.ascontiguousarray(trials[:, i]).data, digest_size=16).digest()
+        if (twin := first.setdefault(content, i)) != i:
+            found.append((twin, i))
+    return tuple(found)
+
+
+def _flat_trials(material: Material, flat: Sequence[str]) -> int:
+    """Count trials with a channel that is flat there, though not everywhere."""
+    trials = _trials(material)
+    if trials is None:
+        return 0
+    known = [i for i, name in enumerate(material.recording.ch_names) if name not in flat]
+    return int((np.ptp(trials[known], axis=2) == 0).any(axis=0).sum()) if known else 0
 
 
 def is_clipped(values: npt.NDArray[np.float64]) -> bool:
@@ -114,6 +147,8 @@ def _alone(facts: Facts) -> Iterator[Finding]:
         yield "nan", f"{facts.name} has {facts.missing} NaN or infinite samples; repair or drop it"
     if facts.flat:
         yield "flat", f"{facts.name} is flat in {listed(facts.flat)}; is an electrode off?"
+    if facts.flat_trials:
+        yield "flat", f"{facts.name} has {facts.flat_trials} trials with a flat channel; is an electrode off?"
     if facts.clipped:
         yield "clipped", f"{facts.name} is clipped in {listed(facts.clipped)}: it stays at its extreme"
 
@@ -166,6 +201,13 @@ def _duplicates(every: Sequence[Facts]) -> Iterator[Finding]:
     for facts in every:
         if (twin := first.setdefault(facts.digest, facts.name)) != facts.name:
             yield "duplicates", f"{facts.name} is the same recording as {twin}; list it once"
+        if facts.twins:
+            one, other = facts.twins[0]
+            yield (
+                "duplicates",
+                f"{facts.name} has {len(facts.twins)} trials twice, the first {one} and {other}; "
+                f"keep one of each",
+            )
         ordered = sorted(facts.parts, key=lambda part: part.first)
         for part, following in pairwise(ordered):
             if following.first < part.first + part.length:
@@ -182,6 +224,7 @@ def split_findings(every: Sequence[Facts], options: Options, *, given: bool) -> 
 
 def _shared(every: Sequence[Facts]) -> Iterator[Finding]:
     sides: dict[str, set[str]] = {}
+    sittings: dict[tuple[str, str], set[str]] = {}
     for facts in every:
         found = {part.split for part in facts.parts}
         # Separate trials of one file need not be of one recording; then subjects and sessions tell.
@@ -192,6 +235,14 @@ def _shared(every: Sequence[Facts]) -> Iterator[Finding]:
             )
         for part in facts.parts:
             sides.setdefault(part.subject, set()).add(part.split)
+            if part.session:
+                sittings.setdefault((part.subject, part.session), set()).add(part.split)
+    if torn := [name for name, found in sittings.items() if len(found) > 1]:
+        named = [f"{session}{f' of {subject}' if subject else ''}" for subject, session in torn]
+        yield (
+            "shared-recordings",
+            f"session {listed(named)} is in train and in test; keep what was recorded at once on one side",
+        )
     if shared := [subject for subject, found in sides.items() if subject and len(found) > 1]:
         yield (
             "shared-subjects",

@@ -133,6 +133,10 @@ class Dataset:
         windows = np.asarray(signals, dtype=np.float32)
         if windows.ndim != 3:
             raise ValueError(f"signals must be (n, n_chans, n_times), got shape {windows.shape}")
+        if not np.isfinite(windows).all():
+            raise ValueError("signals have NaN or infinite values; repair or drop these windows")
+        if not 0 < sfreq < np.inf:
+            raise ValueError(f"sfreq (={sfreq}) must be a rate in Hz above 0")
         n, n_chans, n_times = windows.shape
         names, numbers = np.unique(np.asarray(labels), return_inverse=True)
         return cls(
@@ -183,8 +187,9 @@ class Dataset:
             ch_names=tuple(epochs.ch_names[i] for i in picks),
         )
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path | str) -> None:
         """Write a prepared folder, whole or not at all, in place of an earlier one."""
+        folder = Path(folder)
         if folder.is_dir() and any(folder.iterdir()) and not (folder / "meta.json").is_file():
             raise ValueError(f"{folder} holds something else than a data set; choose another folder")
         with replacing(folder) as beside:
@@ -216,8 +221,9 @@ class Dataset:
         write_json(folder / "meta.json", meta)
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path | str) -> Self:
         """Open a prepared folder; its signals are read when they are asked for."""
+        folder = Path(folder)
         if missing := [n for n in ("meta.json", "index.csv", "samples.npy") if not (folder / n).is_file()]:
             raise ValueError(f"{folder} is no prepared data set: {', '.join(missing)} is missing")
         meta = read_json(folder / "meta.json")

@@ -146,12 +146,9 @@ def processed(
     step = trial or n_samples
     found: npt.NDArray[np.float32] | None = None
     for channel in range(len(values)):  # one at a time: a long recording is not there twice in float64
-        done = []
-        for start in range(0, n_samples, step):
-            part = values[channel : channel + 1, start : start + step]
-            part = part if band is None else filtered(part, sfreq, band)
-            done.append((part if to is None else resampled(part, sfreq, to))[0])
-        line = np.concatenate(done)
+        part = values[channel].reshape(-1, step) if n_samples else values[channel : channel + 1]  # trials
+        part = part if band is None else filtered(part, sfreq, band)
+        line = (part if to is None else resampled(part, sfreq, to)).reshape(-1)
         if found is None:
             found = np.empty((len(line), len(values)), dtype=np.float32)
         found[:, channel] = line

@@ -63,14 +63,14 @@ def plan_grabmyo(raw: Path, *, allow_missing: bool = False) -> Plan:
 
 def _found(raw: Path) -> dict[Key, tuple[Path, ...]]:
     """Return the files (.dat, .hea) of each record, rest left out."""
-    found: dict[Key, tuple[Path, ...]] = {}
+    found: dict[Key, dict[str, Path]] = {}
     for path in sorted(raw.rglob("session*_participant*_gesture*_trial*")):
         if (named := _NAME.fullmatch(path.stem)) and path.suffix in (".dat", ".hea"):
             session, participant, gesture, trial = map(int, named.groups())
             if gesture <= len(GESTURES):
-                key = (session, participant, gesture, trial)
-                found[key] = (*found.get(key, ()), path)
-    return found
+                record = found.setdefault((session, participant, gesture, trial), {})
+                record.setdefault(path.suffix, path)  # of copies in two folders, the first
+    return {key: tuple(record[suffix] for suffix in sorted(record)) for key, record in found.items()}
 
 
 def _missing(found: dict[Key, tuple[Path, ...]]) -> list[str]:
@@ -85,14 +85,14 @@ def _missing(found: dict[Key, tuple[Path, ...]]) -> list[str]:
                 continue
             lost = [key for key in keys if len(found.get(key, ())) != 2]
             if lost:
-                first = f"gesture {lost[0][2]}, trial {lost[0][3]}"
+                named = ", ".join(f"{gesture}.{trial}" for _, _, gesture, trial in lost)
                 sentences.append(
-                    f"session {session}, participant {participant}: {len(lost)} of {len(keys)} records, "
-                    f"the first {first}"
+                    f"session {session}, participant {participant}: {len(lost)} of {len(keys)} records "
+                    f"(gesture.trial {named})"
                 )
         if away:
             sentences.append(f"session {session}: participant{'s' if len(away) > 1 else ''} {_ranges(away)}")
-    return [f"missing: {sentence}" for sentence in sentences]
+    return sentences
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -56,17 +56,19 @@ def plan_nhie(raw: Path, *, seed: int | None = None, allow_missing: bool = False
     missing += [f"{files[name].name} has no grade in {table.name}" for name in sorted(set(files) - known)]
     if not allow_missing:
         raise_if_any(str(raw), missing, "download them, or pass --allow-missing to do without")
+    # The whole table is divided, so that a partial download tests on the same babies.
+    split = grouped_split([e.grade for e in entries], [e.baby for e in entries], seed=seed)
+    sides = {entry.name: str(side) for entry, side in zip(entries, split, strict=True)}
     entries = [entry for entry in entries if entry.name in files]
     if not entries:
         raise ValueError(
             f"{raw} holds no recording of {table.name}, such as ID01_epoch1.edf or ID01_epoch1.csv.xz"
         )
-    split = grouped_split([e.grade for e in entries], [e.baby for e in entries], seed=seed)
     return Plan(
         root=raw,
         sources=[
-            Source(entry.name, (files[entry.name],), partial(_piece, entry, str(side), files[entry.name]))
-            for entry, side in zip(entries, split, strict=True)
+            Source(e.name, (files[e.name],), partial(_piece, e, sides[e.name], files[e.name]))
+            for e in entries
         ],
         n_times=N_TIMES,
         sfreq=SFREQ,

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from anchorinv.data.dataset import SPLITS
 from anchorinv.data.filters import Filter
 from anchorinv.data.manifest import Entry
+from anchorinv.data.problems import listed
 from anchorinv.data.readers import Recording, check_size, read_recording, reading
 
 
@@ -127,8 +128,7 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
     if len(entries) > 1 or entry.start is not None or entry.stop is not None:
         raise ValueError(f"{path} holds trials already cut: list it once, without start and stop")
     _check_told_size(path)
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        inside = {name: file[name] for name in file.files if name in _KEYS}
+    inside = _loaded(path)
     signals = _signals(path, inside)
     n, n_chans, n_times = signals.shape
     names = _names(path, inside, n_chans)
@@ -144,11 +144,11 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
     if unknown := sorted(set(columns["split"]) - {*SPLITS, ""}):
         raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
     flat = np.ascontiguousarray(signals.transpose(1, 0, 2).reshape(len(names), n * n_times), dtype=np.float64)
-    told_rate = float(np.ravel(inside["sfreq"])[0]) if "sfreq" in inside else None
+    told_rate = _told_rate(path, inside)
     sfreq, rate = _rates(told_rate, path, options)
     recording = Recording(flat, sfreq, names, ("",) * len(names))
     length = round(n_times * rate / sfreq)
-    check_size(path, len(names), n * length)
+    check_size(path, len(names), n * length, in_one=False)
     parts = [
         Part(i * length, length, *(columns[key][i] for key in ("label", "subject", "session", "split")))
         for i in range(n)
@@ -160,11 +160,41 @@ _COLUMNS = {"label": "y", "subject": "subject", "session": "session", "split": "
 _KEYS = {"X", "sfreq", "ch_names", *_COLUMNS.values()}
 
 
+def _loaded(path: Path) -> dict[str, npt.NDArray[Any]]:
+    with reading(path), np.load(path, allow_pickle=False) as file:
+        found = {}
+        for name in file.files:
+            if name in _KEYS:
+                try:
+                    found[name] = file[name]
+                except ValueError as error:
+                    if "pickle" not in str(error):
+                        raise
+                    raise ValueError(
+                        f"{path}: {name} holds Python objects; save it as numbers or text, "
+                        f"as in np.array({name}, dtype=str)"
+                    ) from None
+    return found
+
+
+def _told_rate(path: Path, inside: dict[str, npt.NDArray[Any]]) -> float | None:
+    if "sfreq" not in inside:
+        return None
+    told = np.ravel(inside["sfreq"])
+    if len(told) != 1 or told.dtype.kind not in "fiu" or not 0 < told[0] < 1e7:
+        raise ValueError(
+            f"{path}: sfreq is {listed(told.tolist(), most=3)}; one rate in Hz above 0 is wanted"
+        )
+    return float(told[0])
+
+
 def _signals(path: Path, inside: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
     if "X" not in inside:
         raise ValueError(f"{path} has no X, the signals (n, channels, times); save them under this name")
     found = inside["X"]
-    if found.ndim != 3 or found.dtype.kind not in "fiu" or 0 in found.shape:
+    if 0 in found.shape:
+        raise ValueError(f"{path}: X has no values, its shape is {found.shape}")
+    if found.ndim != 3 or found.dtype.kind not in "fiu":
         raise ValueError(f"{path}: X is {found.dtype} {found.shape}; numbers (n, channels, times) are wanted")
     return found
 
@@ -176,13 +206,15 @@ def _check_told_size(path: Path) -> None:
             with archive.open("X.npy") as file:
                 one = np.lib.format.read_magic(file) == (1, 0)
                 header = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
-                check_size(path, 1, math.prod(header(file)[0]))
+                check_size(path, 1, math.prod(header(file)[0]), in_one=False)
 
 
 def _names(path: Path, inside: dict[str, npt.NDArray[Any]], n_chans: int) -> tuple[str, ...]:
     names = tuple(map(str, np.ravel(inside["ch_names"]))) if "ch_names" in inside else ()
     if names and len(names) != n_chans:
         raise ValueError(f"{path}: X has {n_chans} channels but ch_names {len(names)} names")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path}: ch_names are not distinct: {', '.join(names)}; name each channel once")
     return names or tuple(f"ch{i}" for i in range(1, n_chans + 1))
 
 
@@ -195,6 +227,8 @@ def _column(path: Path, inside: dict[str, npt.NDArray[Any]], key: str, n: int, t
         values = np.repeat(values, n)
     if len(values) != n:
         raise ValueError(f"{path}: X has {n} trials but {key} {len(values)} values; one per trial is wanted")
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise ValueError(f"{path}: {key} has NaN; one value per trial is wanted")
     if values.dtype.kind == "f" and (values == np.round(values)).all():
         values = values.astype(np.int64)
     return [str(value) for value in values.tolist()]

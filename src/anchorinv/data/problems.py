@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from types import ModuleType
 
-SHOWN = 20
+SHOWN = 500
 
 
 class Problems(ValueError):  # noqa: N818 (they are what they are called)

@@ -17,6 +17,8 @@ from anchorinv.data.problems import MissingExtra, listed, needed
 
 #: A recording is held in memory as a whole; so many values (480 MB) leave room to work in.
 LARGEST = 60_000_000
+#: A channel is filtered as a whole, which takes several copies of it.
+LONGEST = 15_000_000
 _SECONDS_AT_A_TIME = 600
 _VOLTAGES = frozenset(("eeg", "eog", "emg", "ecg", "seeg", "ecog", "dbs", "bio", "resp"))
 _VOLTS = {"v": 1e6, "mv": 1e3, "uv": 1.0, "µv": 1.0, "μv": 1.0, "nv": 1e-3}
@@ -82,8 +84,13 @@ def reading(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} cannot be read ({reason}); is it damaged or cut short?") from error
 
 
-def check_size(path: Path, n_chans: int, n_samples: int) -> None:
-    """Refuse what does not fit into memory with room to work in."""
+def check_size(path: Path, n_chans: int, n_samples: int, *, in_one: bool = True) -> None:
+    """Refuse what does not fit into memory with room to work in; ``in_one``: samples are one recording."""
+    if in_one and n_samples > LONGEST:
+        raise ValueError(
+            f"{path} has {n_samples} samples in each channel, and at most {LONGEST // 10**6} million are "
+            "filtered at once; cut it into several files"
+        )
     if n_chans * n_samples > LARGEST:
         raise ValueError(
             f"{path} holds {n_chans * n_samples} values, and at most {LARGEST // 10**6} "
