@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from anchorinv._version import __version__
-from anchorinv.commands import demo, study
+from anchorinv.commands import demo, report, study
 
 app = typer.Typer(
     name="anchorinv",
@@ -36,6 +36,7 @@ def _root(
 app.command()(demo.demo)
 app.command()(study.run)
 app.command()(study.status)
+app.command()(report.report)
 
 
 def main() -> None:
