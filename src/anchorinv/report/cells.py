@@ -137,8 +137,9 @@ def escaped(text: str) -> str:
 
 
 _SIGNS = {
-    "\0": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$",
-    "†": r"$\dagger$", "‡": r"$\ddagger$", "–": "--", "’": "'", "“": "``", "”": "''", "<": "$<$", ">": "$>$",
+    "\0": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+    "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "–": "--", "’": "'", "“": "``", "”": "''",
+    "<": "$<$", ">": "$>$",
     "β": r"$\beta$", "κ": r"$\kappa$", "×": r"$\times$", "Δ": r"$\Delta$", "…": r"\ldots{}", "µ": r"$\mu$",
     "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$",
 }  # fmt: skip
@@ -149,7 +150,6 @@ def document(slugs: Sequence[str]) -> str:
     return "\n".join([
         r"\documentclass{article}",
         r"\usepackage[utf8]{inputenc}",
-        r"\usepackage[T1]{fontenc}",
         r"\usepackage{booktabs,graphicx}",
         r"\usepackage[margin=2cm]{geometry}",
         r"\begin{document}",

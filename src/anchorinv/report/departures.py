@@ -9,7 +9,7 @@ from anchorinv.study.loading import load, shipped
 
 #: Why a setting may differ, where there is a reason beyond this run.
 _WHY = {
-    "standardise.by": "the text says training data, future classes included; ours are base classes alone: no leak",
+    "standardise.by": "the text says training data, future classes too; ours are base classes alone: no leak",
     "data.sfreq": "the text says 64 Hz, but its windows of 1280 samples in 5 s need 256 Hz",
     "training.betas": "the text says 0.9, the authors' runs had 0.5",
     "finetuning.betas": "the text says 0.9, the authors' runs had 0.5",
@@ -39,12 +39,13 @@ def departures(run: Run) -> list[Departure] | None:
         return None
     text = load(name)
     found: dict[tuple[str, str, str], list[str]] = {}
+    small = "" if run.study.scale == "full" else f"a {run.study.scale} run"
     compared = [variant for variant in run.study.variants if variant in text.variants]
     for variant in compared:
         for key, (paper, ours) in _differences(text.variants[variant], run.study.variants[variant]).items():
             found.setdefault((key, paper, ours), []).append(variant)
     return [
-        Departure(key, paper, ours, _where(variants, compared), _WHY.get(key, ""))
+        Departure(key, paper, ours, _where(variants, compared), _WHY.get(key, small))
         for (key, paper, ours), variants in found.items()
     ]
 

@@ -56,7 +56,7 @@ def default_selections(specimen: Specimen) -> list[str]:
 
 
 def tsne_figure(
-    slug: str, specimen: Specimen, selections: Sequence[str], class_names: Sequence[str]
+    slug: str, specimen: Specimen, selections: Sequence[str], class_names: Sequence[str], where: str = ""
 ) -> Plate:
     """Arrange features, prototypes, anchors and inverted samples in the plane, a panel for each selection."""
     state, base = specimen.state, specimen.base
@@ -110,20 +110,21 @@ def tsne_figure(
                 for s, t in zip(shades, labels, strict=True)
             ),
         ]
-        figure.legend(handles=marks, loc="outside upper center", ncols=6 if columns > 1 else 3, columnspacing=1.0,
-                      handletextpad=0.3)  # fmt: skip
+        ncols = 6 if columns > 1 else 3
+        figure.legend(handles=marks, loc="outside upper center", ncols=ncols, handletextpad=0.3)
         missing = [selection_name(name).lower() for name, each in shown.items() if each.inverted is None]
         note = f" The run inverted nothing for {', '.join(missing)}." if missing else ""
         caption = (
-            f"t-SNE of base features (perplexity {perplexity:g}, {ITERATIONS} iterations; {len(real)} of {len(base)} "
-            f"training samples), with prototypes, anchors and the features of the signals inverted from them; one "
-            f"arrangement for all panels.{note}"
+            f"t-SNE of base features (perplexity {perplexity:g}, {ITERATIONS} iterations; {len(real)} of "
+            f"{len(base)} training samples), with prototypes, anchors and the features of the signals "
+            f"inverted from them; one arrangement for all panels.{note}"
         )
         alt = (
-            f"Scatter plots of {len(real)} base features of {len(labels)} classes in the plane, with prototypes, "
-            f"anchors by {', '.join(selection_name(name).lower() for name in shown)}, and inverted samples."
+            f"Scatter plots of {len(real)} base features of {len(labels)} classes in the plane, with "
+            f"prototypes, anchors by {', '.join(selection_name(name).lower() for name in shown)}, and "
+            "inverted samples."
         )
-        return plate(figure, slug, "Base features, anchors and inverted samples", alt, caption)
+        return plate(figure, slug, f"Base features, anchors and inverted samples{where}", alt, caption)
 
 
 def _thinned(base: Batch) -> Batch:

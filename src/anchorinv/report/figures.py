@@ -15,7 +15,7 @@ from anchorinv.study.stats import confidence_interval
 
 
 def sessions_figure(slug: str, group: Group) -> Plate:
-    """Draw macro-F1 over sessions for all, base and new classes: means, and a standard deviation around them."""
+    """Draw macro-F1 over sessions for all, base and new classes: means and standard deviations."""
     with look():
         rows = 1 + -(-len(group.lines) // 3)
         figure = new_figure(COLUMN, 4.6 + 0.13 * rows)
@@ -24,10 +24,11 @@ def sessions_figure(slug: str, group: Group) -> Plate:
             _draw_sessions(ax, group, part)
             ax.set_title(words.capitalize(), loc="left")
             ax.set_ylabel("macro-F1 (%)")
+            _from_zero(ax)
         axes[-1].set_xlabel("session")
         _legend(figure, axes[0])
         ends = _ends(group)
-        alt = f"Three line charts of macro-F1 over sessions 0 to {group.last}, for all, base and new classes. {ends}"
+        alt = f"Line charts of macro-F1 over sessions 0 to {group.last}: all, base and new classes. {ends}"
         caption = "Macro-F1 over sessions; lines are means, bands a standard deviation to both sides."
         return plate(figure, slug, f"Macro-F1 over sessions{_of(group)}", alt, caption)
 
@@ -45,6 +46,7 @@ def small_sessions_figure(slug: str, groups: Sequence[Group]) -> Plate:
             ax.set_title(group.title, loc="left")
         for ax in axes.flat[len(groups) :]:
             ax.set_visible(False)
+        _from_zero(axes[0, 0])  # they share the axis, and all is drawn
         for ax in axes[:, 0]:
             ax.set_ylabel("macro-F1 (%)")
         for column in range(columns):
@@ -62,11 +64,13 @@ def differences_figure(slug: str, groups: Sequence[Group]) -> Plate | None:
     groups = [group for group in groups if group.reference and len(group.lines) > 1 and group.last]
     found = {
         group.title: {
-            line: d for line in group.lines
-            if line != group.reference and len(d := group.differences(line, group.reference or "", group.last))
+            line: d
+            for line in group.lines
+            if line != group.reference
+            and len(d := group.differences(line, group.reference or "", group.last))
         }
         for group in groups
-    }  # fmt: skip
+    }
     groups = [group for group in groups if found[group.title]]
     if not groups:
         return None
@@ -86,13 +90,13 @@ def differences_figure(slug: str, groups: Sequence[Group]) -> Plate | None:
         n = max(len(d) for each in found.values() for d in each.values())
         told = "; ".join(f"{line} {d.mean():+.1f}" for line, d in next(iter(found.values())).items())
         alt = (
-            f"Differences from {reference} in macro-F1 over all classes after the last session, a point for each of "
-            f"{n} trials, with mean and interval. Means: {told}."
+            f"Differences from {reference} in macro-F1 over all classes after the last session, a point for "
+            f"each of {n} trials, with mean and interval. Means: {told}."
         )
         caption = (
-            f"Paired differences from {reference} after the last session: a point is a trial with the same shots "
-            f"for both; the black mark is the mean with its 95 % interval (Student's t). Left of zero, "
-            f"{reference} is better."
+            f"Paired differences from {reference} after the last session: a point is a trial with the same "
+            "shots for both; the black mark is the mean with its 95 % interval (Student's t). Left of "
+            f"zero, {reference} is better."
         )
         return plate(figure, slug, "Per-trial paired differences", alt, caption)
 
@@ -118,8 +122,8 @@ def sweep_figure(slug: str, what: str, points: dict[str, dict[float, Group]]) ->
                 xs, cells = _sweep(line, places, part)
                 means = np.array([cell[0] for cell in cells])
                 spread = np.array([cell[1] for cell in cells])
-                ax.errorbar(xs, means, spread, color=shades[label], marker=signs[label], capsize=2, elinewidth=0.8,
-                            label=label)  # fmt: skip
+                shown = {"color": shades[label], "marker": signs[label], "label": label}
+                ax.errorbar(xs, means, spread, capsize=2, elinewidth=0.8, **shown)
                 if part == "f1_all":
                     told.append(
                         f"{line}: " + ", ".join(f"{x:g}: {m:.1f}" for x, m in zip(xs, means, strict=True))
@@ -179,7 +183,10 @@ def _draw_sessions(ax: Axes, group: Group, part: str) -> None:
         ax.fill_between(xs, means - spread, means + spread, color=shades[line], alpha=0.15, linewidth=0)
     ax.set_xticks(range(group.last + 1), ["base", *(str(s) for s in range(1, group.last + 1))])
     ax.set_xlim(-0.15, group.last + 0.15)
-    ax.set_ylim(bottom=0)
+
+
+def _from_zero(ax: Axes) -> None:
+    ax.set_ylim(0, max(5.0, ax.get_ylim()[1]))
 
 
 def _draw_differences(ax: Axes, found: dict[str, np.ndarray], shades: dict[str, str]) -> None:

@@ -1,7 +1,7 @@
 """What a reader must know to trust a page: how lengths were chosen, what methods saw, on what it ran."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from anchorinv._version import __version__
 from anchorinv.report.departures import not_published
@@ -12,8 +12,8 @@ from anchorinv.study.scale import scaled
 
 #: What every run of this package keeps to.
 SEEN = (
-    "A method sees the base classes' training part, then each session's shots, and nothing else. Test data go to "
-    "the scorer alone. In a trial all methods get the same shots."
+    "A method sees the base classes' training part, then each session's shots, and nothing else. Test data "
+    "go to the scorer alone. In a trial all methods get the same shots."
 )
 
 
@@ -32,16 +32,16 @@ def honesty(run: Run, asked: str) -> Honesty:
     """Return a run's honesty box; ``asked`` is the command that made the report."""
     seeds = sorted({seed for each in run.study.variants.values() for seed in each.protocol.seeds})
     start = run.starts[-1] if run.starts else {}
+    unknown = "not recorded"
     libraries = ("python", "torch", "numpy", "scipy", "scikit-learn")
     facts = {
         "Seeds of base sessions": ", ".join(map(str, seeds)),
         "anchorinv": ", ".join(dict.fromkeys(str(each.get("anchorinv")) for each in run.starts))
         + f" (report: {__version__})",
-        "Libraries": ", ".join(f"{name} {start[name]}" for name in libraries if name in start) or "not recorded",
-        "Machine": ", ".join(str(start[name]) for name in ("processor", "cores", "system") if name in start)
-        .replace(", ", " · ") or "not recorded",
-        "Started": ", ".join(str(each.get("started")) for each in run.starts) or "not recorded",
-        "Hash of the settings": str(run.about.get("hash", "not recorded")),
+        "Libraries": ", ".join(f"{name} {start[name]}" for name in libraries if name in start) or unknown,
+        "Machine": _machine(start) if start else unknown,
+        "Started": ", ".join(str(each.get("started")) for each in run.starts) or unknown,
+        "Hash of the settings": str(run.about.get("hash", unknown)),
         "Fingerprint of the data": ", ".join(
             f"{name}: {about.get('fingerprint')}" for name, about in run.about.get("data", {}).items()
         ),
@@ -54,7 +54,7 @@ def command(run: Run) -> str:
     """Return the command that makes the run again."""
     study = run.study
     if study.name not in shipped():
-        return f"anchorinv run YOUR-CONFIG.toml --out {run.path}  # all settings: {Path(run.path) / 'config.json'}"
+        return f"anchorinv run YOUR-CONFIG.toml --out {run.path}  # all settings are in its config.json"
     words = ["anchorinv run", study.name]
     if study.scale != "full":
         words.append(f"--scale {study.scale}")
@@ -72,6 +72,10 @@ def command(run: Run) -> str:
     words += [f"--data {name}=FOLDER" for name in names]
     told = " ".join([*words, f"--out {run.path}"])
     return told + ("" if _same(study, usual) else "  # and settings of its own, in config.json")
+
+
+def _machine(start: dict[str, Any]) -> str:
+    return f"{start.get('processor')}, {start.get('cores')} cores, {start.get('system')}"
 
 
 def _same(ours: Study, usual: Study) -> bool:
@@ -93,7 +97,8 @@ def _lengths(run: Run) -> str:
         open_keys = [key for key in not_published(run) if key.startswith("finetuning.steps.")]
         named = ", ".join(key.removeprefix("finetuning.steps.") for key in open_keys)
         ours = (
-            f" Those of {named} were published as ranges or not at all; the config takes their middles, or those of "
+            f" Those of {named} were published as ranges or not at all; the config takes their middles, or "
+            "those of "
             f"AnchorInv." if named else ""
         )  # fmt: skip
         small = (
@@ -102,12 +107,12 @@ def _lengths(run: Run) -> str:
             else f" At this scale ({run.study.scale}) all are cut to a few steps."
         )
         return (
-            "The numbers of finetuning steps are the paper's, which chose them on the test set with ten trials (its "
-            f"appendix says so); nothing was chosen by this run's test data.{ours}{small}"
+            "The numbers of finetuning steps are the paper's, which chose them on the test set with ten "
+            f"trials (its appendix says so); nothing was chosen by this run's test data.{ours}{small}"
         )
     return (
-        "The numbers of finetuning steps are the config's. No code of this package chooses them by test data; how "
-        "whoever wrote the config chose them, this page cannot know."
+        "The numbers of finetuning steps are the config's. No code of this package chooses them by test "
+        "data; how whoever wrote the config chose them, this page cannot know."
     )
 
 
@@ -116,6 +121,6 @@ def _standardised(run: Run) -> str:
     if by == {"base"}:
         return "Signals are standardised by the base classes' training part: nothing of later classes leaks."
     return (
-        "Signals are standardised by the whole training part, later classes included, as in the authors' runs: "
-        "statistics of classes that are not known yet are a leak."
+        "Signals are standardised by the whole training part, later classes included, as in the authors' "
+        "runs: statistics of classes that are not known yet are a leak."
     )

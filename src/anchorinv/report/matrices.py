@@ -1,56 +1,60 @@
 """Confusion matrices: a row of the figure for each line, a column for each session."""
 
+import textwrap
+
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from anchorinv.report.groups import Group
 from anchorinv.report.plates import COLUMN, PAGE, Plate, look, new_figure, plate
 
 _WRITTEN = 6  # classes up to which the shares are written into the cells
+_STEP = 1.08  # from one matrix to the next; each has a side of 1
 
 
 def confusion_figure(slug: str, group: Group, class_names: list[str]) -> Plate:
     """Draw the confusion matrices of all lines and sessions, summed over trials, rows as shares."""
-    n_sessions = group.last + 1
+    lines, n_sessions = list(group.lines), group.last + 1
     with look():
-        width = COLUMN if n_sessions <= 3 else PAGE
-        side = (width - 0.75) / n_sessions
-        figure = new_figure(width, len(group.lines) * (side + 0.02) + 0.6)
-        axes = figure.subplots(len(group.lines), n_sessions, squeeze=False)
-        told = []
-        for row, line in enumerate(group.lines):
+        width = COLUMN if n_sessions <= 4 else PAGE
+        figure = new_figure(width, (width - 0.95) / n_sessions * len(lines) + 0.55)
+        # One pair of axes for all: a pair for each of fifty matrices takes seconds.
+        ax = figure.subplots()
+        for row, line in enumerate(lines):
             for session in range(n_sessions):
-                ax = axes[row, session]
                 counts = summed(group, line, session)
-                if counts is None:
-                    ax.set_visible(False)
-                    continue
-                _draw(ax, counts, written=len(counts) <= _WRITTEN)
-                if row == 0:
-                    ax.set_title("base" if session == 0 else f"session {session}")
-                if session == 0:
-                    ax.set_ylabel(line, fontsize=7)
-            final = summed(group, line, group.last)
-            if final is not None:
-                recall = 100 * final.diagonal() / np.maximum(final.sum(1), 1)
-                told.append(f"{line}: {', '.join(f'{share:.0f}' for share in recall)}")
-        n_classes = max(len(result.classes) for results in group.lines.values() for result in results)
-        figure.supxlabel("predicted class, in the order learned", fontsize=7.5)
-        figure.supylabel("true class", fontsize=7.5)
-        order = next(
-            r.classes for results in group.lines.values() for r in results if r.session == group.last
+                if counts is not None:
+                    _draw(ax, counts, session * _STEP, row * _STEP)
+        ax.set_xlim(-0.03, (n_sessions - 1) * _STEP + 1.03)
+        ax.set_ylim((len(lines) - 1) * _STEP + 1.03, -0.03)
+        ax.set_aspect("equal")
+        ax.set_xticks(
+            [session * _STEP + 0.5 for session in range(n_sessions)],
+            ["base", *(f"session {session}" for session in range(1, n_sessions))],
         )
+        ax.set_yticks(
+            [row * _STEP + 0.5 for row in range(len(lines))], [textwrap.fill(line, 12) for line in lines]
+        )
+        ax.tick_params(length=0, labeltop=True, labelbottom=False)
+        ax.grid(visible=False)
+        ax.spines[:].set_visible(False)
+        ax.set_xlabel("columns: predicted class; rows: true class; in the order learned", fontsize=7)
+        told = {line: summed(group, line, group.last) for line in lines}
+        shares = "; ".join(
+            f"{line}: {_recall(counts)}" for line, counts in told.items() if counts is not None
+        )
+        order = next(r.classes for each in group.lines.values() for r in each if r.session == group.last)
         names = ", ".join(class_names[c] if c < len(class_names) else str(c) for c in order)
         alt = (
-            f"Confusion matrices of {len(group.lines)} lines after each of {n_sessions} sessions. Share of each class "
-            f"recognised after the last, in percent, classes in the order learned: {'; '.join(told)}."
+            f"Confusion matrices of {len(lines)} lines after each of {n_sessions} sessions. Share of each "
+            f"class recognised after the last, in percent, classes in the order learned: {shares}."
         )
         caption = (
             f"Confusion over all trials, each row as shares of a true class in percent; darker is more. "
             f"Classes in the order learned: {names}."
         )
         title = f"Confusion matrices{f': {group.title}' if group.title else ''}"
-        assert n_classes >= len(order)
         return plate(figure, slug, title, alt, caption)
 
 
@@ -60,13 +64,28 @@ def summed(group: Group, line: str, session: int) -> np.ndarray | None:
     return np.sum(some, axis=0) if some else None
 
 
-def _draw(ax: Axes, counts: np.ndarray, *, written: bool) -> None:
+def _recall(counts: np.ndarray) -> str:
+    shares = 100 * counts.diagonal() / np.maximum(counts.sum(1), 1)
+    return ", ".join(f"{share:.0f}" for share in shares)
+
+
+def _draw(ax: Axes, counts: np.ndarray, left: float, top: float) -> None:
     shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    ax.imshow(shares, vmin=0, vmax=100, cmap="Blues", interpolation="nearest", aspect="equal")
-    ax.set_xticks([])
-    ax.set_yticks([])
-    ax.grid(visible=False)
-    if written:
-        for (row, column), share in np.ndenumerate(shares):
-            ax.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=5.5 if len(shares) > 3 else 6.5,
-                    color="white" if share > 55 else "black")  # fmt: skip
+    extent = (left, left + 1, top + 1, top)
+    ax.imshow(shares, vmin=0, vmax=100, cmap="Blues", interpolation="nearest", extent=extent, zorder=1)
+    ax.add_patch(Rectangle((left, top), 1, 1, fill=False, linewidth=0.6, zorder=2))
+    if len(shares) > _WRITTEN:
+        return
+    side = 1 / len(shares)
+    for (row, column), share in np.ndenumerate(shares):
+        ax.text(
+            left + (column + 0.5) * side,
+            top + (row + 0.5) * side,
+            f"{share:.0f}",
+            ha="center",
+            va="center",
+            fontsize=5.5 if len(shares) > 3 else 6.5,
+            color="white" if share > 55 else "black",
+            clip_on=True,
+            zorder=3,
+        )

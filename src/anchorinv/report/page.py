@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from anchorinv._version import __version__
 from anchorinv.report.cells import Cell, Number, Table
@@ -44,8 +44,8 @@ def rendered(page: Page) -> str:
 def _printed(cell: Cell) -> Markup:
     """Return a cell's content: bold where it is the best, marks raised and said."""
     if isinstance(cell, str):
-        return Markup("{}").format(cell)
-    text = Markup("<strong>{}</strong>" if cell.best else "{}").format(str(cell))
+        return escape(cell)
+    text = Markup("<strong>{}</strong>").format(str(cell)) if cell.best else escape(str(cell))
     return text + Markup("<sup>{}</sup>").format(cell.mark) if cell.mark else text
 
 

@@ -18,11 +18,14 @@ from anchorinv.files import replacing
 #: Inches: one column of a two-column page, and both.
 COLUMN, PAGE = 3.5, 7.1
 
-# Okabe and Ito's colours without their yellow, which is too faint on white; a marker each for print without colour.
-COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A")
+# Okabe and Ito's colours without their yellow, too faint on white; a marker each, for print without colour.
+COLOURS = (
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A",
+)  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _METHODS = (
-    "AnchorInv", "ProtoNet", "DeepInv", "NC-FSCIL", "DeepDream", "TEEN", "RealReplay", "Finetune", "LatentReplay"
+    "AnchorInv", "ProtoNet", "DeepInv", "NC-FSCIL", "DeepDream", "TEEN", "RealReplay", "Finetune",
+    "LatentReplay",
 )  # fmt: skip
 _LOOK: dict[Any, Any] = {
     "font.family": ["DejaVu Sans", "sans-serif"],
@@ -45,7 +48,7 @@ _LOOK: dict[Any, Any] = {
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
     "figure.facecolor": "white",
-    "savefig.dpi": 300,
+    "savefig.dpi": 250,
     "svg.fonttype": "none",
     "svg.hashsalt": "anchorinv",
     "pdf.fonttype": 42,
@@ -101,7 +104,7 @@ def new_figure(width: float, height: float) -> Figure:
 def plate(figure: Figure, slug: str, title: str, alt: str, caption: str) -> Plate:
     """Draw a figure in all formats."""
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # its parts have found their places
+    figure.set_layout_engine(None)  # its parts have found their places; each format would look again
     drawn = {}
     # No dates inside: the same run gives the same files.
     for kind, metadata in (("svg", {"Date": None}), ("png", {}), ("pdf", {"CreationDate": None})):
@@ -138,4 +141,9 @@ def _places(lines: Sequence[str]) -> dict[str, int]:
 def _compact(svg: str) -> str:
     """Return an SVG with coordinates to a hundredth of a point, and without its prologue."""
     svg = svg[svg.index("<svg") :]
-    return re.sub(r"(?<=\d)\.(\d\d)\d+", r".\1", svg)
+
+    def shortened(found: re.Match[str]) -> str:
+        return re.sub(r"(?<=\d)\.(\d\d)\d+", r".\1", found[0])
+
+    # In coordinates alone: text keeps all its digits.
+    return re.sub(r'\b(?:d|x|y|transform)="[^"]*"', shortened, svg)

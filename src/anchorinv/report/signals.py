@@ -1,6 +1,7 @@
 """Signals: real ones and inverted ones that share an anchor; and how the inversion's error fell."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -10,13 +11,12 @@ from torch import Tensor, nn
 
 from anchorinv.core.inversion import Inversion, invert
 from anchorinv.core.networks import mapped
-from anchorinv.report.gather import Run
 from anchorinv.report.paper import FEATURE_MAE
 from anchorinv.report.plates import COLUMN, PAGE, Plate, colours, look, new_figure, plate
 from anchorinv.report.specimen import Specimen, Unavailable, line_of
 
 #: Fewer steps would show where the inversion starts instead of where it leads.
-LEAST_STEPS = 200
+LEAST_STEPS = 100
 MOST_CLASSES = 2
 _DRAWN = 300  # points of a trace; each is a bin's least and greatest value
 REAL, INVERTED = "#000000", "#D55E00"
@@ -40,11 +40,11 @@ class Pair:
     steps: int
 
 
-def pairs(specimen: Specimen) -> list[Pair]:
+def pairs(specimen: Specimen, n_classes: int = MOST_CLASSES) -> list[Pair]:
     """Invert the most typical training sample of the first base classes, from zeros."""
     state, base = specimen.state, specimen.base
     settings = specimen.experiment.inversion
-    classes = state.classes[:MOST_CLASSES]
+    classes = state.classes[:n_classes]
     real = torch.stack([_typical(specimen, label) for label in classes])
     network = nn.Sequential(state.trunk, state.tail)
     plan = Inversion(max(settings.steps, LEAST_STEPS), settings.lr, settings.betas, from_zeros=True)
@@ -92,20 +92,21 @@ def signals_figure(slug: str, specimen: Specimen, pair: Pair, name: str) -> Plat
         told = f"feature MAE {pair.error:.3f}"
         figure.suptitle(f"{name}: {told} (paper: {FEATURE_MAE}); {pair.start:.2f} at zeros", fontsize=8)
         caption = (
-            f"A training sample of {name} and the signal inverted from zeros in {pair.steps} steps until its features "
-            f"are the same: {told}, the paper reports {FEATURE_MAE}. In standard deviations of the training data, "
-            f"channels one below the other, {gap:.1f} apart. Right: power spectra (Welch), two decades a channel."
+            f"A training sample of {name} and the signal inverted from zeros in {pair.steps} steps until "
+            f"its features are the same: {told}, the paper reports {FEATURE_MAE}. In standard deviations of "
+            f"the training data, channels one below the other, {gap:.1f} apart. Right: power spectra "
+            "(Welch), logarithmic, each about its own mean level."
         )
         if specimen.experiment.synthetic is None:
             caption += " This figure shows a person's recording: ask before it is passed on."
         alt = (
-            f"{n_chans} channels of a real signal, of the signal inverted from the same features, and the spectra of "
-            f"both; {told}."
+            f"{n_chans} channels of a real signal, of the signal inverted from the same features, and the "
+            f"spectra of both; {told}."
         )
         return plate(figure, slug, f"Real and inverted signal: {name}", alt, caption)
 
 
-def curves_figure(slug: str, run: Run, specimen: Specimen) -> Plate:
+def curves_figure(slug: str, specimen: Specimen, where: str) -> Plate:
     """Draw how the error fell while the base classes' replay was inverted; labels and anchors apart."""
     found = specimen.curves()
     if not found:
@@ -115,7 +116,7 @@ def curves_figure(slug: str, run: Run, specimen: Specimen) -> Plate:
         "cross-entropy + priors": [key for key in found if key[1] != "anchorinv"],
     }
     panels = {words: keys for words, keys in kinds.items() if keys}
-    names = {key: line_of(run, key) for key in found}
+    names = {key: line_of(key, list(found)) for key in found}
     shades = colours(list(names.values()))
     with look():
         figure = new_figure(COLUMN, 1.7 * len(panels) + 0.35 + 0.07 * len(names))
@@ -124,19 +125,23 @@ def curves_figure(slug: str, run: Run, specimen: Specimen) -> Plate:
             for key in keys:
                 values = found[key].values.double().numpy()
                 ax.plot(np.arange(len(values)), values, color=shades[names[key]], label=names[key])
-            ax.set_yscale("log")
+            spans = [float(found[key].values.max() / found[key].values.min()) for key in keys]
+            if max(spans) > 5:  # less is told better by plain numbers
+                ax.set_yscale("log")
             ax.set_ylabel(words)
             ax.locator_params(axis="x", integer=True)
         axes[-1].set_xlabel("step")
         handles = [handle for ax in axes for handle in ax.get_legend_handles_labels()[0]]
-        figure.legend(handles=handles, loc="outside upper center", ncols=2 if len(panels) == 1 else 3)
-        told = "; ".join(f"{names[key]} {found[key].values[-1]:.3g}" for key in found)
-        alt = f"Error of the inversion over its steps, on a logarithmic scale. It ends at: {told}."
-        caption = (
-            f"Mean error of the base classes' replay while it is inverted from noise. Ends: {told}. The paper's "
-            f"feature MAE, from zeros, is {FEATURE_MAE}."
+        figure.legend(
+            handles=handles, loc="outside upper center", ncols=2 if max(map(len, names.values())) > 12 else 3
         )
-        return plate(figure, slug, "Inversion error", alt, caption)
+        told = "; ".join(f"{names[key]} {found[key].values[-1]:.3g}" for key in found)
+        alt = f"Error of the inversion over its steps. It ends at: {told}."
+        caption = (
+            f"Mean error of the base classes' replay while it is inverted from noise. Ends: {told}. The "
+            f"paper's feature MAE, from zeros, is {FEATURE_MAE}."
+        )
+        return plate(figure, slug, f"Inversion error{where}", alt, caption)
 
 
 def _typical(specimen: Specimen, label: int) -> Tensor:
@@ -153,7 +158,7 @@ def _thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     edges = np.linspace(0, len(y), _DRAWN + 1).astype(int)
     places = [
         sorted((first + int(y[first:end].argmin()), first + int(y[first:end].argmax())))
-        for first, end in zip(edges[:-1], edges[1:], strict=True)
+        for first, end in pairwise(edges)
     ]
     chosen = np.unique(np.concatenate(places))
     return x[chosen], y[chosen]

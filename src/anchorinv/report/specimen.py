@@ -1,6 +1,6 @@
 """What figures of features and signals need: a variant's recordings, its base model, anchors and replay."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from anchorinv.study.shelf import DiskShelf
 _SHARED = {"data", "synthetic", "geometry", "protocol", "standardise", "training", "threads"}
 
 
-class Unavailable(ValueError):
+class Unavailable(ValueError):  # noqa: N818 — a reason, not a mistake
     """Said in place of a figure: what is missing, and how to get it."""
 
 
@@ -115,12 +115,12 @@ def specimen(run: Run, variant: str, folders: Mapping[str, Dataset], bases: Path
     return Specimen(experiment, data, base, state, seed, replay)
 
 
-def line_of(run: Run, key: tuple[str, str]) -> str:
-    """Return what a curve is called: its method, its variant, or both."""
+def line_of(key: tuple[str, str], beside: Sequence[tuple[str, str]]) -> str:
+    """Return what a curve is called beside others: by its method, its variant, or both."""
     variant, method = key
-    methods = {result.method for result in run.results}
-    named = [variant] if variant and len(run.variants()) > 1 else []
-    return ", ".join([*named, *([method_name(method)] if len(methods) > 1 or not named else [])])
+    several = len({each for each, _ in beside}) > 1
+    alone = len({each for _, each in beside}) == 1
+    return ", ".join([*([variant] if several else []), *([] if several and alone else [method_name(method)])])
 
 
 def _inverts(recipe: Recipe) -> bool:

@@ -98,10 +98,15 @@ def comparisons_table(run: Run) -> Table | None:
     if not rows:
         return None
     reference = next(group.reference for group in groups if group.reference)
-    heads = [Column("Against"), Column("Session"), Column("Difference"), Column("from", "95 % interval"),
-             Column("to", "95 % interval"), Column("p"), Column("p (Holm)"), Column("Effect"), Column("Over")]  # fmt: skip
-    heads[0] = Column("Method" if groups[0].of == "methods" else "Variant")
-    columns = [*([Column(_first_head(run, groups))] if len(groups) > 1 else []), *heads]
+    columns = [
+        *([Column(_first_head(run, groups))] if len(groups) > 1 else []),
+        Column("Method" if groups[0].of == "methods" else "Variant"),
+        Column("Session"),
+        Column("Difference"),
+        Column("from", "95 % interval"),
+        Column("to", "95 % interval"),
+        *(Column(name) for name in ("p", "p (Holm)", "Effect", "Over")),
+    ]
     notes = [
         f"Line minus {reference}, macro-F1 over all classes in points. Effect: matched-pairs rank-biserial "
         f"correlation, from −1 (always worse) to 1 (always better).",
@@ -111,45 +116,53 @@ def comparisons_table(run: Run) -> Table | None:
 
 
 def paper_table(run: Run) -> Table | None:
-    """Return the paper's numbers beside ours with the difference; None where the paper has none."""
+    """Return ours, the paper's numbers and the difference for each session; None where the paper has none."""
     numbers = published(run.study.name)
-    several = len(run.study.variants) > 1
-    rows: list[list[Cell]] = []
-    notes: list[str] = []
-    groups = {
-        (variant, each.methods[line]): (each, line)
-        for each in groups_of(run)
-        for line, results in each.lines.items()
-        for variant in [results[0].variant]
+    lines = {
+        (results[0].variant, group.methods[line]): (group, line)
+        for group in groups_of(run)
+        for line, results in group.lines.items()
     }
+    cells: dict[tuple[str, str, str], dict[str, list[Cell]]] = {}
+    notes: list[str] = []
     for number in numbers:
-        if (number.variant, number.method) not in groups:
+        if (number.variant, number.method) not in lines:
             continue
-        group, line = groups[number.variant, number.method]
-        session = number.session if number.session >= 0 else max(group.sessions(line))
-        found = group.cell(line, session, number.score)
+        group, line = lines[number.variant, number.method]
+        found = group.cell(line, number.session if number.session >= 0 else group.last, number.score)
         if found is None:
             continue
-        mark = ""
+        column = _session(number.session)
         if number.doubt:
-            mark = "‡"
             notes.append(
-                f"‡ {method_name(number.method)}, {number.variant or f'session {session}'}: {number.doubt}."
+                f"‡ {method_name(number.method)}, {number.variant or column.lower()}: {number.doubt}."
             )
-        rows.append([
-            *([number.variant] if several else []),
-            method_name(number.method),
-            PARTS[number.score].removesuffix(" classes"),
-            Number(session, digits=0),
+        mark = "‡" if number.doubt else SIGNIFICANT if number.marked else ""
+        cells.setdefault((number.variant, number.method, number.score), {})[column] = [
             Number(found.mean, found.std),
-            Number(number.mean, number.std, mark=mark or (SIGNIFICANT if number.marked else "")),
+            Number(number.mean, number.std, mark=mark),
             Number(round(found.mean, 2) - number.mean, signed=True),
-        ])  # fmt: skip
-    if not rows:
+        ]
+    if not cells:
         return None
-    columns = [*([Column("Variant")] if several else []), Column("Method"), Column("Classes"), Column("Session"),
-               Column("Ours"), Column("Paper"), Column("Ours − paper")]  # fmt: skip
-    about = [f"The paper's numbers are as printed in its {numbers[0].table}."]
+    sessions = list(dict.fromkeys(_session(number.session) for number in numbers))
+    several = len(run.study.variants) > 1
+    columns = [
+        *([Column("Variant")] if several else []),
+        Column("Method"),
+        Column("Classes"),
+        *(Column(name, session) for session in sessions for name in ("ours", "paper", "difference")),
+    ]
+    rows: list[list[Cell]] = [
+        [
+            *([variant] if several else []),
+            method_name(method),
+            PARTS[score].removesuffix(" classes"),
+            *(cell for session in sessions for cell in found.get(session, ["", "", ""])),
+        ]
+        for (variant, method, score), found in cells.items()
+    ]
+    about = [f"The paper's numbers are as printed in its {numbers[0].table}; difference is ours − paper."]
     if any(number.marked for number in numbers):
         about.append(f"{SIGNIFICANT} in the paper: differs from random sampling with p < 0.05, uncorrected.")
     if run.synthetic:
@@ -168,8 +181,8 @@ def cost_table(run: Run) -> Table:
             cells = [("" if value is None else Number(value, digits=digits)) for value, digits in
                      ((base, 1), (session, 2), (trial, 2), (peak, 0))]  # fmt: skip
             rows.append([*([variant] if len(variants) > 1 else []), method_name(method), *cells])
-    columns = [*([Column("Variant")] if len(variants) > 1 else []), Column("Method"), Column("Base training (s)"),
-               Column("A session (s)"), Column("A trial (s)"), Column("Peak memory (MB)")]  # fmt: skip
+    heads = ("Method", "Base training (s)", "A session (s)", "A trial (s)", "Peak memory (MB)")
+    columns = [*([Column("Variant")] if len(variants) > 1 else []), *(Column(name) for name in heads)]
     notes = [
         "Means over trials. Methods that share a base model show the same training time. Inverting the base "
         "classes is done once and not in these times. Peak memory is that of the whole process."
@@ -198,6 +211,10 @@ def _best(group: Group, part: str, session: int) -> str:
     means = {line: round(cell.mean, 2) for line, cell in found.items() if cell}
     leaders = [line for line, mean in means.items() if mean == max(means.values())]
     return leaders[0] if len(leaders) == 1 and len(means) > 1 else ""
+
+
+def _session(number: int) -> str:
+    return {-1: "Last session", 0: "Base session"}.get(number, f"Session {number}")
 
 
 def _first_head(run: Run, groups: Sequence[Group]) -> str:

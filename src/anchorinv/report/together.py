@@ -51,8 +51,9 @@ def _table(groups: dict[str, Group]) -> Table:
             cells.append(Number(found.mean, found.std, best=best, mark=mark) if found else "")
         rows.append(cells)
     notes = [
-        "Macro-F1 over all classes after each run's last session, in percent; mean ± standard deviation over trials. "
-        f"{SIGNIFICANT} differs from the run's reference; the run's own tables say how that is tested."
+        "Macro-F1 over all classes after each run's last session, in percent; mean ± standard deviation "
+        f"over trials. {SIGNIFICANT} differs from the run's reference; the run's own tables say how that is "
+        "tested."
     ]
     columns = [Column("Method"), *(Column(label) for label in groups)]
     return Table("together", "Runs side by side", columns, rows, notes)

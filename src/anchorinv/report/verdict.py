@@ -76,6 +76,8 @@ def _against_next(group: Group, ranked: list[str]) -> tuple[str, str, bool]:
     margin = (
         f"{-c.difference:.1f} points above {second}, ahead in {int((won > 0).sum())} of {len(won)} trials"
     )
+    if abs(c.difference) < 0.05:
+        return f"level with {second}", "There is no difference to be sure of.", False
     if c.n < 2:
         return margin, "One trial says nothing about how sure that is.", False
     interval = f"95 % interval {-c.high:+.1f} to {-c.low:+.1f} points".replace("-", "−")
