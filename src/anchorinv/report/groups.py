@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -58,14 +59,7 @@ class Group:
 
     def compared(self, part: str = "f1_all", reference: str | None = None) -> list[Compared]:
         """Return the paired comparisons of all lines that have reached the last session."""
-        reference = reference or self.reference
-        there = [name for name in self.lines if self.last in self.sessions(name)]
-        if reference not in there or self.last == 0:
-            return []
-        renamed = [
-            replace(result, method=name, variant=self.title) for name in there for result in self.lines[name]
-        ]
-        return list(comparisons(renamed, reference, part))
+        return _compared(self, part, reference or self.reference)
 
     def differences(self, line: str, reference: str, session: int, part: str = "f1_all") -> np.ndarray:
         """Return line minus reference in percent for each trial that both have (n,)."""
@@ -77,12 +71,24 @@ class Group:
         return np.array([columns[0][key] - columns[1][key] for key in columns[0] if key in columns[1]])
 
 
+@lru_cache(maxsize=256)
+def _compared(group: Group, part: str, reference: str | None) -> list[Compared]:
+    there = [name for name in group.lines if group.last in group.sessions(name)]
+    if reference not in there or group.last == 0:
+        return []
+    renamed = [
+        replace(result, method=name, variant=group.title) for name in there for result in group.lines[name]
+    ]
+    return list(comparisons(renamed, reference, part))
+
+
 def line_values(results: Sequence[SessionResult], part: str) -> np.ndarray:
     """Return a score in percent for each result, in the order of trials (n,)."""
     chosen = sorted(results, key=place)
     return np.array([100 * getattr(scores(r.confusion, r.n_base), part) for r in chosen])
 
 
+@lru_cache(maxsize=16)  # asked for by every table and figure
 def groups_of(run: Run) -> list[Group]:
     """Return what is compared in a run."""
     variants = run.variants()

@@ -16,7 +16,7 @@ from anchorinv.report.plates import COLUMN, PAGE, Plate, colours, look, new_figu
 from anchorinv.report.specimen import Specimen, Unavailable, line_of
 
 #: Fewer steps would show where the inversion starts instead of where it leads.
-LEAST_STEPS = 100
+LEAST_STEPS = 50
 MOST_CLASSES = 2
 _DRAWN = 300  # points of a trace; each is a bin's least and greatest value
 REAL, INVERTED = "#000000", "#D55E00"
