@@ -61,6 +61,6 @@ def _results(part: Part, study: Study, rng: np.random.Generator) -> list[Session
                 part.variant,
                 part.person,
                 300.0 + session,
-            )  # fmt: skip
+            )
         )
     return found

@@ -1,6 +1,7 @@
 """The numbers of a report as a reader finds them: in the page, in CSV and in LaTeX."""
 
 import csv
+import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -56,7 +57,8 @@ def in_page(report: Path) -> dict[str, list[list[str]]]:
 
 def in_csv(report: Path, slug: str) -> list[list[str]]:
     """A table's rows from CSV, mean and standard deviation together again."""
-    head, *rows = list(csv.reader((report / "tables" / f"{slug}.csv").open(encoding="utf-8")))
+    text = (report / "tables" / f"{slug}.csv").read_text(encoding="utf-8")
+    head, *rows = list(csv.reader(io.StringIO(text)))
     found = []
     for row in rows:
         cells: list[str] = []

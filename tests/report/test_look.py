@@ -1,12 +1,22 @@
 """The page in a real Chromium, at a desk and on a phone; skipped where there is none."""
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 WIDTHS = (1280, 390)
 
 
@@ -42,14 +52,14 @@ def page(request, browser, report):
 def test_nothing_is_wrong_and_nothing_is_fetched(page, report):
     assert page.heard == []
     outside = [url for url in page.asked if not url.startswith(("data:", report.as_uri()))]
-    assert outside == [] and page.evaluate("performance.getEntriesByType('resource').length") >= 0
+    assert outside == []
 
 
 def test_all_figures_are_visible(page):
     sizes = page.evaluate(
         "Array.from(document.images).map(i => [i.complete && i.naturalWidth, i.clientWidth, i.clientHeight])"
     )
-    assert len(sizes) >= 5
+    assert len(sizes) >= 4
     for natural, width, height in sizes:
         assert natural > 0 and width >= 300 and height >= 60
     assert page.evaluate("Array.from(document.images).every(image => image.alt.length > 40)")
@@ -71,10 +81,11 @@ def test_links_within_the_page_lead_somewhere(page):
 def test_tables_sort_by_mouse_and_by_keyboard(page):
     table = page.locator("#table-bci2a-scores")
     heads = table.locator("thead tr:last-child th")
-    cells = "Array.from(document.querySelectorAll('#table-bci2a-scores tbody tr')).map(r => r.cells[PLACE].dataset.value)"
 
     def column(place: int) -> list[str]:
-        return page.evaluate(cells.replace("PLACE", str(place)))
+        return table.locator("tbody tr").evaluate_all(
+            "(rows, place) => rows.map(row => row.cells[place].dataset.value)", place
+        )
 
     heads.nth(3).locator("button").click()
     values = [float(value) for value in column(3)]
@@ -92,10 +103,10 @@ def test_headings_and_tables_are_real(page):
         "Array.from(document.querySelectorAll('h1,h2,h3,h4')).map(h => Number(h.tagName[1]))"
     )
     assert levels.count(1) == 1 and levels[0] == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
-    assert page.evaluate(
-        "Array.from(document.querySelectorAll('table')).every(t => t.caption && t.querySelector('th[scope=col]'))"
-    )
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    tables = page.locator("table")
+    assert tables.count() >= 4
+    assert tables.evaluate_all("all => all.every(t => t.caption && t.querySelector('th[scope=col]'))")
     red = page.evaluate("getComputedStyle(document.querySelector('.warning')).color")
     assert red == "rgb(168, 0, 0)"
-    assert page.evaluate("document.querySelector('.warning').getBoundingClientRect().top < 200")
+    assert page.evaluate("document.querySelector('.warning').getBoundingClientRect().top + scrollY < 200")

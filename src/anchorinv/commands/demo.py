@@ -16,7 +16,7 @@ def demo(
         Path | None, typer.Option(help="Run folder.  [default: runs/demo, with --quick runs/demo-quick]")
     ] = None,
 ) -> None:
-    """See it work on synthetic recordings: base training, three new classes from ten examples each, a report."""
+    """See it work on synthetic recordings: base training, three new classes of ten examples, a report."""
     from anchorinv.show_demo import show_demo
 
     folder = out or Path("runs") / ("demo-quick" if quick else "demo")
