@@ -137,11 +137,14 @@ def _thinned(base: Batch) -> Batch:
 def _arranged(values: np.ndarray) -> tuple[np.ndarray, float]:
     from sklearn.manifold import TSNE
 
-    if len(values) < 7:
-        raise Unavailable(f"needs more features: {len(values)} points are too few to arrange")
-    perplexity = min(PERPLEXITY, (len(values) - 1) // 3)
+    # An anchor that is a feature shown is one point, not two that push each other away.
+    _, first, place = np.unique(values.round(4), axis=0, return_index=True, return_inverse=True)
+    if len(first) < 7:
+        raise Unavailable(f"needs more features: {len(first)} points are too few to arrange")
+    perplexity = min(PERPLEXITY, (len(first) - 1) // 3)
     found = TSNE(perplexity=perplexity, max_iter=ITERATIONS, init="pca", random_state=0, n_jobs=1)
-    return found.fit_transform(values), perplexity
+    points: np.ndarray = found.fit_transform(values[first])
+    return points[place], perplexity
 
 
 def _digest(anchors: Batch) -> bytes:

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from anchorinv.report.groups import Group
 from anchorinv.report.plates import COLUMN, PAGE, Plate, look, new_figure, plate
 
-_WRITTEN = 6  # classes up to which the shares are written into the cells
+_LEGIBLE = 0.15  # inches of a cell's side from which on its share is written into it
 _STEP = 1.08  # from one matrix to the next; each has a side of 1
 
 
@@ -17,15 +17,17 @@ def confusion_figure(slug: str, group: Group, class_names: list[str]) -> Plate:
     """Draw the confusion matrices of all lines and sessions, summed over trials, rows as shares."""
     lines, n_sessions = list(group.lines), group.last + 1
     with look():
-        width = COLUMN if n_sessions <= 4 else PAGE
-        figure = new_figure(width, (width - 0.95) / n_sessions * len(lines) + 0.55)
+        most = max(len(result.classes) for results in group.lines.values() for result in results)
+        width = COLUMN if n_sessions * most <= 12 else PAGE
+        side = (width - 0.95) / n_sessions
+        figure = new_figure(width, side * len(lines) + 0.55)
         # One pair of axes for all: a pair for each of fifty matrices takes seconds.
         ax = figure.subplots()
         for row, line in enumerate(lines):
             for session in range(n_sessions):
                 counts = summed(group, line, session)
                 if counts is not None:
-                    _draw(ax, counts, session * _STEP, row * _STEP)
+                    _draw(ax, counts, session * _STEP, row * _STEP, side)
         ax.set_xlim(-0.03, (n_sessions - 1) * _STEP + 1.03)
         ax.set_ylim((len(lines) - 1) * _STEP + 1.03, -0.03)
         ax.set_aspect("equal")
@@ -39,7 +41,7 @@ def confusion_figure(slug: str, group: Group, class_names: list[str]) -> Plate:
         ax.tick_params(length=0, labeltop=True, labelbottom=False)
         ax.grid(visible=False)
         ax.spines[:].set_visible(False)
-        ax.set_xlabel("columns: predicted class; rows: true class; in the order learned", fontsize=7)
+        ax.set_xlabel("rows: true class, columns: predicted", fontsize=7)
         told = {line: summed(group, line, group.last) for line in lines}
         shares = "; ".join(
             f"{line}: {_recall(counts)}" for line, counts in told.items() if counts is not None
@@ -69,12 +71,12 @@ def _recall(counts: np.ndarray) -> str:
     return ", ".join(f"{share:.0f}" for share in shares)
 
 
-def _draw(ax: Axes, counts: np.ndarray, left: float, top: float) -> None:
+def _draw(ax: Axes, counts: np.ndarray, left: float, top: float, inches: float) -> None:
     shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     extent = (left, left + 1, top + 1, top)
     ax.imshow(shares, vmin=0, vmax=100, cmap="Blues", interpolation="nearest", extent=extent, zorder=1)
     ax.add_patch(Rectangle((left, top), 1, 1, fill=False, linewidth=0.6, zorder=2))
-    if len(shares) > _WRITTEN:
+    if inches / len(shares) < _LEGIBLE:
         return
     side = 1 / len(shares)
     for (row, column), share in np.ndenumerate(shares):
@@ -84,8 +86,8 @@ def _draw(ax: Axes, counts: np.ndarray, left: float, top: float) -> None:
             f"{share:.0f}",
             ha="center",
             va="center",
-            fontsize=5.5 if len(shares) > 3 else 6.5,
+            fontsize=5.5 if inches / len(shares) < 0.25 else 6.5,
             color="white" if share > 55 else "black",
-            clip_on=True,
+            in_layout=False,
             zorder=3,
         )

@@ -1,5 +1,6 @@
 """Make a report: the page, and tables and figures as files beside it."""
 
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def make_report(
     selections : of anchors to show in the feature space.
     """
     runs = gather(paths)
+    # Drawing makes objects by the million; collecting them need not look at all that was imported, too.
+    gc.freeze()
     asked = " ".join(["anchorinv report", *map(str, paths), f"--out {out}"])
     _made_writable(out)
     tables, plates = side_by_side(runs)
