@@ -199,7 +199,7 @@ def test_pictures_of_few_and_of_many(tmp_path, n, n_classes):
     ("library", "extra", "words"),
     [("mne", "recordings", "prepare bci2a --raw gdf --out out --allow-missing"),
      ("wfdb", "recordings", "prepare grabmyo --raw grabmyo --out out --allow-missing"),
-     ("matplotlib", "pictures", "data own"), ("pooch", "download", "download bci2a --to raw")],
+     ("pooch", "download", "download bci2a --to raw")],
 )  # fmt: skip
 def test_a_missing_extra_is_one_sentence(command, server, tmp_path, monkeypatch, library, extra, words):
     write_gdf(tmp_path / "gdf", "A01T")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from anchorinv._version import __version__
-from anchorinv.commands import data, demo, download, prepare, study, teach, use
+from anchorinv.commands import data, demo, download, prepare, report, study, teach, use
 
 app = typer.Typer(
     name="anchorinv",
@@ -40,6 +40,7 @@ for command in (
     data.data,
     study.run,
     study.status,
+    report.report,
     teach.train,
     teach.learn,
     teach.forget,

@@ -12,13 +12,19 @@ def demo(
         bool,
         typer.Option("--quick", help="A smaller network, trained and inverted for less time: half a minute."),
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for results.jsonl.")] = Path("runs/demo"),
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder.  [default: runs/demo, with --quick runs/demo-quick]")
+    ] = None,
 ) -> None:
-    """See it work on synthetic recordings: base training, then three new classes from ten examples each."""
-    from anchorinv.show import show_demo
+    """See it work on synthetic recordings: base training, three new classes of ten examples, a report."""
+    from anchorinv.show_demo import show_demo
 
+    folder = out or Path("runs") / ("demo-quick" if quick else "demo")
     try:
-        show_demo(out, quick=quick)
+        show_demo(folder, quick=quick)
     except KeyboardInterrupt:
-        print(f"\nanchorinv: stopped; finished trials are in {out}/results.jsonl.unfinished", file=sys.stderr)
+        print(
+            f"\nanchorinv: stopped; finished trials are in {folder}. Run the same command again to go on.",
+            file=sys.stderr,
+        )
         raise typer.Exit(130) from None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from anchorinv.data.dataset import Dataset
     from anchorinv.study.config import Study
 
@@ -55,7 +57,7 @@ def run(
     if scale != "full" and trials:
         study = _with_trials(study, trials)
     folder = out or Path("runs") / (study.name if scale == "full" else f"{study.name}-{scale}")
-    _run(study, folder, _folders(study, data or []), bases, log_level)
+    _run(study, folder, folders_of([study], data or []), bases, log_level)
 
 
 def status(
@@ -127,12 +129,13 @@ def _with_trials(study: "Study", trials: int) -> "Study":
     return study.model_copy(update={"variants": variants})
 
 
-def _folders(study: "Study", given: list[str]) -> "dict[str, Dataset]":
-    """Open what --data names; a folder alone is the study's only data set."""
+def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Dataset]":
+    """Open what --data names; a folder alone is the studies' only data set."""
     from anchorinv.data.dataset import Dataset
     from anchorinv.study.config import nearest
 
-    needed = list(dict.fromkeys(e.data.name for e in study.variants.values() if e.synthetic is None))
+    variants = [each for study in studies for each in study.variants.values()]
+    needed = list(dict.fromkeys(each.data.name for each in variants if each.synthetic is None))
     found = {}
     for text in given:
         name, is_named, folder = text.partition("=")

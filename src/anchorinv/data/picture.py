@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 
 from anchorinv.data.dataset import Dataset
-from anchorinv.data.problems import needed
 from anchorinv.files import replacing
 
 TRIALS, CLASSES, CHANNELS = 3, 8, 8
@@ -13,7 +12,6 @@ TRIALS, CLASSES, CHANNELS = 3, 8, 8
 
 def draw_trials(data: Dataset, path: Path) -> None:
     """Draw three trials of each of the first classes, a channel above the other, all to one scale."""
-    needed("matplotlib", extra="pictures")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

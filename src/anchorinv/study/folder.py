@@ -89,6 +89,10 @@ class RunFolder:
         """Return the study that the folder holds."""
         return self._config()[0]
 
+    def about(self) -> dict[str, Any]:
+        """Return what the folder was asked for: the study, its hash, fingerprint and classes of the data."""
+        return self._config()[1]
+
     def parts(self) -> list[Part]:
         """Return all that the run consists of, in order."""
         study, about = self._config()

@@ -39,7 +39,7 @@ class DiskShelf:
     def base(self, foundation: Foundation, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
         """Return a base model and the seconds it took, making it if nobody did."""
         if foundation not in self._bases:
-            path = self._folder / f"base-{digest('base', self._by, foundation)}.safetensors"
+            path = self._base_path(foundation)
             checkpoint = FileCheckpoint(path.with_suffix(".unfinished"), seconds=self._seconds)
             self._bases[foundation] = self._kept(path, foundation, lambda: make(checkpoint), lambda _: True)
             checkpoint.drop()
@@ -50,8 +50,18 @@ class DiskShelf:
 
         Only inversion takes long; other memories are recalled anew, and recordings are never written.
         """
-        path = self._folder / f"replay-{digest('replay', self._by, foundation, memory)}.safetensors"
-        return self._kept(path, foundation, make, _inverted)[0]
+        return self._kept(self._replay_path(foundation, memory), foundation, make, _inverted)[0]
+
+    def find(self, foundation: Foundation, memory: Memory | None = None) -> State | None:
+        """Return a base model, or with a memory its replay, if it is here; a damaged file is an error."""
+        path = self._replay_path(foundation, memory) if memory else self._base_path(foundation)
+        return unpacked(*read_tensors(path), foundation.backbone) if path.exists() else None
+
+    def _base_path(self, foundation: Foundation) -> Path:
+        return self._folder / f"base-{digest('base', self._by, foundation)}.safetensors"
+
+    def _replay_path(self, foundation: Foundation, memory: Memory) -> Path:
+        return self._folder / f"replay-{digest('replay', self._by, foundation, memory)}.safetensors"
 
     def _kept(
         self,

@@ -1,0 +1,1 @@
+"""The report: run folders in, a page, tables and figures out."""

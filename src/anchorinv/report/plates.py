@@ -1,0 +1,149 @@
+"""Figures as a page and a paper want them: one look, colours that everybody can tell apart, three formats."""
+
+import base64
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from anchorinv.files import replacing
+
+#: Inches: one column of a two-column page, and both.
+COLUMN, PAGE = 3.5, 7.1
+
+# Okabe and Ito's colours without their yellow, too faint on white; a marker each, for print without colour.
+COLOURS = (
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+_METHODS = (
+    "AnchorInv", "ProtoNet", "DeepInv", "NC-FSCIL", "DeepDream", "TEEN", "RealReplay", "Finetune",
+    "LatentReplay",
+)  # fmt: skip
+_LOOK: dict[Any, Any] = {
+    "font.family": ["DejaVu Sans", "sans-serif"],
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "axes.labelsize": 7.5,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "figure.facecolor": "white",
+    "savefig.dpi": 180,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "anchorinv",
+    "pdf.fonttype": 42,
+    "path.simplify_threshold": 0.3,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plate:
+    """A figure, finished.
+
+    Parameters
+    ----------
+    slug : names its files.
+    alt : what it shows, for whoever does not see it.
+    wide : whether it needs both columns.
+    svg : for the page; PNG and PDF are files.
+    """
+
+    slug: str
+    title: str
+    alt: str
+    caption: str
+    wide: bool
+    svg: str
+    png: bytes
+    pdf: bytes
+
+    @property
+    def source(self) -> str:
+        """Return the picture as an address that holds it."""
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+
+    def write(self, folder: Path) -> None:
+        """Write the files."""
+        for ending, content in (("svg", self.svg.encode()), ("png", self.png), ("pdf", self.pdf)):
+            with replacing(folder / f"{self.slug}.{ending}") as beside:
+                beside.write_bytes(content)
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Have figures inside the block look alike."""
+    with mpl.rc_context(_LOOK):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure (inches) whose parts make room for each other."""
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03))
+
+
+def plate(figure: Figure, slug: str, title: str, alt: str, caption: str) -> Plate:
+    """Draw a figure in all formats."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine(None)  # its parts have found their places; each format would look again
+    drawn = {}
+    # No dates inside: the same run gives the same files.
+    for kind, metadata in (("svg", {"Date": None}), ("png", {}), ("pdf", {"CreationDate": None})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, metadata=metadata)
+        drawn[kind] = buffer.getvalue()
+    wide = float(figure.get_size_inches()[0]) > COLUMN + 0.1
+    return Plate(slug, title, alt, caption, wide, _compact(drawn["svg"].decode()), drawn["png"], drawn["pdf"])
+
+
+def colours(lines: Sequence[str], *, ordered: bool = False) -> dict[str, str]:
+    """Return a colour for each line: a method's own, others in turn; a scale where lines have an order."""
+    if ordered or len(lines) > len(COLOURS):
+        scale = mpl.colormaps["viridis"]
+        return {
+            line: mpl.colors.to_hex(scale(0.92 * i / max(1, len(lines) - 1))) for i, line in enumerate(lines)
+        }
+    return {line: COLOURS[place] for line, place in _places(lines).items()}
+
+
+def markers(lines: Sequence[str]) -> dict[str, str]:
+    """Return a marker for each line, a method's own where it is one."""
+    if len(lines) > len(MARKERS):
+        return {line: MARKERS[i % len(MARKERS)] for i, line in enumerate(lines)}
+    return {line: MARKERS[place] for line, place in _places(lines).items()}
+
+
+def _places(lines: Sequence[str]) -> dict[str, int]:
+    own = {line: _METHODS.index(line) for line in lines if line in _METHODS}
+    free = (i for i in range(len(COLOURS)) if i not in own.values())
+    return {line: own[line] if line in own else next(free) for line in lines}
+
+
+def _compact(svg: str) -> str:
+    """Return an SVG with coordinates to a hundredth of a point, and without its prologue."""
+    svg = svg[svg.index("<svg") :]
+
+    def shortened(found: re.Match[str]) -> str:
+        return re.sub(r"(?<=\d)\.(\d\d)\d+", r".\1", found[0])
+
+    # In coordinates alone: text keeps all its digits.
+    return re.sub(r'\b(?:d|x|y|transform)="[^"]*"', shortened, svg)

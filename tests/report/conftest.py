@@ -1,0 +1,44 @@
+"""Reports that several tests look at, made once."""
+
+from pathlib import Path
+
+import pytest
+
+from anchorinv.report.write import make_report
+from anchorinv.study.execute import run_study
+from tests.report.made import made, smoke
+from tests.study.little import little
+
+
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of a run whose results were drawn: seven methods, eight trials, beside the paper."""
+    folder = made(tmp_path_factory.mktemp("drawn") / "run", smoke("bci2a", trials=8))
+    return make_report([folder], folder / "report").parent
+
+
+@pytest.fixture(scope="session")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A true run, small, with base models and replay in its folder."""
+    folder = tmp_path_factory.mktemp("ran") / "run"
+    run_study(little("bci2a"), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def portrayed(ran: Path) -> Path:
+    """The report of the true run."""
+    return make_report([ran], ran / "report").parent
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are composed but not rendered, which is what takes the time."""
+    from anchorinv.report import features, figures, matrices, plates, signals
+
+    def stub(figure, slug, title, alt, caption):  # type: ignore[no-untyped-def]
+        wide = float(figure.get_size_inches()[0]) > plates.COLUMN + 0.1
+        return plates.Plate(slug, title, alt, caption, wide, "<svg/>", b"", b"")
+
+    for module in (features, figures, matrices, signals):
+        monkeypatch.setattr(module, "plate", stub)

@@ -1,0 +1,66 @@
+"""Run folders without running: the confusion matrices are drawn, all else is as a run leaves it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from anchorinv.core.runner import SessionResult
+from anchorinv.study.config import Study
+from anchorinv.study.folder import Part, RunFolder
+from anchorinv.study.loading import load
+from anchorinv.study.scale import scaled
+
+SKILL = {"anchorinv": 0.7, "finetune": 0.2}
+
+
+def smoke(config: str, trials: int | None = None) -> Study:
+    """A shipped config at the smallest scale, with as many trials as asked for."""
+    study = scaled(load(config), "smoke")
+    if trials is None:
+        return study
+    variants = {
+        name: each.model_copy(update={"protocol": each.protocol.model_copy(update={"trials": trials})})
+        for name, each in study.variants.items()
+    }
+    return study.model_copy(update={"variants": variants})
+
+
+def made(path: Path, study: Study, *, skip: Callable[[Part], bool] = lambda part: False) -> Path:
+    """A run folder of a study, but for the parts to skip."""
+    folder, rng = RunFolder(path), np.random.default_rng(0)
+    names = {each.data.name: [f"class {number}" for number in range(16)] for each in study.variants.values()}
+    data = {name: {"fingerprint": "0" * 24, "classes": classes} for name, classes in names.items()}
+    with folder.locked():
+        folder.prepare(study, data=data, people={name: [""] for name in study.variants})
+        folder.add([r for part in folder.parts() for r in _results(part, study, rng) if not skip(part)])
+    return path
+
+
+def _results(part: Part, study: Study, rng: np.random.Generator) -> list[SessionResult]:
+    course = study.variants[part.variant].protocol
+    base, new = [int(c) for c in course.base_classes], [int(c) for c in course.sessions]
+    found = []
+    for session in [0] if part.trial is None else range(1, len(new) + 1):
+        classes = (*base, *new[:session])
+        k = len(classes)
+        right = SKILL.get(part.method, 0.5)
+        shares = np.full((k, k), (1 - right) / k) + right * np.eye(k)
+        counts = np.array([rng.multinomial(25, row / row.sum()) for row in shares])
+        found.append(
+            SessionResult(
+                part.method,
+                part.seed,
+                part.trial,
+                session,
+                classes,
+                len(base),
+                counts,
+                0.25 * session + 0.1,
+                {"finetune": 0.5},
+                part.variant,
+                part.person,
+                300.0 + session,
+            )
+        )
+    return found

@@ -1,0 +1,103 @@
+"""Figures of features and signals show what the run's own base model makes of its recordings."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from anchorinv.core.anchors import SELECTIONS
+from anchorinv.core.networks import mapped
+from anchorinv.report.features import kept
+from anchorinv.report.gather import gather
+from anchorinv.report.plates import _compact
+from anchorinv.report.signals import _DRAWN, LEAST_STEPS, _thinned, pairs
+from anchorinv.report.specimen import Unavailable, specimen
+from anchorinv.report.write import make_report
+
+
+@pytest.fixture(scope="module")
+def found(ran):
+    return specimen(gather([ran])[0], "", {})
+
+
+def test_the_run_keeps_what_the_selection_selects(found):
+    shown = kept(found, list(SELECTIONS))
+    assert shown["random"].inverted is not None, "the run's own selection was inverted"
+    assert torch.equal(shown["random"].inverted.labels, shown["random"].anchors.labels)
+    assert all(each.inverted is None for name, each in shown.items() if name != "random")
+    features = mapped(nn.Sequential(found.state.trunk, found.state.tail), found.base.values)
+    apart = (shown["closest"].anchors.values[:, None] - features).abs().amax(2)
+    assert apart.min(1).values.max() < 1e-4, "anchors are features of training samples"
+
+
+def test_inverted_signals_share_their_anchor(found):
+    network = nn.Sequential(found.state.trunk, found.state.tail)
+    for pair in pairs(found):
+        one, other = (mapped(network, torch.from_numpy(x)[None]) for x in (pair.real, pair.inverted))
+        assert pair.error == pytest.approx(float((one - other).abs().mean()), rel=1e-4)
+        assert pair.error < pair.start and pair.steps == LEAST_STEPS
+        assert any(np.array_equal(pair.real, real) for real in found.base.of(pair.label).values.numpy())
+
+
+def test_the_page_shows_portraits_and_prints_the_error(portrayed, found):
+    page = (portrayed / "report.html").read_text()
+    for name in (
+        "tsne",
+        "signals-0",
+        "signals-1",
+        "inversion",
+        "confusion",
+        "differences",
+        "sessions",
+        "cost",
+    ):
+        assert f'id="figure-bci2a-{name}"' in page
+        for ending in ("png", "pdf", "svg"):
+            assert (portrayed / "figures" / f"bci2a-{name}.{ending}").stat().st_size > 1000
+    assert re.search(r"perplexity \d+, 1000 iterations", page)
+    svg = (portrayed / "figures" / "bci2a-signals-0.svg").read_text()
+    errors = [pair.error for pair in pairs(found)]
+    assert f"feature MAE {errors[0]:.3f} (paper: 0.06–0.08)" in svg
+    assert f"feature MAE {errors[1]:.3f}, the paper reports 0.06–0.08" in page
+
+
+def test_a_damaged_model_is_said_in_place_of_its_figures(ran, tmp_path, undrawn):
+    copy = shutil.copytree(ran, tmp_path / "run", ignore=shutil.ignore_patterns("report"))
+    for path in (copy / "bases").glob("base-*"):
+        path.write_bytes(path.read_bytes()[:-20])
+    page = make_report([copy], tmp_path / "report").read_text()
+    assert page.count("needs files that are whole") == 3 and "Macro-F1 (all classes)" in page
+
+
+def test_recordings_are_asked_for(ran):
+    (run,) = gather([ran])
+    real = run.study.variants[""].model_copy(update={"synthetic": None})
+    run.study.variants[""] = real
+    with pytest.raises(Unavailable, match="--data bci2a=FOLDER"):
+        specimen(run, "", {})
+
+
+def test_long_traces_keep_their_peaks():
+    x = np.arange(5000.0)
+    y = np.sin(x / 7) + (x == 1234) * 9 - (x == 4321) * 9
+    short_x, short_y = _thinned(x, y)
+    assert len(short_x) <= 2 * _DRAWN and {1234.0, 4321.0} <= set(short_x)
+    assert (np.diff(short_x) > 0).all() and np.array_equal(short_y, y[short_x.astype(int)])
+
+
+def test_text_in_figures_keeps_its_digits():
+    svg = '<?xml?><svg><path d="M 1.23456 2.0"/><text x="3.14159">MAE 0.0183</text></svg>'
+    assert _compact(svg) == '<svg><path d="M 1.23 2.0"/><text x="3.14">MAE 0.0183</text></svg>'
+
+
+def test_signals_of_people_come_with_a_warning(found, tmp_path):
+    from dataclasses import replace
+
+    from anchorinv.report.signals import signals_figure
+
+    real = replace(found, experiment=found.experiment.model_copy(update={"synthetic": None}))
+    plate = signals_figure("x", real, pairs(found)[0], "class 0")
+    assert re.search(r"shows a person's recording", plate.caption)
