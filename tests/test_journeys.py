@@ -93,7 +93,8 @@ def test_help_comes_without_torch(tmp_path):
 def test_demo_in_an_empty_folder(tmp_path):
     done = run(COMMAND, "demo", "--quick", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    check_demo(done.stdout, tmp_path / "runs" / "demo" / "results.jsonl")
+    check_demo(done.stdout, tmp_path / "runs" / "demo-quick" / "results.jsonl")
+    assert (tmp_path / "runs" / "demo-quick" / "report" / "report.html").stat().st_size > 100_000
 
 
 def test_a_small_study_and_its_status_in_an_empty_folder(tmp_path):
@@ -107,8 +108,8 @@ def test_a_small_study_and_its_status_in_an_empty_folder(tmp_path):
 def check_demo(shown, path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     methods = {line["method"] for line in lines}
-    assert methods == {"AnchorInv", "ProtoNet", "Finetune"}
-    assert all(method in shown for method in methods)
+    assert methods == {"anchorinv", "protonet", "finetune"}
+    assert all(method in shown for method in ("AnchorInv", "ProtoNet", "Finetune", "report.html"))
     assert "synthetic" in shown.lower() and "After 3 new classes" in shown
     trials = {(line["method"], line["trial"], line["session"]) for line in lines}
     assert trials == {(m, None, 0) for m in methods} | {
@@ -130,7 +131,7 @@ def test_mistakes_end_in_a_sentence_and_a_non_zero_exit(tmp_path):
 def test_a_bad_target_is_found_before_anything_is_computed(tmp_path):
     (tmp_path / "results.jsonl").mkdir()
     done = run(COMMAND, "demo", "--out", ".", cwd=tmp_path)
-    assert done.returncode == 1 and "is a folder" in done.stderr and "choose another --out" in done.stderr
+    assert done.returncode == 1 and "holds no run but results.jsonl; choose an empty" in done.stderr
 
 
 def test_ctrl_c_says_what_is_kept(tmp_path):

@@ -20,6 +20,7 @@ def show_demo(out: Path, *, quick: bool) -> None:
     """Run the demo in a run folder, show it, and make its report."""
     console, began = Console(), time.perf_counter()
     study, folder = demo_study(quick=quick), RunFolder(out)
+    folder.check_free()  # before anything is computed
     course = next(iter(study.variants.values())).protocol
     console.print("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
     console.print(

@@ -13,6 +13,7 @@ _QUICK: dict[str, Any] = {
     "training": {"epochs": 20},
     "inversion": {"steps": 40},
     "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [28], "finetune": [28]}},
+    "threads": 1,  # so small a network is not worth sharing out
 }
 
 
