@@ -10,7 +10,7 @@ from torch import nn
 
 from anchorinv.core.anchors import SELECTIONS
 from anchorinv.core.networks import mapped
-from anchorinv.report.features import kept
+from anchorinv.report.features import ITERATIONS, PERPLEXITY, _arranged, kept
 from anchorinv.report.gather import gather
 from anchorinv.report.plates import _compact
 from anchorinv.report.signals import _DRAWN, LEAST_STEPS, _thinned, pairs
@@ -57,7 +57,8 @@ def test_the_page_shows_portraits_and_prints_the_error(portrayed, found):
         assert f'id="figure-bci2a-{name}"' in page
         for ending in ("png", "pdf", "svg"):
             assert (portrayed / "figures" / f"bci2a-{name}.{ending}").stat().st_size > 1000
-    assert re.search(r"perplexity \d+, 1000 iterations", page)
+    perplexity = re.search(r"perplexity (\d+), 1000 iterations", page)
+    assert perplexity and int(perplexity[1]) <= 30, "fewer than 91 points allow less than the paper's 30"
     svg = (portrayed / "figures" / "bci2a-signals-0.svg").read_text()
     errors = [pair.error for pair in pairs(found)]
     assert f"feature MAE {errors[0]:.3f} (paper: 0.06–0.08)" in svg
@@ -78,6 +79,15 @@ def test_recordings_are_asked_for(ran):
     run.study.variants[""] = real
     with pytest.raises(Unavailable, match="--data bci2a=FOLDER"):
         specimen(run, "", {})
+
+
+def test_points_are_arranged_as_in_the_paper():
+    values = np.random.default_rng(0).normal(size=(100, 5))
+    points, perplexity = _arranged(np.concatenate([values, values[:3]]))
+    assert perplexity == PERPLEXITY == 30 and ITERATIONS == 1000
+    assert np.array_equal(points[:3], points[-3:]), "what lies at one place is one point"
+    with pytest.raises(Unavailable, match="too few"):
+        _arranged(values[:6])
 
 
 def test_long_traces_keep_their_peaks():

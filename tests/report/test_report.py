@@ -27,7 +27,8 @@ def test_every_shipped_config_has_a_report(config, tmp_path, undrawn):
         "bci2a-base-pairs": "pairs",
         "grabmyo-reduced-base": "base-classes",
     }
-    assert (f"{config}-{expected.get(config, 'none')}" in slugs) == (config in expected)
+    ablations = {f"{config}-{name}" for name in expected.values()}
+    assert slugs & ablations == ({f"{config}-{expected[config]}"} if config in expected else set())
     drawn = set(re.findall(r'id="figure-([^"]+)"', page))
     assert f"{config}-cost" in drawn and any("-sessions" in name for name in drawn)
     assert any("-confusion" in name for name in drawn)

@@ -46,7 +46,7 @@ def n_base_table(run: Run) -> Table | None:
     """Return new classes' macro-F1 by number of base classes, and chance: the paper's Table 1."""
     variants = run.variants()
     sizes = {name: len(each.protocol.base_classes) for name, each in variants.items()}
-    if len(set(sizes.values())) < 2:
+    if len(set(sizes.values())) < 2 or len({each.data.name for each in variants.values()}) > 1:
         return None
     groups = groups_of(run)
     lines = list(dict.fromkeys(line for group in groups for line in group.lines))

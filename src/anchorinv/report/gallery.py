@@ -55,12 +55,13 @@ def score_plates(run: Run) -> list[Plate]:
 
 
 def _confused(groups: Sequence[Group]) -> list[Group]:
-    """Return whose confusion is shown: of many variants with many methods, the reference's alone."""
-    if groups[0].of == "variants" or len(groups) == 1:
+    """Return whose confusion is shown: all lines of a single group, of several the reference's alone."""
+    if len(groups) == 1:
         return list(groups)
-    name = groups[0].reference or next(iter(groups[0].lines))
-    lines = {group.title: group.lines[name] for group in groups if name in group.lines}
-    return [Group(name, "variants", lines, dict.fromkeys(lines, name), None, groups[0].variant)]
+    chosen = {group.title: group.reference or next(iter(group.lines)) for group in groups}
+    lines = {group.title: group.lines[chosen[group.title]] for group in groups}
+    title = ", ".join(dict.fromkeys(chosen.values()))
+    return [Group(title, "variants", lines, dict.fromkeys(lines, title), None, groups[0].variant)]
 
 
 def _sweeps(run: Run, groups: Sequence[Group]) -> list[Plate]:

@@ -48,7 +48,7 @@ _LOOK: dict[Any, Any] = {
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
     "figure.facecolor": "white",
-    "savefig.dpi": 180,
+    "savefig.dpi": 250,
     "svg.fonttype": "none",
     "svg.hashsalt": "anchorinv",
     "pdf.fonttype": 42,
@@ -103,7 +103,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 def plate(figure: Figure, slug: str, title: str, alt: str, caption: str) -> Plate:
     """Draw a figure in all formats."""
-    figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    assert engine is not None, "figures come from new_figure"
+    engine.execute(figure)
     figure.set_layout_engine(None)  # its parts have found their places; each format would look again
     drawn = {}
     # No dates inside: the same run gives the same files.

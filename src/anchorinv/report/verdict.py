@@ -42,7 +42,8 @@ def leaders(run: Run) -> str:
     found = verdicts(run)
     if len(found) < 2:
         return ""
-    counts = {name: sum(v.best == name for v in found) for name in dict.fromkeys(v.best for v in found)}
+    names = ["nobody alone" if v.margin.startswith("level") else v.best for v in found]
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
     ranked = sorted(counts.items(), key=lambda item: -item[1])
     clear = sum(v.clear for v in found)
     listed = ", ".join(f"{name} in {count}" for name, count in ranked)
