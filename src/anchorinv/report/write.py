@@ -31,20 +31,23 @@ def make_report(
     selections : of anchors to show in the feature space.
     """
     runs = gather(paths)
-    # Drawing makes objects by the million; collecting them need not look at all that was imported, too.
-    gc.freeze()
     asked = " ".join(["anchorinv report", *map(str, paths), f"--out {out}"])
     _made_writable(out)
-    tables, plates = side_by_side(runs)
-    page = Page([chapter(run, asked, folders or {}, bases, selections) for run in runs], tables, plates)
-    every_table = [*page.tables, *(table for each in page.chapters for table in each.tables)]
-    for table in every_table:
-        _write(out / "tables" / f"{table.slug}.csv", as_csv(table))
-        _write(out / "tables" / f"{table.slug}.tex", as_latex(table))
-    _write(out / "tables" / "all-tables.tex", document([table.slug for table in every_table]))
-    for plate in [*page.plates, *(plate for each in page.chapters for plate in each.plates)]:
-        plate.write(out / "figures")
-    _write(out / "report.html", rendered(page))
+    # Drawing makes objects by the million; collecting them need not look at all that was imported, too.
+    gc.freeze()
+    try:
+        tables, plates = side_by_side(runs)
+        page = Page([chapter(run, asked, folders or {}, bases, selections) for run in runs], tables, plates)
+        every_table = [*page.tables, *(table for each in page.chapters for table in each.tables)]
+        for table in every_table:
+            _write(out / "tables" / f"{table.slug}.csv", as_csv(table))
+            _write(out / "tables" / f"{table.slug}.tex", as_latex(table))
+        _write(out / "tables" / "all-tables.tex", document([table.slug for table in every_table]))
+        for plate in [*page.plates, *(plate for each in page.chapters for plate in each.plates)]:
+            plate.write(out / "figures")
+        _write(out / "report.html", rendered(page))
+    finally:
+        gc.unfreeze()
     return out / "report.html"
 
 
