@@ -49,7 +49,9 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     epochs : of base training; None trains until the loss has stopped falling, 200 at the most.
     batch_size, lr : of base training.
     n_anchors : feature vectors kept of each base class.
-    inversion_steps, inversion_lr : of the inversion that turns anchors into replay signals.
+    inversion_steps : of the inversion that turns anchors into replay signals, at the most; a sample is done
+        when its error has stopped falling.
+    inversion_lr : of methods that invert labels; anchors are reached by quasi-Newton steps, which need none.
     finetune_steps, finetune_lr : of the adaptation to new classes.
     replay_weight : of old classes against new ones in the adaptation, the paper's λ.
     new_prototype : where a new class starts, ``"mean"`` of its examples or ``"random"``.
@@ -86,7 +88,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         batch_size: int = 64,
         lr: float = 1e-3,
         n_anchors: int = 50,
-        inversion_steps: int = 100,
+        inversion_steps: int = 200,
         inversion_lr: float = 5e-2,
         finetune_steps: int = 200,
         finetune_lr: float = 1e-5,

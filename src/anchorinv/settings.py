@@ -78,7 +78,7 @@ def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -
             (settings["finetune_steps"],), settings["finetune_lr"], replay_weight=settings["replay_weight"]
         ),
         "per_class": settings["n_anchors"],
-        "inversion": Inversion(settings["inversion_steps"], settings["inversion_lr"]),
+        "inversion": Inversion.swift(settings["inversion_steps"], lr=settings["inversion_lr"]),
     }
     make = CATALOGUE[settings["method"]]
     known = inspect.signature(make).parameters

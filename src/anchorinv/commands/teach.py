@@ -25,7 +25,7 @@ def train(
     classes: Annotated[str, typer.Option(help="Base classes, with commas between; default: all.")] = "",
     epochs: Annotated[int | None, typer.Option(min=1, help="Default: until the loss stops falling.")] = None,
     anchors: Annotated[int, typer.Option(min=1, help="Anchors kept of each class.")] = 50,
-    inversion_steps: Annotated[int, typer.Option(min=0, help="Steps of the inversion.")] = 100,
+    inversion_steps: Annotated[int, typer.Option(min=0, help="Steps of the inversion, at the most.")] = 200,
     finetune_steps: Annotated[int, typer.Option(min=0, help="Steps of each lesson to come.")] = 200,
     sfreq: Annotated[float | None, typer.Option(help="Rate in Hz, if DATA does not say it.")] = None,
     unit: Annotated[str | None, typer.Option(help="Unit of DATA (V, mV, uV), if it does not say it.")] = None,

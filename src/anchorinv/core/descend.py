@@ -9,11 +9,12 @@ from torch import Tensor
 
 from anchorinv.core.checkpoint import Bookmark, Checkpoint
 from anchorinv.core.progress import tick
+from anchorinv.core.quasi_newton import QuasiNewton
 
 
 @dataclass(frozen=True, slots=True)
 class Plateau:
-    """Stop when the loss has stopped falling, or has fallen far enough.
+    """Stop when a loss has stopped falling, or has fallen far enough.
 
     Parameters
     ----------
@@ -28,31 +29,34 @@ class Plateau:
     patience: int = 3
     enough: float = 0.0
 
-    def reached(self, curve: Tensor) -> bool:
-        """Say whether a loss curve (n_steps,) has got there."""
+    def reached(self, curve: Tensor) -> Tensor:
+        """Say whether a loss curve (n_steps,), or each of several (n_steps, n), has got there: bool, (n,)."""
         if len(curve) % self.window:
-            return False
-        means = curve.reshape(-1, self.window).mean(1)
-        if means[-1] < self.enough:
-            return True
-        best, stale = means[0], 0
+            return torch.zeros(curve.shape[1:], dtype=torch.bool)
+        means = curve.reshape(-1, self.window, *curve.shape[1:]).mean(1)
+        best, stale = means[0], torch.zeros(curve.shape[1:], dtype=torch.int)
         for mean in means[1:]:
-            if mean < best * (1 - self.tolerance):
-                best, stale = mean, 0
-            else:
-                stale += 1
-        return stale >= self.patience
+            better = mean < best * (1 - self.tolerance)
+            best, stale = torch.where(better, mean, best), torch.where(better, 0, stale + 1)
+        there: Tensor = (stale >= self.patience) | (means[-1] < self.enough)
+        return there
 
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """How to descend: Adam's settings, the number of steps, and when to stop before."""
+    """How to descend: Adam's settings, the number of steps, and when to stop before.
+
+    With losses per sample the rule is asked of each, and the descent ends when all have got there.
+    ``curvature`` takes the quasi-Newton steps of ``core/quasi_newton.py`` in place of Adam's, which have no
+    rate; it needs smooth losses, one per sample of a single tensor.
+    """
 
     steps: int
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     stop: Plateau | None = None
+    curvature: bool = False
 
 
 def descend(
@@ -65,7 +69,7 @@ def descend(
     checkpoint: Checkpoint | None = None,
     every: int = 1,
 ) -> Tensor:
-    """Minimise an objective over ``params``, in place, by Adam.
+    """Minimise an objective over ``params``, in place, by Adam or by quasi-Newton steps.
 
     Parameters
     ----------
@@ -85,6 +89,7 @@ def descend(
         return torch.zeros(0)
     # Listed, because inverting gives one tensor and training a module's generator.
     params = list(params)
+    newton = QuasiNewton(params[0]) if plan.curvature else None
     optimiser = torch.optim.Adam(params, lr=plan.lr, betas=plan.betas, eps=plan.eps, fused=True)
     bookmark = Bookmark(params, buffers, optimiser)
     left = checkpoint.load() if checkpoint else None
@@ -95,18 +100,25 @@ def descend(
             gradients = torch.autograd.grad(losses.sum(), params)
             for param, gradient in zip(params, gradients, strict=True):
                 param.grad = _laid_out_as(param, gradient)
-            optimiser.step()
-            curve.append(losses.detach().mean())
+            curve.append(losses.detach())
+            newton.step(curve[-1]) if newton else optimiser.step()
             if step % 10 == 9 or step + 1 == plan.steps:
-                tick(task, step + 1, plan.steps, curve[-1].item())
-            if plan.stop and len(curve) % plan.stop.window == 0 and plan.stop.reached(torch.stack(curve)):
-                tick(task, plan.steps, plan.steps, curve[-1].item())
-                break
+                tick(task, step + 1, plan.steps, curve[-1].mean().item())
+            if plan.stop and len(curve) % plan.stop.window == 0:
+                there = plan.stop.reached(torch.stack(curve))
+                if there.all():
+                    tick(task, plan.steps, plan.steps, curve[-1].mean().item())
+                    break
+                if newton:
+                    newton.hold(there)
             if checkpoint and (step + 1) % every == 0:
                 checkpoint.save(partial(bookmark.values, curve))
+    if newton:
+        newton.finish()
     for param in params:
         param.grad = None
-    return torch.stack(curve)
+    losses = torch.stack(curve)
+    return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
 
 def _laid_out_as(param: Tensor, gradient: Tensor) -> Tensor:

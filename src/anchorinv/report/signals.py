@@ -1,6 +1,6 @@
 """Signals: real ones and inverted ones that share an anchor; and how the inversion's error fell."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,11 +9,12 @@ from matplotlib.axes import Axes
 from scipy.signal import welch
 from torch import Tensor, nn
 
-from anchorinv.core.inversion import Inversion, invert
+from anchorinv.core.inversion import invert
 from anchorinv.core.networks import mapped
 from anchorinv.report.paper import FEATURE_MAE
 from anchorinv.report.plates import COLUMN, PAGE, Plate, colours, look, new_figure, plate
 from anchorinv.report.specimen import Specimen, Unavailable, line_of
+from anchorinv.study.methods import inversion_of
 
 #: Fewer steps would show where the inversion starts instead of where it leads.
 LEAST_STEPS = 50
@@ -47,7 +48,7 @@ def pairs(specimen: Specimen, n_classes: int = MOST_CLASSES) -> list[Pair]:
     classes = state.classes[:n_classes]
     real = torch.stack([_typical(specimen, label) for label in classes])
     network = nn.Sequential(state.trunk, state.tail)
-    plan = Inversion(max(settings.steps, LEAST_STEPS), settings.lr, settings.betas, from_zeros=True)
+    plan = replace(inversion_of(settings), steps=max(settings.steps, LEAST_STEPS), from_zeros=True)
     anchors = mapped(network, real)
     start = torch.zeros(len(classes), *base.values.shape[1:])
     before = (mapped(network, start) - anchors).abs().mean(1)

@@ -150,13 +150,18 @@ class Anchors(_Table):
 
 
 class Inverting(_Table):
-    """How replay signals are made; ``smoothness`` weighs a penalty on second differences."""
+    """How replay signals are made; ``smoothness`` weighs a penalty on second differences.
+
+    ``swift`` takes quasi-Newton steps and stops each sample by its own error curve, ``steps`` at the most;
+    off in the paper, and where something else than anchors is inverted.
+    """
 
     steps: Steps = 4000
     lr: Rate = 1e-2
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     from_zeros: bool = False
     chunk: Count = 100
+    swift: bool = False
     smoothness: Annotated[float, Field(ge=0)] = 0.0
 
 

@@ -14,7 +14,7 @@ from anchorinv.core.priors import Prior, roughness
 from anchorinv.core.prototypes import mean_of_shots, random_rows
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.training import Finetune, Training
-from anchorinv.study.config import Experiment
+from anchorinv.study.config import Experiment, Inverting
 
 
 def foundation_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> Foundation:
@@ -30,6 +30,12 @@ def methods_of(experiment: Experiment, geometry: Geometry, base_classes: Sequenc
     """Return the methods of an experiment by name, in its order."""
     foundation = foundation_of(experiment, geometry, base_classes)
     return {name: CATALOGUE[name](foundation, **_options(experiment, name)) for name in experiment.methods}
+
+
+def inversion_of(settings: Inverting) -> Inversion:
+    """Return how replay signals are made."""
+    make = Inversion.swift if settings.swift else Inversion
+    return make(**settings.model_dump(exclude={"smoothness", "swift"}))
 
 
 def _options(experiment: Experiment, name: str) -> dict[str, Any]:
@@ -48,7 +54,7 @@ def _options(experiment: Experiment, name: str) -> dict[str, Any]:
         options["start"] = mean_of_shots if finetuning.start == "mean" else random_rows
         options["per_class"] = experiment.anchors.per_class
     if name in ("anchorinv", "deepdream", "deepinv"):
-        options["inversion"] = Inversion(**experiment.inversion.model_dump(exclude={"smoothness"}))
+        options["inversion"] = inversion_of(experiment.inversion)
     if name == "anchorinv":
         options["select"] = SELECTIONS[experiment.anchors.select]
         if smoothness := experiment.inversion.smoothness:
