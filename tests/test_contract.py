@@ -4,7 +4,7 @@ A new method is added to ``METHODS`` and is held to the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from anchorinv.core.inversion import Inversion
 from anchorinv.core.prototypes import mean_of_shots, random_rows
 from anchorinv.core.recipe import Method
 from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.spread import BySpread
 from anchorinv.core.training import Finetune
 from anchorinv.core.types import Batch, Session, State
 from tests.core.small import anchorinv, foundation, one_thread, same, state_of, toy, untouched_generators
@@ -35,6 +36,8 @@ METHODS: dict[str, Method] = {
     "deepinv": catalogue.deepinv(FOUNDATION, adapt=SHORT, per_class=3, inversion=BRIEF),
     "real-replay": catalogue.real_replay(FOUNDATION, adapt=SHORT, per_class=3),
     "latent-replay": catalogue.latent_replay(FOUNDATION, adapt=SHORT, per_class=3),
+    "spread": catalogue.spread(FOUNDATION, per_class=3),
+    "anchorinv, judged by spread": replace(anchorinv(FOUNDATION, adapt=SHORT), judge=BySpread()),
 }
 SESSIONS = (Session(1, toy(6).of(4)), Session(2, toy(6).of(0, 5)))  # then two classes at once
 
@@ -110,7 +113,7 @@ def _check_predictions(method: Method, state: State, test: Tensor) -> None:
     for size in (1, 7):
         parts = test.split(size)
         split = torch.cat([_logits(state, part) for part in parts])
-        torch.testing.assert_close(split, whole, rtol=0, atol=1e-5)
+        torch.testing.assert_close(split, whole, rtol=1e-5, atol=1e-5)
         pieces = torch.cat([method.predict(state, part) for part in parts])
         assert torch.equal(pieces[clear], predicted[clear]), "a label depends on the batch"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.catalogue import PUBLISHED
 from anchorinv.core.geometry import GEOMETRIES
 from anchorinv.data.dataset import Dataset
 from anchorinv.study.config import Experiment, dotted
@@ -300,5 +300,5 @@ def test_class_sizes_follow_their_classes():
 
 def test_all_methods_can_be_made_of_a_config():
     made = methods_of(load("demo").variants[""], GEOMETRIES["bci2a"], range(5))
-    assert list(made) == list(CATALOGUE)
-    assert [recipe.name for recipe in made.values()] == list(CATALOGUE)
+    assert list(made) == list(PUBLISHED)
+    assert [recipe.name for recipe in made.values()] == list(PUBLISHED)

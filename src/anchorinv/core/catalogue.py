@@ -10,7 +10,7 @@ from anchorinv.core.anchors import Selection, random_anchors
 from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
-from anchorinv.core.memory import ClassMeans, LatentSamples, Nothing, RealSamples
+from anchorinv.core.memory import Anchors, ClassMeans, LatentSamples, Nothing, RealSamples
 from anchorinv.core.priors import Prior, energy, statistics, total_variation
 from anchorinv.core.prototypes import (
     Calibrated,
@@ -22,6 +22,7 @@ from anchorinv.core.prototypes import (
 )
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.splits import Projected, Whole
+from anchorinv.core.spread import SHRINKAGE, BySpread
 from anchorinv.core.training import Finetune, Stay
 
 # Published as ranges, of which these are the middles: 0 to 150, 150 to 1000 and 0 to 3450 steps.
@@ -111,6 +112,19 @@ def teen(foundation: Foundation, *, tau: float = 32.0, alpha: float = 0.5) -> Re
     return Recipe("teen", foundation, Calibrated(tau, alpha), Stay(), Nothing(), citation)
 
 
+def spread(
+    foundation: Foundation,
+    *,
+    per_class: int = 50,
+    select: Selection = random_anchors,
+    shrinkage: float = SHRINKAGE,
+) -> Recipe:
+    """Measure distance to prototypes by how anchors scatter; the network is left alone. Not in the paper."""
+    citation = "after Goswami et al., FeCAM, NeurIPS 2023"
+    judge = BySpread(shrinkage)
+    return Recipe("spread", foundation, mean_of_shots, Stay(), Anchors(per_class, select), citation, judge)
+
+
 def finetune(
     foundation: Foundation, *, adapt: Finetune = FINETUNE_ONLY, whole_network: bool = False
 ) -> Recipe:
@@ -144,7 +158,11 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
     "anchorinv": anchorinv,
     "real-replay": real_replay,
     "latent-replay": latent_replay,
+    "spread": spread,
 }
+
+#: Those of the paper and its appendix.
+PUBLISHED = tuple(name for name in CATALOGUE if name != "spread")
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:

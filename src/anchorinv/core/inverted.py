@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from anchorinv.core.anchors import Selection, random_anchors
 from anchorinv.core.inversion import Goal, Inversion, classify, pursue, reach
+from anchorinv.core.memory import with_anchors
 from anchorinv.core.networks import mapped
 from anchorinv.core.priors import Prior, with_priors
 from anchorinv.core.rng import stream
@@ -35,13 +36,7 @@ class InvertedAnchors:
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add the anchors of the session's classes, as the tail sees them now (Eq. 5 to 8)."""
-        anchors = [state.anchors]
-        for label in latents.classes:
-            features = mapped(state.tail, latents.of(label).values)
-            if state.session == 0:
-                features = self.select(features, self.per_class, stream(rng, "anchors", label))
-            anchors.append(Batch(features, torch.full((len(features),), label)))
-        return replace(state, anchors=joined(*anchors))
+        return with_anchors(state, latents, self.per_class, self.select, rng=rng)
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Invert the anchors that have no replay yet (Eq. 9)."""

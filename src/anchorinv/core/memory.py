@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from anchorinv.core.anchors import random_indices
+from anchorinv.core.anchors import Selection, random_anchors, random_indices
 from anchorinv.core.networks import mapped
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State, joined
@@ -53,6 +53,35 @@ class ClassMeans:
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Return the state as it is: means are replayed as they were kept."""
         return state
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """Keep anchors in the feature space and replay nothing: for heads that are measured by them."""
+
+    per_class: int = 50
+    select: Selection = random_anchors
+
+    def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
+        """Add the anchors of the session's classes."""
+        return with_anchors(state, latents, self.per_class, self.select, rng=rng)
+
+    def recall(self, state: State, *, rng: torch.Generator) -> State:
+        """Return the state as it is."""
+        return state
+
+
+def with_anchors(
+    state: State, latents: Batch, per_class: int, select: Selection, *, rng: torch.Generator
+) -> State:
+    """Add selected features of each base class, or those of all shots, as the tail sees them now."""
+    anchors = [state.anchors]
+    for label in latents.classes:
+        features = mapped(state.tail, latents.of(label).values)
+        if state.session == 0:
+            features = select(features, per_class, stream(rng, "anchors", label))
+        anchors.append(Batch(features, torch.full((len(features),), label)))
+    return replace(state, anchors=joined(*anchors))
 
 
 @dataclass(frozen=True, slots=True)

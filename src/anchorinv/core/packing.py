@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.networks import frozen
+from anchorinv.core.spread import Spread
 from anchorinv.core.types import Batch, Curve, State
 
 _BATCHES = ("anchors", "replay", "recordings", "signals")
@@ -86,13 +87,17 @@ def _under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _head_facts(head: Head) -> dict[str, Any]:
     match head:
+        case Spread():
+            return {"kind": "spread", "scale": head.scale}
         case Cosine():
             return {"kind": "cosine", "scale": head.scale}
         case Mlp():
             return {"kind": "mlp"}
         case DotRegression():
             return {"kind": "dot-regression", "n_classes": head.n_classes, "weight": head.weight}
-    raise TypeError(f"a {type(head).__name__} head has no form on paper yet; Cosine, Mlp, DotRegression have")
+    raise TypeError(
+        f"a {type(head).__name__} head has no form on paper yet; Cosine, Spread, Mlp, DotRegression have"
+    )
 
 
 def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
@@ -101,6 +106,11 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
         case "cosine":
             free, fixed = tensors["head.free"], tensors["head.fixed"]
             return Cosine(torch.empty(free.shape), torch.empty(fixed.shape), scale=facts["scale"])
+        case "spread":
+            like = {
+                name: torch.empty(tensors[f"head.{name}"].shape) for name in ("directions", "shares", "unit")
+            }
+            return Spread(torch.empty(tensors["head.fixed"].shape), **like, scale=facts["scale"])
         case "mlp":
             n_classes, dim = len(tensors["head.last.bias"]), tensors["head.hidden.0.weight"].shape[1]
             return Mlp.start(n_classes, dim)

@@ -14,7 +14,7 @@ from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.prototypes import Placement
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.training import Adaptation, Training, train
-from anchorinv.core.types import Batch, Curve, Session, State, columns
+from anchorinv.core.types import Batch, Curve, Session, State, columns, joined
 
 
 class Method(Protocol):
@@ -31,6 +31,10 @@ class Method(Protocol):
     def predict(self, state: State, signals: Tensor) -> Tensor:
         """Return a known class for each signal (n,)."""
         ...
+
+
+#: (state, features of what it keeps of each class, as its network sees them now) -> head.
+Judge = Callable[[State, Batch], Head]
 
 
 class Backbone(Protocol):
@@ -94,6 +98,7 @@ class Recipe:
     adapt : how tail and head take in the shots.
     memory : what is kept of old classes, and replayed.
     citation : whose idea it is.
+    judge : makes the head that classifies from the one that learned; None leaves it as it is.
     """
 
     name: str
@@ -102,6 +107,7 @@ class Recipe:
     adapt: Adaptation
     memory: Memory
     citation: str = ""
+    judge: Judge | None = None
 
     def fit_base(self, train: Batch, *, rng: torch.Generator) -> State:
         """Learn the base classes (Algorithm 1, base session)."""
@@ -109,7 +115,8 @@ class Recipe:
 
     def start(self, base: State, train: Batch, *, rng: torch.Generator) -> State:
         """Add to a trained base model what this method keeps of the base classes."""
-        return self.memory.keep(base, train, train.with_values(mapped(base.trunk, train.values)), rng=rng)
+        kept = self.memory.keep(base, train, train.with_values(mapped(base.trunk, train.values)), rng=rng)
+        return self._judged(kept, kept.anchors)
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Make the replay that the next session will need; a session does it itself if nobody did."""
@@ -137,7 +144,21 @@ class Recipe:
             head=frozen(head),
             curves=(*state.curves, Curve("finetune", grown.session, curve)),
         )
-        return self.memory.keep(adapted, train, latents, rng=stream(rng, "keep"))  # line 9
+        kept = self.memory.keep(adapted, train, latents, rng=stream(rng, "keep"))  # line 9
+        if self.judge is None or tail is state.tail:
+            return self._judged(kept, kept.anchors)
+        # Anchors are where features were; the network that moved is asked where they are now.
+        seen = joined(kept.replay, latents)
+        return self._judged(kept, seen.with_values(mapped(tail, seen.values)))
+
+    def _judged(self, state: State, features: Batch | None) -> State:
+        if self.judge is None:
+            return state
+        if features is None:
+            raise TypeError(
+                f"{self.name} judges by what it keeps of each class, and its memory keeps nothing"
+            )
+        return replace(state, head=frozen(self.judge(state, features)))
 
     def predict(self, state: State, signals: Tensor) -> Tensor:
         """Return a known class for each signal (n,)."""

@@ -41,6 +41,7 @@ MEMORY: dict[str, Kind] = {
     "nc-fscil": "features of real samples",
     "latent-replay": "features of real samples",
     "real-replay": "real recordings",
+    "spread": "features of real samples",
 }
 
 

@@ -7,14 +7,15 @@ from torch import Tensor, nn
 
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.networks import frozen
+from anchorinv.core.spread import Spread, spread_of
 from anchorinv.core.types import Batch, State
 
 
 def forgotten(state: State, label: int) -> State:
     """Return the state without a class's prototype, anchors, replay and recordings; the network stays.
 
-    The logits of the other classes are those they had. What finetuning wrote into the network's weights while
-    the class was there stays in them.
+    The logits of the other classes are those they had, unless they were measured by the spread of all. What
+    finetuning wrote into the network's weights while the class was there stays in them.
     """
     if len(state.classes) <= 2:
         raise ValueError("two classes at least must remain; teach another one before this one is forgotten")
@@ -23,20 +24,25 @@ def forgotten(state: State, label: int) -> State:
     if is_base and state.n_base == 1:
         raise ValueError("it is the last of the base classes, and one must remain; train anew without it")
     kept = [i for i in range(len(state.classes)) if i != column]
+    anchors = _without(state.anchors, label)
     return replace(
         state,
-        head=frozen(_with_rows(state.head, kept)),
+        head=frozen(_with_rows(state.head, kept, anchors)),
         classes=tuple(state.classes[i] for i in kept),
         n_base=state.n_base - is_base,
-        anchors=_without(state.anchors, label),
+        anchors=anchors,
         replay=_without(state.replay, label),
         recordings=_without(state.recordings, label),
         signals=_without(state.signals, label),
     )
 
 
-def _with_rows(head: Head, kept: list[int]) -> Head:
+def _with_rows(head: Head, kept: list[int], anchors: Batch | None) -> Head:
     match head:
+        case Spread():
+            # Measured anew: the spread had the class's own samples in it.
+            assert anchors is not None, "such a head is measured by anchors"
+            return spread_of(head.prototypes[kept], anchors, scale=head.scale)
         case Cosine():
             return head.with_prototypes(head.prototypes[kept])
         case Mlp():

@@ -74,6 +74,11 @@ def _check_head(header: Header, dim: int, tensors: Mapping[str, Tensor]) -> None
         case "cosine":
             rows, columns = sum(len(tensors[f"head.{part}"]) for part in ("free", "fixed")), "head.fixed"
             fits = rows == n_classes and head.scale is not None and tensors["head.free"].shape[1:] == (dim,)
+        case "spread":
+            columns, directions = "head.fixed", tensors["head.directions"]
+            fits = len(tensors[columns]) == n_classes and head.scale is not None
+            fits = fits and tensors["head.shares"].shape == directions.shape[:1]
+            fits = fits and directions.shape[1:] == (dim,) and bool(tensors["head.unit"] > 0)
         case "mlp":
             columns = "head.hidden.0.weight"
             fits = len(tensors["head.last.bias"]) == n_classes

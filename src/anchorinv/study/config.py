@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from anchorinv.core.anchors import SELECTIONS
-from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.catalogue import CATALOGUE, PUBLISHED
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.protocol import Protocol
 
 #: Methods whose sessions have a length.
-FINETUNED = tuple(name for name in CATALOGUE if name not in ("protonet", "teen"))
+FINETUNED = tuple(name for name in CATALOGUE if name not in ("protonet", "teen", "spread"))
 
 Count = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=0)]
@@ -199,7 +199,7 @@ class Experiment(_Table):
     anchors: Anchors = Anchors()
     inversion: Inverting = Inverting()
     finetuning: Finetuning = Finetuning()
-    methods: Annotated[tuple[str, ...], Field(min_length=1)] = tuple(CATALOGUE)
+    methods: Annotated[tuple[str, ...], Field(min_length=1)] = PUBLISHED
     threads: Count = 2
     not_published: tuple[str, ...] = ()
 

@@ -52,11 +52,12 @@ def _options(experiment: Experiment, name: str) -> dict[str, Any]:
         options["n_all"] = len(course.base_classes) + len(course.sessions)
     if name in ("anchorinv", "deepdream", "deepinv", "real-replay", "latent-replay"):
         options["start"] = mean_of_shots if finetuning.start == "mean" else random_rows
+    if name in ("anchorinv", "deepdream", "deepinv", "real-replay", "latent-replay", "spread"):
         options["per_class"] = experiment.anchors.per_class
     if name in ("anchorinv", "deepdream", "deepinv"):
         options["inversion"] = inversion_of(experiment.inversion)
-    if name == "anchorinv":
+    if name in ("anchorinv", "spread"):
         options["select"] = SELECTIONS[experiment.anchors.select]
-        if smoothness := experiment.inversion.smoothness:
-            options["priors"] = (Prior("smoothness", roughness, smoothness),)
+    if name == "anchorinv" and (smoothness := experiment.inversion.smoothness):
+        options["priors"] = (Prior("smoothness", roughness, smoothness),)
     return options

@@ -10,6 +10,7 @@ _METHODS = {
     "anchorinv": "AnchorInv",
     "real-replay": "RealReplay",
     "latent-replay": "LatentReplay",
+    "spread": "Spread",
 }
 _SELECTIONS = {
     "random": "Random sample",
