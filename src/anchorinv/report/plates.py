@@ -1,8 +1,6 @@
 """Figures as a page and a paper want them: one look, colours that everybody can tell apart, three formats."""
 
-import base64
 import io
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from anchorinv.files import replacing
+from anchorinv.report.svg import compact
 
 #: Inches: one column of a two-column page, and both.
 COLUMN, PAGE = 3.5, 7.1
@@ -28,7 +27,7 @@ _METHODS = (
     "LatentReplay",
 )  # fmt: skip
 _LOOK: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans", "sans-serif"],
+    "font.family": "DejaVu Sans",  # matplotlib brings it along
     "font.size": 7.5,
     "axes.titlesize": 8,
     "axes.labelsize": 7.5,
@@ -49,6 +48,7 @@ _LOOK: dict[Any, Any] = {
     "lines.markersize": 3.5,
     "figure.facecolor": "white",
     "savefig.dpi": 250,
+    "image.composite_image": False,  # one picture of all would be made at thousands of dots per inch
     "svg.fonttype": "none",
     "svg.hashsalt": "anchorinv",
     "pdf.fonttype": 42,
@@ -76,11 +76,6 @@ class Plate:
     svg: str
     png: bytes
     pdf: bytes
-
-    @property
-    def source(self) -> str:
-        """Return the picture as an address that holds it."""
-        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
 
     def write(self, folder: Path) -> None:
         """Write the files."""
@@ -114,7 +109,7 @@ def plate(figure: Figure, slug: str, title: str, alt: str, caption: str) -> Plat
         figure.savefig(buffer, format=kind, metadata=metadata)
         drawn[kind] = buffer.getvalue()
     wide = float(figure.get_size_inches()[0]) > COLUMN + 0.1
-    return Plate(slug, title, alt, caption, wide, _compact(drawn["svg"].decode()), drawn["png"], drawn["pdf"])
+    return Plate(slug, title, alt, caption, wide, compact(drawn["svg"].decode()), drawn["png"], drawn["pdf"])
 
 
 def colours(lines: Sequence[str], *, ordered: bool = False) -> dict[str, str]:
@@ -138,14 +133,3 @@ def _places(lines: Sequence[str]) -> dict[str, int]:
     own = {line: _METHODS.index(line) for line in lines if line in _METHODS}
     free = (i for i in range(len(COLOURS)) if i not in own.values())
     return {line: own[line] if line in own else next(free) for line in lines}
-
-
-def _compact(svg: str) -> str:
-    """Return an SVG with coordinates to a hundredth of a point, and without its prologue."""
-    svg = svg[svg.index("<svg") :]
-
-    def shortened(found: re.Match[str]) -> str:
-        return re.sub(r"(?<=\d)\.(\d\d)\d+", r".\1", found[0])
-
-    # In coordinates alone: text keeps all its digits.
-    return re.sub(r'\b(?:d|x|y|transform)="[^"]*"', shortened, svg)
