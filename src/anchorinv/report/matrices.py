@@ -22,7 +22,7 @@ def confusion_figure(slug: str, group: Group, class_names: list[str]) -> Plate:
         most = max(len(result.classes) for results in group.lines.values() for result in results)
         width = COLUMN if n_sessions * most <= 12 else PAGE
         side = min((width - 0.95) / n_sessions, _HIGHEST / len(lines))
-        figure = new_figure(width, side * len(lines) + 0.55)
+        figure = new_figure(min(width, side * n_sessions + 1.25), side * len(lines) + 0.55)
         # One pair of axes for all: a pair for each of fifty matrices takes seconds.
         ax = figure.subplots()
         for row, line in enumerate(lines):

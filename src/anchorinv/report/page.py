@@ -38,7 +38,7 @@ def rendered(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(version=__version__, printed=_printed, sorted_by=_sorted_by, picture=_picture)
+    environment.globals.update(version=__version__, printed=_printed, sorted_by=_sorted_by, picture=address)
     return environment.get_template("page.html.j2").render(page=page)
 
 
@@ -52,7 +52,3 @@ def _printed(cell: Cell) -> Markup:
 
 def _sorted_by(cell: Cell) -> str:
     return repr(cell.value) if isinstance(cell, Number) else cell
-
-
-def _picture(plate: Plate) -> Markup:
-    return Markup(address(plate.svg))  # escaped there, for an attribute's value

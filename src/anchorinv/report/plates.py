@@ -21,6 +21,9 @@ COLUMN, PAGE = 3.5, 7.1
 COLOURS = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A",
 )  # fmt: skip
+_LONGEST = 700  # characters of a description
+# No dates inside: the same run gives the same files.
+FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _METHODS = (
     "AnchorInv", "ProtoNet", "DeepInv", "NC-FSCIL", "DeepDream", "TEEN", "RealReplay", "Finetune",
@@ -102,14 +105,21 @@ def plate(figure: Figure, slug: str, title: str, alt: str, caption: str) -> Plat
     assert engine is not None, "figures come from new_figure"
     engine.execute(figure)
     figure.set_layout_engine(None)  # its parts have found their places; each format would look again
-    drawn = {}
-    # No dates inside: the same run gives the same files.
-    for kind, metadata in (("svg", {"Date": None}), ("png", {}), ("pdf", {"CreationDate": None})):
+    drawn = dict.fromkeys(("svg", "png", "pdf"), b"")
+    for kind, metadata in FORMATS.items():
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, metadata=metadata)
         drawn[kind] = buffer.getvalue()
     wide = float(figure.get_size_inches()[0]) > COLUMN + 0.1
-    return Plate(slug, title, alt, caption, wide, compact(drawn["svg"].decode()), drawn["png"], drawn["pdf"])
+    svg = compact(drawn["svg"].decode())
+    return Plate(slug, title, _heard(alt), caption, wide, svg, drawn["png"], drawn["pdf"])
+
+
+def _heard(alt: str) -> str:
+    """Return a description that can be listened to: what is too long for that ends with where to look."""
+    if len(alt) <= _LONGEST:
+        return alt
+    return f"{alt[: alt.rindex(' ', 0, _LONGEST)].rstrip(' ,;:')} … The tables hold all numbers."
 
 
 def colours(lines: Sequence[str], *, ordered: bool = False) -> dict[str, str]:
