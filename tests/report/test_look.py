@@ -48,13 +48,12 @@ def test_the_page(browser, report):
             red = page.evaluate("getComputedStyle(document.querySelector('.warning')).color")
             assert red == "rgb(168, 0, 0)", "a small run says so in red"
             assert page.evaluate("document.querySelector('.warning').offsetTop") < 200
-    with looking.opened(browser, report, looking.WIDTHS[0]) as page:
-        looking.the_keyboard_reaches_everything(page)
 
 
 @pytest.mark.parametrize("report", ["drawn"], indirect=True)
-def test_tables_sort_by_keyboard(browser, report):
+def test_the_keyboard_is_enough(browser, report):
     with looking.opened(browser, report, 1280) as page:
+        looking.the_keyboard_reaches_everything(page)
         heads = page.locator("section.table").first.locator("thead tr:last-child th")
         heads.nth(0).locator("button").focus()
         page.keyboard.press("Enter")
