@@ -26,13 +26,28 @@ def smoke(config: str, trials: int | None = None) -> Study:
     return study.model_copy(update={"variants": variants})
 
 
-def made(path: Path, study: Study, *, skip: Callable[[Part], bool] = lambda part: False) -> Path:
+def alone(study: Study) -> Study:
+    """The same study of each person alone."""
+    variants = {
+        name: each.model_copy(update={"protocol": each.protocol.model_copy(update={"per_subject": True})})
+        for name, each in study.variants.items()
+    }
+    return study.model_copy(update={"variants": variants})
+
+
+def made(
+    path: Path,
+    study: Study,
+    *,
+    people: tuple[str, ...] = ("",),
+    skip: Callable[[Part], bool] = lambda part: False,
+) -> Path:
     """A run folder of a study, but for the parts to skip."""
     folder, rng = RunFolder(path), np.random.default_rng(0)
     names = {each.data.name: [f"class {number}" for number in range(16)] for each in study.variants.values()}
     data = {name: {"fingerprint": "0" * 24, "classes": classes} for name, classes in names.items()}
     with folder.locked():
-        folder.prepare(study, data=data, people={name: [""] for name in study.variants})
+        folder.prepare(study, data=data, people={name: list(people) for name in study.variants})
         folder.add([r for part in folder.parts() for r in _results(part, study, rng) if not skip(part)])
     return path
 

@@ -12,7 +12,6 @@ from anchorinv.core.anchors import SELECTIONS
 from anchorinv.core.networks import mapped
 from anchorinv.report.features import ITERATIONS, PERPLEXITY, _arranged, kept
 from anchorinv.report.gather import gather
-from anchorinv.report.plates import _compact
 from anchorinv.report.signals import _DRAWN, LEAST_STEPS, _thinned, pairs
 from anchorinv.report.specimen import Unavailable, specimen
 from anchorinv.report.write import make_report
@@ -96,11 +95,6 @@ def test_long_traces_keep_their_peaks():
     short_x, short_y = _thinned(x, y)
     assert len(short_x) <= 2 * _DRAWN and {1234.0, 4321.0} <= set(short_x)
     assert (np.diff(short_x) > 0).all() and np.array_equal(short_y, y[short_x.astype(int)])
-
-
-def test_text_in_figures_keeps_its_digits():
-    svg = '<?xml?><svg><path d="M 1.23456 2.0"/><text x="3.14159">MAE 0.0183</text></svg>'
-    assert _compact(svg) == '<svg><path d="M 1.23 2.0"/><text x="3.14">MAE 0.0183</text></svg>'
 
 
 def test_signals_of_people_come_with_a_warning(found, tmp_path):

@@ -72,6 +72,10 @@ class Table:
                 found.append((column.group, 1))
         return found if any(group for group, _ in found) else []
 
+    def is_text(self, place: int) -> bool:
+        """Say whether a column holds words."""
+        return any(isinstance(row[place], str) and row[place] for row in self.rows)
+
 
 def as_csv(table: Table) -> str:
     """Return a table as CSV, mean and standard deviation in columns of their own, marks beside them."""
@@ -98,7 +102,7 @@ def as_latex(table: Table) -> str:
     heads = " & ".join(rf"\textbf{{{escaped(column.name)}}}" for column in table.columns)
     body = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in table.rows]
     notes = " ".join(escaped(note) for note in table.notes)
-    aligned = "".join("l" if _is_text(table, place) else "c" for place in range(len(table.columns)))
+    aligned = "".join("l" if table.is_text(place) else "c" for place in range(len(table.columns)))
     lines = [
         r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
         r"\begin{table}[htbp]",
@@ -164,10 +168,6 @@ def _split(table: Table, place: int) -> tuple[bool, bool]:
     return any(n.spread is not None for n in numbers if isinstance(n, Number)), any(
         n.mark for n in numbers if isinstance(n, Number)
     )
-
-
-def _is_text(table: Table, place: int) -> bool:
-    return any(isinstance(row[place], str) and row[place] for row in table.rows)
 
 
 def _latex(cell: Cell) -> str:

@@ -10,6 +10,8 @@ from anchorinv.report.groups import Group
 from anchorinv.report.plates import COLUMN, PAGE, Plate, look, new_figure, plate
 
 _LEGIBLE = 0.15  # inches of a cell's side from which on its share is written into it
+_HIGHEST = 8.2  # inches of all matrices of a column: a page of a paper holds no more
+_DOTS = 8  # of a picture for a cell's side: viewers that smooth pictures leave cells their edges
 _STEP = 1.08  # from one matrix to the next; each has a side of 1
 
 
@@ -19,8 +21,8 @@ def confusion_figure(slug: str, group: Group, class_names: list[str]) -> Plate:
     with look():
         most = max(len(result.classes) for results in group.lines.values() for result in results)
         width = COLUMN if n_sessions * most <= 12 else PAGE
-        side = (width - 0.95) / n_sessions
-        figure = new_figure(width, side * len(lines) + 0.55)
+        side = min((width - 0.95) / n_sessions, _HIGHEST / len(lines))
+        figure = new_figure(min(width, side * n_sessions + 1.25), side * len(lines) + 0.55)
         # One pair of axes for all: a pair for each of fifty matrices takes seconds.
         ax = figure.subplots()
         for row, line in enumerate(lines):
@@ -53,7 +55,8 @@ def confusion_figure(slug: str, group: Group, class_names: list[str]) -> Plate:
             f"class recognised after the last, in percent, classes in the order learned: {shares}."
         )
         caption = (
-            f"Confusion over all trials, each row as shares of a true class in percent; darker is more. "
+            "Confusion over all trials, each row as shares of a true class in percent; darker is more, and "
+            "shares below a half are not written. "
             f"Classes in the order learned: {names}."
         )
         title = f"Confusion matrices{f': {group.title}' if group.title else ''}"
@@ -74,12 +77,15 @@ def _recall(counts: np.ndarray) -> str:
 def _draw(ax: Axes, counts: np.ndarray, left: float, top: float, inches: float) -> None:
     shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     extent = (left, left + 1, top + 1, top)
-    ax.imshow(shares, vmin=0, vmax=100, cmap="Blues", interpolation="nearest", extent=extent, zorder=1)
+    dots = shares.repeat(_DOTS, axis=0).repeat(_DOTS, axis=1)
+    ax.imshow(dots, vmin=0, vmax=100, cmap="Blues", interpolation="none", extent=extent, zorder=1)
     ax.add_patch(Rectangle((left, top), 1, 1, fill=False, linewidth=0.6, zorder=2))
     if inches / len(shares) < _LEGIBLE:
         return
     side = 1 / len(shares)
     for (row, column), share in np.ndenumerate(shares):
+        if share < 0.5:
+            continue
         ax.text(
             left + (column + 0.5) * side,
             top + (row + 0.5) * side,

@@ -10,6 +10,7 @@ from anchorinv._version import __version__
 from anchorinv.report.cells import Cell, Number, Table
 from anchorinv.report.chapters import Chapter
 from anchorinv.report.plates import Plate
+from anchorinv.report.svg import address
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +38,7 @@ def rendered(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(version=__version__, printed=_printed, sorted_by=_sorted_by)
+    environment.globals.update(version=__version__, printed=_printed, sorted_by=_sorted_by, picture=address)
     return environment.get_template("page.html.j2").render(page=page)
 
 

@@ -1,8 +1,6 @@
 """Figures as a page and a paper want them: one look, colours that everybody can tell apart, three formats."""
 
-import base64
 import io
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from anchorinv.files import replacing
+from anchorinv.report.svg import compact
 
 #: Inches: one column of a two-column page, and both.
 COLUMN, PAGE = 3.5, 7.1
@@ -22,13 +21,16 @@ COLUMN, PAGE = 3.5, 7.1
 COLOURS = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A",
 )  # fmt: skip
+_LONGEST = 700  # characters of a description
+# No dates inside: the same run gives the same files.
+FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _METHODS = (
     "AnchorInv", "ProtoNet", "DeepInv", "NC-FSCIL", "DeepDream", "TEEN", "RealReplay", "Finetune",
     "LatentReplay",
 )  # fmt: skip
 _LOOK: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans", "sans-serif"],
+    "font.family": "DejaVu Sans",  # matplotlib brings it along
     "font.size": 7.5,
     "axes.titlesize": 8,
     "axes.labelsize": 7.5,
@@ -49,6 +51,7 @@ _LOOK: dict[Any, Any] = {
     "lines.markersize": 3.5,
     "figure.facecolor": "white",
     "savefig.dpi": 250,
+    "image.composite_image": False,  # one picture of all would be made at thousands of dots per inch
     "svg.fonttype": "none",
     "svg.hashsalt": "anchorinv",
     "pdf.fonttype": 42,
@@ -77,11 +80,6 @@ class Plate:
     png: bytes
     pdf: bytes
 
-    @property
-    def source(self) -> str:
-        """Return the picture as an address that holds it."""
-        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
-
     def write(self, folder: Path) -> None:
         """Write the files."""
         for ending, content in (("svg", self.svg.encode()), ("png", self.png), ("pdf", self.pdf)):
@@ -107,14 +105,21 @@ def plate(figure: Figure, slug: str, title: str, alt: str, caption: str) -> Plat
     assert engine is not None, "figures come from new_figure"
     engine.execute(figure)
     figure.set_layout_engine(None)  # its parts have found their places; each format would look again
-    drawn = {}
-    # No dates inside: the same run gives the same files.
-    for kind, metadata in (("svg", {"Date": None}), ("png", {}), ("pdf", {"CreationDate": None})):
+    drawn = dict.fromkeys(("svg", "png", "pdf"), b"")
+    for kind, metadata in FORMATS.items():
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, metadata=metadata)
         drawn[kind] = buffer.getvalue()
     wide = float(figure.get_size_inches()[0]) > COLUMN + 0.1
-    return Plate(slug, title, alt, caption, wide, _compact(drawn["svg"].decode()), drawn["png"], drawn["pdf"])
+    svg = compact(drawn["svg"].decode())
+    return Plate(slug, title, _heard(alt), caption, wide, svg, drawn["png"], drawn["pdf"])
+
+
+def _heard(alt: str) -> str:
+    """Return a description that can be listened to: what is too long for that ends with where to look."""
+    if len(alt) <= _LONGEST:
+        return alt
+    return f"{alt[: alt.rindex(' ', 0, _LONGEST)].rstrip(' ,;:')} … The tables hold all numbers."
 
 
 def colours(lines: Sequence[str], *, ordered: bool = False) -> dict[str, str]:
@@ -138,14 +143,3 @@ def _places(lines: Sequence[str]) -> dict[str, int]:
     own = {line: _METHODS.index(line) for line in lines if line in _METHODS}
     free = (i for i in range(len(COLOURS)) if i not in own.values())
     return {line: own[line] if line in own else next(free) for line in lines}
-
-
-def _compact(svg: str) -> str:
-    """Return an SVG with coordinates to a hundredth of a point, and without its prologue."""
-    svg = svg[svg.index("<svg") :]
-
-    def shortened(found: re.Match[str]) -> str:
-        return re.sub(r"(?<=\d)\.(\d\d)\d+", r".\1", found[0])
-
-    # In coordinates alone: text keeps all its digits.
-    return re.sub(r'\b(?:d|x|y|transform)="[^"]*"', shortened, svg)
