@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """How far a task is: ``done`` of ``total`` steps; ``loss`` is nan where none is known; ``note`` says more."""
+    """How far a task is: ``done`` of ``total`` steps; ``loss`` is nan where unknown, ``note`` says more."""
 
     task: str
     done: int

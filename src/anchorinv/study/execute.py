@@ -153,4 +153,3 @@ def _run_leg(work: Work, leg: Leg, pending: set[Part]) -> Generator[Outcome, Non
             yield Outcome(part, [], described(error), traceback.format_exc())
             continue
         yield Outcome.of(part, results)
-

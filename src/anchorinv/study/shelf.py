@@ -79,7 +79,7 @@ class DiskShelf:
         logger.info("made %s in %.1f s", path.name, seconds)
 
     def read(self, path: Path, foundation: Foundation) -> Packed | None:
-        """Return a packed state, its seconds among the facts, or None: not there, or damaged, which is said."""
+        """Return a packed state with its seconds, or None where it is missing or damaged, which is said."""
         if not path.exists():
             return None
         try:
