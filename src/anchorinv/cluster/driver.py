@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from anchorinv.cluster import tasks
 from anchorinv.cluster.connection import capacity, connected, described, local
-from anchorinv.cluster.lanes import LaneLeft, Legs, placed
+from anchorinv.cluster.lanes import LaneLeft, Legs, placed, placed_methods
 from anchorinv.cluster.library import ray, scheduling
 from anchorinv.cluster.post import Post, to_arrays, to_tensors
 from anchorinv.core.progress import Tick, tick
@@ -97,13 +97,7 @@ class _Driver:
         affinity = scheduling().NodeAffinitySchedulingStrategy(here, soft=True)
         actor = ray().remote(num_cpus=0, max_restarts=-1, scheduling_strategy=affinity)(Post)
         self._post, self._news = actor.remote(), None
-        try:
-            self._own = ray().put(dict(work.own))
-        except TypeError as error:
-            raise ValueError(
-                f"a method of your own cannot be sent to workers ({str(error).strip().splitlines()[0]}); "
-                f"make it of plain functions and values, or run it without --workers and --cluster"
-            ) from None
+        self._own = placed_methods(work.own)
 
     def run(self) -> Generator[Outcome | AtWork, None, None]:
         """Hand out and take in until nothing is left."""

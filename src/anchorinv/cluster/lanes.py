@@ -1,10 +1,14 @@
 """What is left of a study as lanes: one method in one leg, its base model first, then its trials."""
 
+import copyreg
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from anchorinv.cluster.library import ray
 from anchorinv.cluster.post import to_arrays
@@ -12,7 +16,7 @@ from anchorinv.core.recipe import Method, Recipe
 from anchorinv.study.parts import Part
 from anchorinv.study.samples import Samples
 from anchorinv.study.shelf import DiskShelf, Packed
-from anchorinv.study.work import Leg, Work
+from anchorinv.study.work import Leg, Own, Work
 
 
 @dataclass(eq=False)
@@ -77,6 +81,24 @@ def placed(packed: Packed | None) -> Any:
         return None
     tensors, facts = packed
     return ray().put((to_arrays(tensors), facts))
+
+
+def placed_methods(own: Mapping[str, Own]) -> Any:
+    """Put methods of one's own into the object store; one that cannot be sent is named."""
+    odd: tuple[Any, ...] = (torch.classes, torch.ops)
+    for module in odd:
+        # Modules of a kind of their own, which go along with a function of a script that says ``.classes``.
+        copyreg.pickle(type(module), lambda each: (import_module, (each.__name__,)))
+    for name, make in own.items():
+        try:
+            ray().put(make)
+        except TypeError as error:
+            why = error.__cause__ or error
+            raise ValueError(
+                f"the method {name!r} cannot be sent to workers ({str(why).strip().splitlines()[0]}); "
+                f"make it of plain functions and values, or run it without --workers and --cluster"
+            ) from None
+    return ray().put(dict(own))
 
 
 class Legs:
