@@ -109,10 +109,11 @@ def living_in(space: int) -> list[str]:
     return found
 
 
-def wait_for(what: Any, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "it did not happen"
+def wait_until_gone(space: int, *names: str) -> None:
+    """Wait until no process, or none of these names, is left in a network namespace."""
+    until = time.monotonic() + 120
+    while left := [name for name in living_in(space) if not names or name in names]:
+        assert time.monotonic() < until, f"still there: {left}"
         time.sleep(0.1)
 
 
@@ -189,7 +190,7 @@ class TestStopped:
     def test_a_killed_driver_leaves_nothing_behind_and_a_cluster_goes_on(self, seen, whole, tmp_path):
         process = started("--workers", 2, "--out", "run", enter=ALONE, cwd=tmp_path)
         space, _ = stopped_after(process, 3, signal.SIGKILL)
-        wait_for(lambda: not living_in(space))
+        wait_until_gone(space)
         assert 3 <= len({(x["method"], x["trial"]) for x in lines(tmp_path / "run")}) < 62
         process = started("--cluster", seen.address, "--out", "run", enter=seen.enter, cwd=tmp_path)
         shown, told = process.communicate()
@@ -202,7 +203,7 @@ class TestStopped:
         space, told = stopped_after(process, 3, signal.SIGINT)
         assert process.returncode == 130 and "Run the same command again to go on" in told
         assert "Traceback" not in told
-        wait_for(lambda: not living_in(space))
+        wait_until_gone(space)
         done = subprocess.run([*RUN, "--out", "run"], cwd=tmp_path, env=ENV, capture_output=True, check=False)
         assert done.returncode == 0
         assert lines(tmp_path / "run") == lines(whole)
@@ -211,7 +212,7 @@ class TestStopped:
         process = started("--cluster", seen.address, "--out", "run", enter=seen.enter, cwd=tmp_path)
         space, told = stopped_after(process, 3, signal.SIGINT)
         assert process.returncode == 130 and "Traceback" not in told
-        wait_for(lambda: not {"ray::run_trial", "ray::open_lane", "ray::make_base"} & set(living_in(space)))
+        wait_until_gone(space, "ray::run_trial", "ray::open_lane", "ray::make_base")
         assert "raylet" in living_in(space) and "gcs_server" in living_in(space)
 
 
