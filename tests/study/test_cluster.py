@@ -27,9 +27,9 @@ from tests.study.little import lines
 ROOT = Path(__file__).parents[2]
 ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 RUN = [sys.executable, "-m", "anchorinv", "run", "grabmyo-4base", "--scale", "smoke", "--log-level", "info"]
-RUN += ["--methods", "protonet,anchorinv", "--trials", "30"]
+RUN += ["--methods", "protonet,anchorinv", "--trials", "12"]
 ENV = {
-    **os.environ,
+    **{name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
     "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
@@ -86,7 +86,7 @@ def seen(tmp_path_factory) -> Iterator[Seen]:
 def whole(tmp_path_factory) -> Path:
     """The run of the command, in this process."""
     study = scaled(load("grabmyo-4base", methods=["protonet", "anchorinv"]), "smoke")
-    protocol = study.variants[""].protocol.model_copy(update={"trials": 30})
+    protocol = study.variants[""].protocol.model_copy(update={"trials": 12})
     variants = {"": study.variants[""].model_copy(update={"protocol": protocol})}
     out = tmp_path_factory.mktemp("whole") / "run"
     run_study(study.model_copy(update={"variants": variants}), out)
@@ -167,7 +167,7 @@ class TestTwoNodes:
 
     def test_workers_have_the_threads_of_the_config(self, seen):
         facts = [x["facts"] for x in lines(seen.folder / "failing") if x["method"] == "broken"]
-        assert facts == [{"threads": 2.0}] * len(facts) and facts
+        assert facts == [{"threads": 1.0}] * len(facts) and facts
 
     def test_a_method_that_cannot_be_sent_is_refused_in_words(self, seen):
         assert "the method 'mine' cannot be sent to workers (cannot pickle" in seen.told["refused"]
@@ -191,14 +191,14 @@ class TestStopped:
         process = started("--workers", 2, "--out", "run", enter=ALONE, cwd=tmp_path)
         space, _ = stopped_after(process, 3, signal.SIGKILL)
         wait_until_gone(space)
-        assert 3 <= len({(x["method"], x["trial"]) for x in lines(tmp_path / "run")}) < 62
+        assert 3 <= len({(x["method"], x["trial"]) for x in lines(tmp_path / "run")}) < 26
         process = started("--cluster", seen.address, "--out", "run", enter=seen.enter, cwd=tmp_path)
         shown, told = process.communicate()
         assert process.returncode == 0, told
-        assert "2 workers of 1 threads" in told and f"at {seen.address}" in told and "Macro-F1" in shown
+        assert "1 workers of 1 threads" in told and f"at {seen.address}" in told and "Macro-F1" in shown
         assert lines(tmp_path / "run") == lines(whole)
 
-    def test_ctrl_c_on_this_machine(self, seen, whole, tmp_path):
+    def test_ctrl_c_on_this_machine(self, whole, tmp_path):
         process = started("--workers", 2, "--out", "run", enter=ALONE, cwd=tmp_path)
         space, told = stopped_after(process, 3, signal.SIGINT)
         assert process.returncode == 130 and "Run the same command again to go on" in told
@@ -216,8 +216,8 @@ class TestStopped:
         assert "raylet" in living_in(space) and "gcs_server" in living_in(space)
 
 
-def test_nobody_there(seen, tmp_path):
-    process = started("--cluster", "127.0.0.1:1", "--out", "run", enter=seen.enter, cwd=tmp_path)
+def test_nobody_there(tmp_path):
+    process = started("--cluster", "127.0.0.1:1", "--out", "run", enter=[], cwd=tmp_path)
     _, told = process.communicate()
     assert process.returncode == 1 and "no Ray cluster answers at 127.0.0.1:1" in told
     assert "Traceback" not in told

@@ -26,7 +26,7 @@ from anchorinv.study.execute import run_study
 from anchorinv.study.work import Unfinished
 from tests.study.little import lines, little
 
-PARTS = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+PARTS = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def killed_node(cluster: Cluster, node: Any, folder: Path) -> dict[str, Any]:
 
 def failing(address: str, folder: Path) -> dict[str, Any]:
     """A trial, and a base session, that always fail; then they do not."""
-    study, run = little(methods=["protonet"], threads=2), folder / "failing"
+    study, run = little(methods=["protonet"]), folder / "failing"
     broken = {"broken": lambda _: Broken(), "worse": lambda _: Broken(at_once=True)}
     said = {}
     for where, executor in {"here": None, "cluster": OnRay(cluster=address)}.items():
@@ -157,7 +157,7 @@ def many_trials(address: str, folder: Path) -> list[float]:
             held[tick.done] = peak_mb()
 
     with listening(watch):
-        run_study(study, folder / "many", executor=OnRay(cluster=address, workers=2))
+        run_study(study, folder / "many", executor=OnRay(cluster=address))
     return [held[10], held[200]]
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -68,8 +69,9 @@ def connected(address: str) -> Iterator[None]:
         yield
         return
     try:
+        _knock(address)
         ray().init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
             f"no Ray cluster answers at {address} ({reason}); start one with 'ray start --head', and the "
@@ -79,6 +81,13 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray().shutdown()
+
+
+def _knock(address: str) -> None:
+    """Find out at once whether anybody is there; Ray would try for half a minute."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def capacity(threads: int, gpus: float) -> int:
