@@ -14,7 +14,7 @@ demo: .venv/.runtime
 	$(BIN)/anchorinv demo $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

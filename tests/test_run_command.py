@@ -128,6 +128,17 @@ class TestMistakes:
         assert "Traceback" not in said
         assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
 
+    def test_workers_without_ray_say_how_to_get_it(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "ray", None)
+        for option in (["--workers", 2], ["--cluster", "auto"]):
+            with pytest.raises(ValueError, match=r"pip install 'anchorinv\[cluster\]'"):
+                called("run", "bci2a", *FEW, *option, "--out", tmp_path / "run")
+        called("run", "bci2a", *FEW, "--trials", 1, "--workers", 1, "--out", tmp_path / "run")
+
+    def test_gpus_are_for_workers(self, tmp_path):
+        with pytest.raises(ValueError, match="--gpus-per-worker is for workers"):
+            called("run", "bci2a", *FEW, "--gpus-per-worker", 1, "--out", tmp_path / "run")
+
     def test_another_config_in_the_same_folder(self, tmp_path):
         called("run", "bci2a", *FEW, "--trials", 1, "--out", tmp_path / "run")
         before = (tmp_path / "run" / "results.jsonl").read_bytes()

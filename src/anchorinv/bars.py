@@ -27,7 +27,7 @@ def progress_bars(console: Console | None = None) -> Iterator[None]:
         named: set[str] = set()
 
         def show(tick: Tick) -> None:
-            loss = "" if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
+            loss = tick.note if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
             if tick.task not in tasks:
                 tasks[tick.task] = progress.add_task(tick.task, total=tick.total, loss=loss), time.monotonic()
             task, began = tasks[tick.task]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from anchorinv.data.dataset import Dataset
     from anchorinv.study.config import Study
+    from anchorinv.study.work import Executor
 
 _LEVELS = ("debug", "info", "warning", "error")
 _SCALES = ("full", "tiny", "smoke")
@@ -35,6 +36,14 @@ def run(
         Path | None, typer.Option(help="Folder of base models that several runs share.  [default: OUT/bases]")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads instead of the config's.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trials at the same time.  [default: 1; with --cluster as many as fit]"),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Address of an existing Ray cluster: HOST:PORT, or auto.")
+    ] = None,
+    gpus_per_worker: Annotated[float, typer.Option(min=0, help="GPUs that each worker is given.")] = 0.0,
     list_configs: Annotated[bool, typer.Option("--list", help="Show the shipped configs.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
@@ -57,7 +66,8 @@ def run(
     if scale != "full" and trials:
         study = _with_trials(study, trials)
     folder = out or Path("runs") / (study.name if scale == "full" else f"{study.name}-{scale}")
-    _run(study, folder, folders_of([study], data or []), bases, log_level)
+    executor = _executor(workers, cluster, gpus_per_worker)
+    _run(study, folder, folders_of([study], data or []), bases, executor, log_level)
 
 
 def status(
@@ -76,8 +86,26 @@ def status(
         show_results(console, folder.study(), folder.read().results)
 
 
+def _executor(workers: int | None, cluster: str | None, gpus: float) -> "Executor | None":
+    """Return who computes: None is this process."""
+    if cluster is None and workers in (None, 1):
+        if gpus:
+            raise ValueError("--gpus-per-worker is for workers; say how many with --workers, or --cluster")
+        return None
+    from anchorinv.cluster.driver import OnRay
+    from anchorinv.cluster.library import ray
+
+    ray()  # missing? said before anything begins
+    return OnRay(workers, cluster, gpus)
+
+
 def _run(
-    study: "Study", out: Path, folders: "dict[str, Dataset]", bases: Path | None, log_level: str
+    study: "Study",
+    out: Path,
+    folders: "dict[str, Dataset]",
+    bases: Path | None,
+    executor: "Executor | None",
+    log_level: str,
 ) -> None:
     from rich.console import Console
 
@@ -86,13 +114,17 @@ def _run(
     from anchorinv.show_study import show_results
     from anchorinv.study.execute import run_study
     from anchorinv.study.folder import RunFolder
+    from anchorinv.study.work import Unfinished
 
     console, told = Console(), Console(stderr=True)
     folder = RunFolder(out)
     console.print(f"{study.title}\ninto {out}", highlight=False)
     try:
         with logging_to(folder.log, log_level, told), progress_bars(told):
-            run_study(study, out, folders, shelf=bases)
+            run_study(study, out, folders, shelf=bases, executor=executor)
+    except Unfinished:
+        show_results(console, study, folder.read().results)
+        raise
     except KeyboardInterrupt:
         print(
             f"\nanchorinv: stopped; what is finished is in {out}. Run the same command again to go on.",

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """How far a task is: ``done`` of ``total`` steps; ``loss`` is nan where none is known."""
+    """How far a task is: ``done`` of ``total`` steps; ``loss`` is nan where unknown, ``note`` says more."""
 
     task: str
     done: int
     total: int
     loss: float = float("nan")
+    note: str = ""
 
 
 Listener = Callable[[Tick], None]
@@ -30,7 +31,7 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
-def tick(task: str, done: int, total: int, loss: float = float("nan")) -> None:
+def tick(task: str, done: int, total: int, loss: float = float("nan"), *, note: str = "") -> None:
     """Report progress, if anybody listens."""
     if listener := _listener.get():
-        listener(Tick(task, done, total, loss))
+        listener(Tick(task, done, total, loss, note))

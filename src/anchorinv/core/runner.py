@@ -106,38 +106,101 @@ def chunks(
 ) -> Iterator[Chunk]:
     """Yield the chunks of :func:`run`, without those that ``skip`` (method, trial) is true of.
 
-    Progress is told with ``where`` before the method's name.
+    Nothing is computed before a chunk's results are asked for, so an error belongs to a chunk and the next
+    one can be asked for all the same. Progress is told with ``where`` before the method's name.
     """
-    base_train = train.of(*protocol.base_classes)
-    scorer = _Scorer(test)
-    shelf = shelf or InMemory()
+    scorer, shelf = Scorer(test), shelf or InMemory()
     for name, method in methods.items():
         pending = [trial for trial in (None, *range(protocol.trials)) if not skip(name, trial)]
-        if not pending:
-            continue
-        base, seconds = _base(method, base_train, shelf, protocol)
-        if pending[0] is None:
-            yield Chunk(name, None, iter([_result(name, protocol, None, method, base, seconds, scorer)]))
-        if any(trial is not None for trial in pending):
-            # Shared by all trials; each would make the same by itself.
-            base = _recalled(method, base, shelf, protocol)
+        lane = Lane(name, method, train, scorer, protocol, shelf)
         for trial in pending:
             if trial is not None:
                 tick(f"{where}{name}: trials", trial, protocol.trials)
-                yield Chunk(name, trial, _trial(name, method, base, train, scorer, protocol, trial))
-        tick(f"{where}{name}: trials", protocol.trials, protocol.trials)
+            yield Chunk(name, trial, lane.results(trial))
+        if pending:
+            tick(f"{where}{name}: trials", protocol.trials, protocol.trials)
 
 
-def _trial(
-    name: str, method: Method, base: State, train: Batch, scorer: "_Scorer", protocol: Protocol, trial: int
-) -> Iterator[SessionResult]:
-    state = base
-    for session in protocol.draw(train, trial):
-        rng = stream(protocol.seed, "trial", trial, session.index)
-        began = time.perf_counter()
-        state = method.learn_session(state, session, rng=rng)
-        seconds = time.perf_counter() - began
-        yield _result(name, protocol, trial, method, state, seconds, scorer)
+class Lane:
+    """A method on its base model, from which all its trials start, in any order.
+
+    Base model and replay are made, or taken from the shelf, when the first result is asked for.
+
+    Parameters
+    ----------
+    name : under which results are reported.
+    train : signals of all classes.
+    scorer : of the test data; lanes may share one.
+    """
+
+    def __init__(
+        self, name: str, method: Method, train: Batch, scorer: "Scorer", protocol: Protocol, shelf: Shelf
+    ) -> None:
+        self._name, self._method, self._train = name, method, train
+        self._scorer, self._protocol, self._shelf = scorer, protocol, shelf
+        self._base: tuple[State, float] | Exception | None = None
+        self._ready: State | Exception | None = None
+
+    def results(self, trial: int | None) -> Iterator[SessionResult]:
+        """Yield the base session's result (None), or the results of a trial, session by session."""
+        if trial is None:
+            base, seconds = self.base()
+            yield self._result(None, base, seconds)
+            return
+        state = self.ready()
+        for session in self._protocol.draw(self._train, trial):
+            rng = stream(self._protocol.seed, "trial", trial, session.index)
+            began = time.perf_counter()
+            state = self._method.learn_session(state, session, rng=rng)
+            seconds = time.perf_counter() - began
+            yield self._result(trial, state, seconds)
+
+    def base(self) -> tuple[State, float]:
+        """Return the state after the base session, and the seconds that its training took."""
+        if self._base is None:
+            # Kept, too, if it fails: it would fail again, for every trial.
+            try:
+                base_train = self._train.of(*self._protocol.base_classes)
+                self._base = _base(self._method, base_train, self._shelf, self._protocol)
+            except Exception as error:
+                self._base = error
+        if isinstance(self._base, Exception):
+            raise self._base
+        return self._base
+
+    def ready(self) -> State:
+        """Return the state that all trials start from, with the replay that each would make by itself."""
+        if self._ready is None:
+            base, _ = self.base()
+            try:
+                self._ready = _recalled(self._method, base, self._shelf, self._protocol)
+            except Exception as error:
+                self._ready = error
+        if isinstance(self._ready, Exception):
+            raise self._ready
+        return self._ready
+
+    def _result(self, trial: int | None, state: State, seconds: float) -> SessionResult:
+        matrix = self._scorer.confusion(self._method, state)
+        ended = [curve for curve in getattr(state, "curves", ()) if curve.session == state.session]
+        return SessionResult(
+            self._name,
+            self._protocol.seed,
+            trial,
+            state.session,
+            state.classes,
+            state.n_base,
+            matrix,
+            seconds,
+            {curve.name: float(f"{curve.values[-1]:.6g}") for curve in ended if len(curve.values)},
+        )
+
+
+def fit_foundation(
+    foundation: Foundation, base_train: Batch, protocol: Protocol, checkpoint: Checkpoint | None
+) -> State:
+    """Return the base model that a protocol's seed determines."""
+    return foundation.fit(base_train, checkpoint=checkpoint, rng=stream(protocol.seed, "base"))
 
 
 def _base(method: Method, train: Batch, shelf: Shelf, protocol: Protocol) -> tuple[State, float]:
@@ -148,7 +211,7 @@ def _base(method: Method, train: Batch, shelf: Shelf, protocol: Protocol) -> tup
         return state, time.perf_counter() - began
     foundation = method.foundation
     base, seconds = shelf.base(
-        foundation, lambda checkpoint: foundation.fit(train, checkpoint=checkpoint, rng=rng)
+        foundation, lambda checkpoint: fit_foundation(foundation, train, protocol, checkpoint)
     )
     return method.start(base, train, rng=rng), seconds
 
@@ -181,7 +244,7 @@ class InMemory:
         return make()
 
 
-class _Scorer:
+class Scorer:
     """Holds the test data and, since trunks are frozen, encodes it once per trunk."""
 
     def __init__(self, test: Batch) -> None:
@@ -189,6 +252,7 @@ class _Scorer:
         self._latents: tuple[nn.Module | None, Tensor] = None, torch.empty(0)
 
     def confusion(self, method: Method, state: State) -> np.ndarray:
+        """Return the confusion matrix over the test samples of the known classes."""
         asked = torch.isin(self._test.labels, torch.tensor(state.classes))
         if isinstance(method, Recipe):
             predicted = method.predict_latents(state, self._encoded(state.trunk)[asked])
@@ -202,26 +266,3 @@ class _Scorer:
             latents = mapped(trunk, self._test.values)
             self._latents = trunk, latents
         return latents
-
-
-def _result(
-    name: str,
-    protocol: Protocol,
-    trial: int | None,
-    method: Method,
-    state: State,
-    seconds: float,
-    scorer: _Scorer,
-) -> SessionResult:
-    ended = [curve for curve in getattr(state, "curves", ()) if curve.session == state.session]
-    return SessionResult(
-        name,
-        protocol.seed,
-        trial,
-        state.session,
-        state.classes,
-        state.n_base,
-        scorer.confusion(method, state),
-        seconds,
-        {curve.name: float(f"{curve.values[-1]:.6g}") for curve in ended if len(curve.values)},
-    )

@@ -2,41 +2,25 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import traceback
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import torch
 
-from anchorinv._version import __version__
 from anchorinv.core.progress import tick
-from anchorinv.core.recipe import Foundation, Method
 from anchorinv.core.runner import chunks
 from anchorinv.data.dataset import Dataset
-from anchorinv.study.config import Experiment, Study
-from anchorinv.study.environment import peak_mb, reset_peak
+from anchorinv.study.config import Study
+from anchorinv.study.environment import reset_peak
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.identity import digest
-from anchorinv.study.methods import foundation_of, methods_of
 from anchorinv.study.parts import Part
-from anchorinv.study.samples import check_samples, geometry_of, opened, people, protocol_of, samples_of
-from anchorinv.study.shelf import DiskShelf
+from anchorinv.study.samples import check_samples, opened, people, protocol_of
+from anchorinv.study.work import AtWork, Executor, Leg, Outcome, Own, Unfinished, Work, described
 
 logger = logging.getLogger(__name__)
-
-#: Makes a method of one's own from the study's foundation.
-Own = Callable[[Foundation], Method]
-
-
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """A stretch of a study with the same samples: one variant, one base seed, one person or all."""
-
-    variant: str
-    experiment: Experiment
-    data: Dataset
-    seed: int
-    person: str
 
 
 def run_study(
@@ -47,8 +31,11 @@ def run_study(
     shelf: Path | None = None,
     own: Mapping[str, Own] | None = None,
     seconds: float = 60.0,
+    executor: Executor | None = None,
 ) -> None:
     """Compute all of a study that is not in the folder yet.
+
+    A part that fails does not stop the others; in the end it is an error that names it.
 
     Parameters
     ----------
@@ -57,6 +44,7 @@ def run_study(
     shelf : where base models are kept; in the run folder, unless several studies share them.
     own : methods of one's own by name, beside the study's.
     seconds : at most so much of a base training is lost when the process is killed.
+    executor : who computes; this process, unless ``anchorinv.cluster`` is asked to.
     """
     own = own or {}
     folder = RunFolder(out)
@@ -76,13 +64,48 @@ def run_study(
         done = {Part.of(result) for result in folder.read().results}
         everything = folder.parts()
         logger.info("%s: %d of %d parts are finished", study.name, len(done), len(everything))
-        pending = dict.fromkeys((p.variant, p.seed, p.person) for p in everything if p not in done)
-        for variant, seed, person in pending:
-            tick("whole study", len(done), len(everything))
-            leg = Leg(variant, study.variants[variant], data[variant], seed, person)
-            for part in _run_leg(leg, folder, shelf or out / "bases", done, own, seconds):
-                done.add(part)
-                tick("whole study", len(done), len(everything))
+        work = Work(
+            _legs(study, data, [p for p in everything if p not in done]),
+            data,
+            shelf or out / "bases",
+            own,
+            seconds,
+        )
+        failed = _do(work, executor or in_process, folder, done=len(done), total=len(everything))
+        folder.put_in_order()
+    if failed:
+        raise Unfinished(failed, len(everything))
+
+
+def _do(work: Work, executor: Executor, folder: RunFolder, *, done: int, total: int) -> list[Outcome]:
+    """Write results as they come, a part at a time, and return what failed."""
+    failed: list[Outcome] = []
+    running = ""
+    with closing(executor(work)) as outcomes:
+        tick("whole study", done, total)
+        for outcome in outcomes:
+            if isinstance(outcome, AtWork):
+                running = f"{outcome.running} at work"
+            elif outcome.error:
+                failed.append(outcome)
+                logger.error("%s failed: %s", outcome.part, outcome.error)
+                logger.info("%s", outcome.details)
+            else:
+                folder.add(outcome.results)
+                logger.info("finished %s", outcome.part)
+                done += 1
+            tick("whole study", done, total, note=running if done < total else "")
+    return failed
+
+
+def _legs(study: Study, data: Mapping[str, Dataset], pending: list[Part]) -> list[tuple[Leg, list[Part]]]:
+    found: dict[tuple[str, int, str], list[Part]] = {}
+    for part in pending:
+        found.setdefault((part.variant, part.seed, part.person), []).append(part)
+    return [
+        (Leg.of(variant, study.variants[variant], data[variant], seed, person), parts)
+        for (variant, seed, person), parts in found.items()
+    ]
 
 
 def _opened(study: Study, folders: Mapping[str, Dataset]) -> dict[str, Dataset]:
@@ -98,40 +121,35 @@ def _opened(study: Study, folders: Mapping[str, Dataset]) -> dict[str, Dataset]:
     return found
 
 
-def _run_leg(
-    leg: Leg, folder: RunFolder, shelf: Path, done: set[Part], own: Mapping[str, Own], seconds: float
-) -> Iterator[Part]:
-    experiment, data = leg.experiment, leg.data
-    torch.set_num_threads(experiment.threads)
-    protocol = protocol_of(experiment, data, leg.seed)
-    samples = samples_of(experiment, data, leg.person, protocol)
-    geometry = geometry_of(experiment, data)
-    foundation = foundation_of(experiment, geometry, protocol.base_classes)
-    methods: dict[str, Method] = {**methods_of(experiment, geometry, protocol.base_classes)}
-    methods |= {name: make(foundation) for name, make in own.items()}
-    base = samples.train.of(*protocol.base_classes)
-    kept = DiskShelf(
-        shelf,
-        digest(base.values, base.labels),
-        leg.seed,
-        experiment.threads,
-        torch.__version__,
-        __version__,
-        seconds=seconds,
-    )
+def in_process(work: Work) -> Generator[Outcome, None, None]:
+    """Do the work here, part by part, in order."""
+    for leg, parts in work.legs:
+        yield from _run_leg(work, leg, set(parts))
+
+
+def _run_leg(work: Work, leg: Leg, pending: set[Part]) -> Generator[Outcome, None, None]:
+    torch.set_num_threads(leg.experiment.threads)
+    samples = leg.samples(work.data[leg.variant])
 
     def skip(method: str, trial: int | None) -> bool:
-        return Part(leg.variant, leg.person, leg.seed, method, trial) in done
+        return leg.part(method, trial) not in pending
 
-    reset_peak()
-    where = "".join(f"{name}, " for name in (leg.variant, leg.person) if name)
-    for chunk in chunks(methods, samples.train, samples.test, protocol, shelf=kept, skip=skip, where=where):
-        results = list(chunk.results)
-        peak = peak_mb()
-        folder.add(
-            [replace(result, variant=leg.variant, person=leg.person, peak_mb=peak) for result in results]
-        )
-        part = Part(leg.variant, leg.person, leg.seed, chunk.method, chunk.trial)
-        logger.info("finished %s", part)
-        yield part
+    for chunk in chunks(
+        leg.methods(work.own),
+        samples.train,
+        samples.test,
+        leg.protocol,
+        shelf=work.shelf_of(leg, samples),
+        skip=skip,
+        where=leg.where,
+    ):
+        part = leg.part(chunk.method, chunk.trial)
         reset_peak()
+        try:
+            results = list(chunk.results)
+        except OSError:
+            raise  # a full disk is no fault of the method
+        except Exception as error:
+            yield Outcome(part, [], described(error), traceback.format_exc())
+            continue
+        yield Outcome.of(part, results)

@@ -126,6 +126,17 @@ class RunFolder:
                 f"again, what is finished is kept"
             ) from None
 
+    def put_in_order(self) -> None:
+        """Have the lines in the order of the parts, whoever computed them when."""
+        found, order = self.read(), {part: i for i, part in enumerate(self.parts())}
+        wanted = sorted(found.results, key=lambda result: (order[Part.of(result)], result.session))
+        if found.damaged_from is None and wanted != found.results:
+            self._rewrite(wanted)
+
+    def _rewrite(self, results: Sequence[SessionResult]) -> None:
+        with replacing(self.results) as beside:
+            beside.write_text("".join(to_line(result) + "\n" for result in results), encoding="utf-8")
+
     def write_tables(self) -> list[Path]:
         """Write all scores and comparisons as tables, and return where they are."""
         results, (study, about) = self.read().results, self._config()
@@ -181,8 +192,7 @@ class RunFolder:
             f" in line {found.damaged_from}" if found.damaged_from else "",
             f" ({lost} results)" if lost else "",
         )
-        with replacing(self.results) as beside:
-            beside.write_text("".join(to_line(result) + "\n" for result in whole), encoding="utf-8")
+        self._rewrite(whole)
 
     def _note_start(self) -> None:
         """Add to the record of starts, and say if something is not as it was."""

@@ -18,6 +18,9 @@ from anchorinv.tensors import read_tensors, write_tensors
 
 logger = logging.getLogger(__name__)
 
+#: A state as :func:`~anchorinv.core.packing.packed` returns it.
+Packed = tuple[dict[str, Tensor], dict[str, Any]]
+
 
 class DiskShelf:
     """Keeps what methods and trials share, over runs.
@@ -39,8 +42,8 @@ class DiskShelf:
     def base(self, foundation: Foundation, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
         """Return a base model and the seconds it took, making it if nobody did."""
         if foundation not in self._bases:
-            path = self._base_path(foundation)
-            checkpoint = FileCheckpoint(path.with_suffix(".unfinished"), seconds=self._seconds)
+            path = self.base_path(foundation)
+            checkpoint = self.checkpoint(path)
             self._bases[foundation] = self._kept(path, foundation, lambda: make(checkpoint), lambda _: True)
             checkpoint.drop()
         return self._bases[foundation]
@@ -50,18 +53,43 @@ class DiskShelf:
 
         Only inversion takes long; other memories are recalled anew, and recordings are never written.
         """
-        return self._kept(self._replay_path(foundation, memory), foundation, make, _inverted)[0]
+        return self._kept(self.replay_path(foundation, memory), foundation, make, inverted)[0]
 
     def find(self, foundation: Foundation, memory: Memory | None = None) -> State | None:
         """Return a base model, or with a memory its replay, if it is here; a damaged file is an error."""
-        path = self._replay_path(foundation, memory) if memory else self._base_path(foundation)
+        path = self.replay_path(foundation, memory) if memory else self.base_path(foundation)
         return unpacked(*read_tensors(path), foundation.backbone) if path.exists() else None
 
-    def _base_path(self, foundation: Foundation) -> Path:
+    def base_path(self, foundation: Foundation) -> Path:
+        """Return where a base model is, or would be."""
         return self._folder / f"base-{digest('base', self._by, foundation)}.safetensors"
 
-    def _replay_path(self, foundation: Foundation, memory: Memory) -> Path:
+    def replay_path(self, foundation: Foundation, memory: Memory) -> Path:
+        """Return where a memory's replay of the base classes is, or would be."""
         return self._folder / f"replay-{digest('replay', self._by, foundation, memory)}.safetensors"
+
+    def checkpoint(self, path: Path) -> "FileCheckpoint":
+        """Return where the training of what will be at ``path`` is left and taken up."""
+        return FileCheckpoint(path.with_suffix(".unfinished"), seconds=self._seconds)
+
+    def write(self, path: Path, packed_state: Packed, seconds: float) -> None:
+        """Keep a packed state that took so many seconds."""
+        tensors, facts = packed_state
+        write_tensors(path, tensors, {**facts, "seconds": round(seconds, 3)})
+        logger.info("made %s in %.1f s", path.name, seconds)
+
+    def read(self, path: Path, foundation: Foundation) -> Packed | None:
+        """Return a packed state with its seconds, or None where it is missing or damaged, which is said."""
+        if not path.exists():
+            return None
+        try:
+            tensors, facts = read_tensors(path)
+            unpacked(tensors, facts, foundation.backbone)
+        except ValueError as error:
+            logger.warning("%s; it is made again", error)
+            return None
+        logger.info("found %s", path.name)
+        return tensors, facts
 
     def _kept(
         self,
@@ -70,34 +98,22 @@ class DiskShelf:
         make: Callable[[], State],
         worth_keeping: Callable[[State], bool],
     ) -> tuple[State, float]:
-        found = self._read(path, foundation)
+        found = self.read(path, foundation)
         if found is None:
             began = time.perf_counter()
             state = make()
             seconds = time.perf_counter() - began
             if not worth_keeping(state):
                 return state, seconds
-            tensors, facts = packed(state)
-            write_tensors(path, tensors, {**facts, "seconds": round(seconds, 3)})
-            logger.info("made %s in %.1f s", path.name, seconds)
-            found = self._read(path, foundation)
+            self.write(path, packed(state), seconds)
+            found = self.read(path, foundation)
             assert found is not None, "what was just written can be read"
-        return found
-
-    def _read(self, path: Path, foundation: Foundation) -> tuple[State, float] | None:
-        if not path.exists():
-            return None
-        try:
-            tensors, facts = read_tensors(path)
-            state = unpacked(tensors, facts, foundation.backbone)
-        except ValueError as error:
-            logger.warning("%s; it is made again", error)
-            return None
-        logger.info("found %s", path.name)
-        return state, float(facts["seconds"])
+        tensors, facts = found
+        return unpacked(tensors, facts, foundation.backbone), float(facts["seconds"])
 
 
-def _inverted(state: State) -> bool:
+def inverted(state: State) -> bool:
+    """Say whether a state holds inverted replay, which takes long to make."""
     return any(curve.name == "invert" for curve in state.curves)
 
 
@@ -127,8 +143,12 @@ class FileCheckpoint:
     def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
         """Write the values if the last writing is long ago."""
         if time.monotonic() - self._last >= self._seconds:
-            write_tensors(self._path, values(), {})
-            self._last = time.monotonic()
+            self.write(values())
+
+    def write(self, values: dict[str, Tensor]) -> None:
+        """Write the values."""
+        write_tensors(self._path, values, {})
+        self._last = time.monotonic()
 
     def drop(self) -> None:
         """Remove the file: the training is finished."""

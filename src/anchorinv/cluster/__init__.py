@@ -1,0 +1,1 @@
+"""Many processes and many machines: a study's parts as Ray tasks."""
