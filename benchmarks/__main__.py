@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--json FILE] [--quick]``: print the ratios and, if asked, write them."""
+"""``python -m benchmarks [--json FILE] [--quick] [--only NAME ...]``: print the ratios, and write them."""
 
 import argparse
 import json
@@ -6,14 +6,14 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from benchmarks.cases import CASES
 from benchmarks.latency import latency, told
-from benchmarks.timing import Figure, measure
+from benchmarks.machine import measured
+from benchmarks.table import show
+from benchmarks.timing import Case, Figure, measure
 
 
 def main() -> None:
@@ -21,53 +21,35 @@ def main() -> None:
         prog="python -m benchmarks", description="Speed against the textbook twin."
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write a list of objects: name, ratio, spread"
+        "--json", type=Path, metavar="FILE", help="write a list of objects: name, ratio, spread and more"
     )
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: about three minutes")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some rows, by the start of their names")
     options = parser.parse_args()
     if options.json and not options.json.absolute().parent.is_dir():
         parser.error(f"no folder {options.json.absolute().parent} for {options.json.name}; make it first")
-    figures = run(repeats=3 if options.quick else 7)
+    cases = [case for case in CASES if not options.only or case.name.startswith(tuple(options.only))]
+    if not cases:
+        names = ", ".join(case.name for case in CASES)
+        parser.error(f"no row starts with {' or '.join(options.only)}; there are {names}")
+    figures = run(cases, quick=options.quick)
     show(figures)
-    Console().print(told(latency(20 if options.quick else 100)), soft_wrap=True)
+    if not options.only:
+        Console().print(told(latency(20 if options.quick else 100)), soft_wrap=True)
     if options.json:
         write(figures, options.json)
 
 
-def run(repeats: int) -> list[Figure]:
+def run(cases: list[Case], *, quick: bool) -> list[Figure]:
     figures = []
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=len(CASES) * (repeats + 1))
-        for case in CASES:
+        task = progress.add_task("", total=sum(case.n_pairs(quick) + case.warm_up for case in cases))
+        for case in cases:
             progress.update(task, description=case.name)
-            figures.append(measure(case, repeats, tick=lambda: progress.advance(task)))
+            figure = measure(case, measured(), quick=quick, tick=lambda: progress.advance(task))
+            figures.append(figure)
+            progress.console.print(f"{figure.name}: {figure.ratio:.1f}")
     return figures
-
-
-def show(figures: list[Figure]) -> None:
-    table = Table(title=f"Textbook twin against ours, per step; {torch.get_num_threads()} threads")
-    table.add_column("name", no_wrap=True)
-    table.add_column("what")
-    for header in ("twin ms", "ours ms", "ratio", "spread", "must"):
-        table.add_column(header, justify="right")
-    for figure in figures:
-        colour = "green" if figure.ratio >= figure.must else "red"
-        table.add_row(
-            figure.name,
-            figure.what,
-            f"{figure.twin_ms:.0f}",
-            f"{figure.ours_ms:.0f}",
-            f"[{colour}]{figure.ratio:.1f}[/]",
-            f"{figure.spread:.1f}",
-            f"≥ {figure.must:g}",
-        )
-    console = Console()
-    console.print(table)
-    for figure in figures:
-        if figure.ratio < figure.must:
-            console.print(
-                f"{figure.name}: {figure.ratio:.2f} is below {figure.must:g}; was the machine busy?"
-            )
 
 
 def write(figures: list[Figure], path: Path) -> None:
