@@ -38,20 +38,24 @@ class _Attend(torch.autograd.Function):
         query, key, value = laid.view(3, n * heads, each + 1, length)
         query, key = query[:, :each].mul_(scale), key[:, :each]
         safe = bool(each * query.abs().amax() * key.abs().amax() <= SAFE)
-        powers = qkv.new_empty(n * heads, length, length)
+        parts = _parts(qkv, n * heads, length)
+        # Without a gradient to come, the powers of one part make room for those of the next.
+        room = qkv.new_empty(n * heads if ctx.needs_input_grad[0] else parts[0].stop, length, length)
         sums = qkv.new_empty(n * heads, each + 1, length)
-        for part in _parts(powers):
-            torch.bmm(query[part].mT, key[part], out=powers[part])
+        for part in parts:
+            powers = room[part] if ctx.needs_input_grad[0] else room[: part.stop - part.start]
+            torch.bmm(query[part].mT, key[part], out=powers)
             if not safe:
-                powers[part] -= powers[part].amax(2, keepdim=True)
-            powers[part].exp_()
+                powers -= powers.amax(2, keepdim=True)
+            powers.exp_()
             if mask is None:
-                torch.bmm(value[part], powers[part].mT, out=sums[part])
+                torch.bmm(value[part], powers.mT, out=sums[part])
             else:
-                torch.bmm(value[part, :each], (powers[part] * mask[part]).mT, out=sums[part, :each])
-                torch.sum(powers[part], 2, out=sums[part, each])
+                # Not into the place itself: products are slow where rows are left out between heads.
+                sums[part, :each] = torch.bmm(value[part, :each], (powers * mask[part]).mT)
+                torch.sum(powers, 2, out=sums[part, each])
         output = sums[:, :each] / sums[:, each:]
-        ctx.save_for_backward(query, key, value, powers, sums, output, mask)
+        ctx.save_for_backward(query, key, value, room, sums, output, mask)
         ctx.scale = scale
         return output.view(n, width, length).transpose(1, 2)
 
@@ -65,9 +69,10 @@ class _Attend(torch.autograd.Function):
         share, fall = shares[:, :each], shares[:, each]
         torch.div(gradient.transpose(1, 2).reshape(share.shape), sums[:, each:], out=share)
         torch.sum(share * output, 1, out=fall).neg_()
-        by_query, by_key, by_value = by = torch.empty(3, *query.shape, dtype=query.dtype)
-        room = torch.empty_like(powers[: _parts(powers)[0].stop])
-        for part in _parts(powers):
+        by_query, by_key, by_value = by = query.new_empty(3, *query.shape)
+        parts = _parts(gradient, len(query), length)
+        room = torch.empty_like(powers[parts[0]])
+        for part in parts:
             scores = room[: part.stop - part.start]
             if mask is None:
                 torch.bmm(share[part], powers[part], out=by_value[part])
@@ -85,9 +90,9 @@ class _Attend(torch.autograd.Function):
         return by_qkv, None, None, None
 
 
-def _parts(scores: Tensor) -> list[slice]:
-    step = max(1, SCORES // (scores.shape[1] * scores.shape[2] * scores.element_size()))
-    return [slice(i, min(i + step, len(scores))) for i in range(0, len(scores), step)]
+def _parts(like: Tensor, n_heads: int, length: int) -> list[slice]:
+    step = max(1, SCORES // (length * length * like.element_size()))
+    return [slice(i, min(i + step, n_heads)) for i in range(0, n_heads, step)]
 
 
 def attend(qkv: Tensor, *, heads: int, scale: float, mask: Tensor | None = None) -> Tensor:
