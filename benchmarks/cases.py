@@ -32,7 +32,7 @@ def asked_for() -> list[Case]:
             "100 samples",
             5,
             12,
-            lambda quick: steps.inversion(g, 100, 2, 5 if quick else 10),
+            lambda quick: steps.inversion(g, 100, 1, 5),
             arithmetic.inversion_step(g, 100),
         ),
         Case(
@@ -40,7 +40,7 @@ def asked_for() -> list[Case]:
             "batch of 72",
             3.5,
             8,
-            lambda quick: steps.training(g, 72, 2, 8),
+            lambda quick: steps.training(g, 72, 1, 5),
             arithmetic.training_step(g, 72, 2),
         ),
         Case(
@@ -48,7 +48,7 @@ def asked_for() -> list[Case]:
             "10 shots + 100 replay",
             12,
             30,
-            lambda quick: steps.finetuning(g, 100, 2, 20),
+            lambda quick: steps.finetuning(g, 100, 1, 20),
             arithmetic.finetuning_step(g, 110, 3),
         ),
         Case(
@@ -56,9 +56,9 @@ def asked_for() -> list[Case]:
             f"{TESTS} trials",
             4.5,
             10,
-            lambda quick: steps.inference(g, TESTS, 0.2),
+            lambda quick: steps.inference(g, TESTS, 0.1),
             arithmetic.inference(g, TESTS, 4),
-            repeats=5,
+            repeats=4,
             quick_repeats=2,
         ),
         Case(
@@ -66,9 +66,9 @@ def asked_for() -> list[Case]:
             f"{TESTS} test samples, trunk known",
             15,
             40,
-            lambda quick: steps.scoring(g, TESTS, 0.2, 4),
+            lambda quick: steps.scoring(g, TESTS, 0.1, 4),
             arithmetic.scoring(g, TESTS, 4),
-            repeats=5,
+            repeats=4,
             quick_repeats=2,
         ),
         Case(
@@ -78,7 +78,7 @@ def asked_for() -> list[Case]:
             10,
             lambda quick: inversion_memory(500),
             unit="MB",
-            repeats=2,
+            repeats=1,
             quick_repeats=1,
             warm_up=False,
         ),
@@ -87,11 +87,11 @@ def asked_for() -> list[Case]:
             f"{SIZES.trials} trials × 2 sessions, {SIZES.steps} + {SIZES.steps} steps, scored",
             8,
             25,
-            lambda quick: adaptation(g, SIZES, share=10 if quick else 5),
+            lambda quick: adaptation(g, SIZES, share=10),
             arithmetic.adaptation(
                 g, anchors=2 * SIZES.per_class, tests=(3 * SIZES.n_tests, 4 * SIZES.n_tests), **shares
             ),
-            repeats=3,
+            repeats=2,
             quick_repeats=1,
             warm_up=False,
         ),
@@ -129,7 +129,7 @@ def elsewhere() -> list[Case]:
                     None,
                     partial(_prepared, prepare, g, sizes),
                     cost,
-                    repeats=4,
+                    repeats=3,
                     quick_repeats=1,
                 )
             )

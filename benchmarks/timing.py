@@ -36,8 +36,8 @@ class Case:
     prepare: Callable[[bool], tuple[Side, Side]]
     cost: Cost | None = None
     unit: str = "ms"
-    repeats: int = 7
-    quick_repeats: int = 3
+    repeats: int = 5
+    quick_repeats: int = 2
     warm_up: bool = True
 
     def n_pairs(self, quick: bool) -> int:

@@ -15,6 +15,7 @@ from benchmarks import arithmetic
 from benchmarks.adaptation import Sizes, experiment, our_adaptation, twin_adaptation
 from benchmarks.arithmetic import Cost
 from benchmarks.cases import CASES
+from benchmarks.growth import SWEEPS, USUAL, Point, exponent, measure_point
 from benchmarks.latency import latency
 from benchmarks.machine import Machine, measured
 from benchmarks.memory import peak_resident, resident
@@ -183,3 +184,22 @@ def test_our_trials_predict_what_the_twins_do():
         truth = test.labels[test.labels <= result.session + 1]
         assert (result.confusion == confusion(truth.numpy(), guesses.numpy(), result.classes)).all()
         assert len(set(guesses.tolist())) > 1  # it takes more than one answer to tell them apart
+
+
+def test_growth_has_an_exponent():
+    assert exponent([Point("trials", n, 3.0 * n**1.5, 1, 1) for n in (1, 2, 7)]) == pytest.approx(1.5)
+    assert SWEEPS.keys() == USUAL.keys()
+
+
+def test_growth_is_measured_written_and_drawn(tmp_path, monkeypatch, capsys):
+    found = measure_point(trials=1, shots=2, anchors=2, classes=1, channels=2)
+    assert found["seconds"] > 0 and found["peak_mb"] >= found["beyond_mb"]
+    points = [
+        Point(name, n, found["seconds"] * n, 100 + n, n) for name in ("trials", "shots") for n in (1, 2)
+    ]
+    monkeypatch.setattr(bench, "grown", lambda: points)
+    run(monkeypatch, "growth", "--json", str(tmp_path / "g.json"), "--figure", str(tmp_path / "g.png"))
+    assert [point["size"] for point in json.loads((tmp_path / "g.json").read_text())] == [1, 2, 1, 2]
+    shown = capsys.readouterr().out
+    assert "size^1.00" in shown and "+1%" in shown
+    assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
