@@ -2,9 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 
-from anchorinv import GEOMETRIES
+from anchorinv import GEOMETRIES, Geometry
 from benchmarks import arithmetic, steps
 from benchmarks.adaptation import Sizes, adaptation
 from benchmarks.memory import inversion_memory
@@ -136,7 +137,9 @@ def elsewhere() -> list[Case]:
     return found
 
 
-def _prepared(prepare, g, sizes, quick: bool) -> tuple[Side, Side]:  # type: ignore[no-untyped-def]
+def _prepared(
+    prepare: Callable[..., tuple[Side, Side]], g: Geometry, sizes: tuple[float, ...], quick: bool
+) -> tuple[Side, Side]:
     return prepare(g, *sizes)
 
 

@@ -18,7 +18,7 @@ from benchmarks.timing import Side, timed
 from tests import naive
 
 RNG = stream(5, "benchmarks")
-#: Samples the twin predicts at once; larger batches were no faster.
+#: Samples the twin predicts at once.
 BATCH = 100
 
 
