@@ -33,7 +33,8 @@ class Inversion:
     ----------
     steps, lr, betas : of Adam on the signals.
     from_zeros : start from zeros instead of standard normal noise (the paper's figure does).
-    chunk : samples inverted at once; bounds the memory.
+    chunk : samples inverted at once; bounds the memory. A step of 50 samples of the paper's sizes lives on
+        memory that the last one left; a step of 100 gives it back to the system and asks for it again.
     curvature : towards anchors alone, take quasi-Newton steps on the squared error: a tenth of the steps
         gets as close. Priors and labels are always pursued by Adam.
     stop : leave a sample where it is when its loss has stopped falling, by its own curve; the chunk ends
@@ -44,7 +45,7 @@ class Inversion:
     lr: float = 1e-2
     betas: tuple[float, float] = (0.9, 0.999)
     from_zeros: bool = False
-    chunk: int = 100
+    chunk: int = 50
     curvature: bool = False
     stop: Plateau | None = None
 
