@@ -18,11 +18,11 @@ from rich.table import Table
 #: What everything else stands at while one size grows; ``classes`` are the new ones, a session each.
 USUAL = {"trials": 4, "shots": 10, "anchors": 20, "classes": 2, "channels": 8}
 SWEEPS = {
-    "trials": (10, 20, 50, 100),
+    "trials": (10, 30, 100),
     "shots": (5, 10, 20, 40),
     "anchors": (10, 20, 40, 80),
     "classes": (1, 2, 4, 8),
-    "channels": (4, 8, 16, 32, 64),
+    "channels": (4, 8, 16, 32),
 }
 
 
@@ -102,12 +102,12 @@ def draw_growth(points: list[Point], path: Path) -> None:
         time_axis.set_title(f"{name}: size^{exponent(sweep):.2f}", fontsize=10)
         memory_axis.plot(sizes, [point.peak_mb for point in sweep], "s-", color="#009E73")
         memory_axis.set_xscale("log")
-        memory_axis.set_ylim(bottom=0)
         for axis in column:
             axis.set_xticks(sizes, [str(size) for size in sizes])
             axis.minorticks_off()
             axis.grid(alpha=0.3)
         memory_axis.set_xlabel(f"number of {name}" if name != "shots" else "shots per class")
+    axes[1, 0].set_ylim(0, 1.15 * max(point.peak_mb for point in points))  # shared by the row
     axes[0, 0].set_ylabel("time / s of one core")
     axes[1, 0].set_ylabel("peak memory / MB")
     axes[0, 0].legend(fontsize=8)
