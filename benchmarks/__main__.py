@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write a list of objects: name, ratio, spread and more"
     )
-    parser.add_argument("--quick", action="store_true", help="fewer repeats: about three minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some rows, by the start of their names")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="growth: draw it into this file")
     options = parser.parse_args()
