@@ -1,4 +1,4 @@
-"""Time two ways of doing the same work, turn by turn, so that a busy machine slows both alike."""
+"""Measure two ways of doing the same work, turn by turn, so that a busy machine slows both alike."""
 
 import gc
 import time
@@ -6,7 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-Work = Callable[[], object]
+from benchmarks.arithmetic import Cost
+from benchmarks.machine import Machine
+
+#: Does the work once and returns what it took, in the case's unit.
+Side = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -17,62 +21,107 @@ class Case:
     ----------
     name : as in the table and in the JSON file.
     what : the work in a few words.
-    must : the ratio asked for.
-    twin_steps, our_steps : steps in one call of each side; times are given per step. Ours takes more of
-        them, so that both calls last about as long and what ours does once per run of hundreds or thousands
-        of steps does not weigh on a handful of them.
-    prepare : (twin_steps, our_steps) -> (twin, ours), called when the case's turn has come.
+    must, aim : the ratio asked for and the one we are after; None where the figure is there to be known.
+    prepare : quick -> (twin, ours), called when the case's turn has come.
+    cost : what the work needs at least; None where that says nothing.
+    unit : of what both sides return.
+    repeats, quick_repeats : pairs that count.
+    warm_up : run a pair that does not count first.
     """
 
     name: str
     what: str
-    must: float
-    twin_steps: int
-    our_steps: int
-    prepare: Callable[[int, int], tuple[Work, Work]]
+    must: float | None
+    aim: float | None
+    prepare: Callable[[bool], tuple[Side, Side]]
+    cost: Cost | None = None
+    unit: str = "ms"
+    repeats: int = 5
+    quick_repeats: int = 2
+    warm_up: bool = True
+
+    def n_pairs(self, quick: bool) -> int:
+        """Return the pairs that count."""
+        return self.quick_repeats if quick else self.repeats
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What came out; times are medians in milliseconds per step.
+    """What came out; ``twin`` and ``ours`` are medians.
 
     ``ratio`` is the twin's median over ours, ``spread`` the interquartile range of the ratios of the pairs.
+    ``of_limit`` is the least time that the arithmetic and the bytes take on this machine, over ours;
+    ``peak_gflops`` and ``copy_gbytes`` (per second) are what was measured of it.
     """
 
     name: str
     what: str
-    must: float
+    must: float | None
+    aim: float | None
+    unit: str
     repeats: int
-    twin_ms: float
-    ours_ms: float
+    twin: float
+    ours: float
     ratio: float
-    spread: float
+    spread: float | None
+    gflop: float | None
+    mbytes: float | None
+    of_limit: float | None
+    peak_gflops: float
+    copy_gbytes: float
+    pairs: list[tuple[float, float]]
 
 
-def measure(case: Case, repeats: int, tick: Callable[[], None]) -> Figure:
-    """Run twin, ours, twin, ours ... after one warm-up of both; ``tick`` is called after each pair."""
-    twin, ours = case.prepare(case.twin_steps, case.our_steps)
+def measure(
+    case: Case, machine: Machine, *, quick: bool = False, tick: Callable[[], None] = lambda: None
+) -> Figure:
+    """Run twin, ours, twin, ours ...; ``tick`` is called after each pair."""
+    twin, ours = case.prepare(quick)
     pairs = []
-    for _ in range(repeats + 1):
-        pairs.append((_seconds(twin) / case.twin_steps, _seconds(ours) / case.our_steps))
+    for _ in range(case.n_pairs(quick) + case.warm_up):
+        pairs.append((twin(), ours()))
         tick()
-    pairs = pairs[1:]  # the first was the warm-up
+    pairs = pairs[case.warm_up :]
     twin_median, ours_median = (median(side) for side in zip(*pairs, strict=True))
-    low, _, high = quantiles([a / b for a, b in pairs], n=4, method="inclusive")
+    limit = case.cost and 1000 * case.cost.seconds(machine.peak, machine.bandwidth)
     return Figure(
         name=case.name,
         what=case.what,
         must=case.must,
-        repeats=repeats,
-        twin_ms=1000 * twin_median,
-        ours_ms=1000 * ours_median,
+        aim=case.aim,
+        unit=case.unit,
+        repeats=len(pairs),
+        twin=twin_median,
+        ours=ours_median,
         ratio=twin_median / ours_median,
-        spread=high - low,
+        spread=_spread([a / b for a, b in pairs]),
+        gflop=case.cost and case.cost.flop / 1e9,
+        mbytes=case.cost and case.cost.bytes / 1e6,
+        of_limit=limit and limit / ours_median,
+        peak_gflops=machine.peak / 1e9,
+        copy_gbytes=machine.bandwidth / 1e9,
+        pairs=pairs,
     )
 
 
-def _seconds(work: Work) -> float:
-    gc.collect()  # so that neither side pays for what the other left behind
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+def timed(work: Callable[[], object], units: float = 1) -> Side:
+    """Return a side that takes the milliseconds of ``work`` per unit.
+
+    Ours often does more units in one call than the twin, so that both calls last about as long and what
+    ours does once per run of hundreds or thousands of steps does not weigh on a handful of them.
+    """
+
+    def side() -> float:
+        gc.collect()  # so that neither side pays for what the other left behind
+        start = time.perf_counter()
+        work()
+        return 1000 * (time.perf_counter() - start) / units
+
+    return side
+
+
+def _spread(ratios: list[float]) -> float | None:
+    if len(ratios) < 2:
+        return None
+    low, _, high = quantiles(ratios, n=4, method="inclusive")
+    return high - low

@@ -1,54 +1,205 @@
 import json
 import sys
+from dataclasses import replace
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from anchorinv.core.conformer import Conformer
+from anchorinv.core.geometry import Geometry
+from anchorinv.core.heads import Cosine
+from anchorinv.core.metrics import confusion
 from benchmarks import __main__ as bench
+from benchmarks import arithmetic
+from benchmarks.adaptation import Sizes, experiment, our_adaptation, twin_adaptation
+from benchmarks.arithmetic import Cost
 from benchmarks.cases import CASES
+from benchmarks.growth import SWEEPS, USUAL, Point, exponent, measure_point
 from benchmarks.latency import latency
-from benchmarks.timing import Case, measure
+from benchmarks.machine import Machine, measured
+from benchmarks.memory import peak_resident, resident
+from benchmarks.timing import Case, measure, timed
+from tests.core.small import SMALL, pair, randn
+
+# Eight channels, because the gradient of the signals pads them to a multiple of that.
+COUNTED = Geometry(8, 60, kernel=5, pool=6, pool_stride=3, width=8, heads=2, depth=3)
+MACHINE = Machine(cores=2, threads=2, peak=1e9, bandwidth=1e9)
 
 
 def counting(calls):
-    def prepare(twin_steps, our_steps):
-        return (
-            lambda: calls.append(("twin", sum(range(20_000 * twin_steps)))),
-            lambda: calls.append(("ours", sum(range(2_000 * our_steps)))),
-        )
+    def prepare(quick):
+        def side(name, value):
+            def work():
+                calls.append(name)
+                return value
 
-    return Case("toy", "sums", 1, 2, 4, prepare)
+            return work
+
+        return side("twin", 20.0), side("ours", 2.0)
+
+    return Case("toy", "sums", 1, 4, prepare, Cost(flop=1e6, bytes=1e3), repeats=5, quick_repeats=3)
 
 
 def test_sides_take_turns_and_the_warm_up_does_not_count():
     calls, ticks = [], []
-    figure = measure(counting(calls), 3, tick=lambda: ticks.append(1))
-    assert [side for side, _ in calls] == ["twin", "ours"] * 4 and len(ticks) == 4
-    assert figure.ratio == pytest.approx(figure.twin_ms / figure.ours_ms)
-    assert figure.repeats == 3 and figure.spread >= 0
+    figure = measure(counting(calls), MACHINE, quick=True, tick=lambda: ticks.append(1))
+    assert calls == ["twin", "ours"] * 4 and len(ticks) == 4
+    assert figure.ratio == 10 and figure.spread == 0 and figure.repeats == 3
+    assert (
+        figure.of_limit == 0.5
+    )  # a million operations at a thousand million per second, in two milliseconds
+
+
+def test_a_side_takes_milliseconds_per_unit():
+    done = []
+    assert timed(lambda: done.append(1), units=1e12)() < 1e-6 < timed(lambda: sum(range(10**5)))()
+    assert done == [1]
 
 
 def test_the_cases_of_the_issue_are_there():
-    musts = {case.name: case.must for case in CASES}
-    assert musts == {
-        "inversion-step-bci": 5,
-        "training-step-bci": 3,
-        "finetuning-step-bci": 10,
-        "help-start": 2,
+    rows = {case.name: (case.must, case.aim) for case in CASES if case.must is not None}
+    assert rows == {
+        "inversion-step-bci": (5, 12),
+        "training-step-bci": (3.5, 8),
+        "finetuning-step-bci": (12, 30),
+        "inference-bci": (4.5, 10),
+        "scoring-bci": (15, 40),
+        "inversion-memory-grabmyo": (5, 10),
+        "adaptation-bci": (8, 25),
+        "help-start": (2, None),
     }
+    names = {case.name for case in CASES}
+    for kind in ("inversion-step", "training-step", "finetuning-step", "inference"):
+        assert {f"{kind}-nhie", f"{kind}-grabmyo"} <= names
 
 
-def test_json_has_name_ratio_and_spread(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "CASES", [counting([])])
+@pytest.fixture
+def fast(monkeypatch):
+    monkeypatch.setattr(bench, "CASES", [counting([]), replace(counting([]), name="other")])
+    monkeypatch.setattr(bench, "measured", lambda: MACHINE)
     monkeypatch.setattr(bench, "latency", lambda repeats: [1.0 + i for i in range(repeats)])
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--json", str(tmp_path / "out.json")])
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
     bench.main()
-    (figure,) = json.loads((tmp_path / "out.json").read_text())
-    assert figure["name"] == "toy" and {"ratio", "spread"} <= figure.keys()
+
+
+def test_json_has_name_ratio_and_spread(tmp_path, monkeypatch, capsys, fast):
+    run(monkeypatch, "--quick", "--json", str(tmp_path / "out.json"))
+    figure, _ = json.loads((tmp_path / "out.json").read_text())
+    assert figure["name"] == "toy" and {"ratio", "spread", "of_limit", "peak_gflops"} <= figure.keys()
     shown = capsys.readouterr().out
     assert "toy" in shown and "10.5 ms per live window on one core" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
+def test_only_some_rows(monkeypatch, capsys, fast):
+    run(monkeypatch, "--quick", "--only", "oth")
+    shown = capsys.readouterr().out
+    assert "other" in shown and "toy" not in shown
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "--only", "nothing")
+    assert "no row starts with nothing; there are toy, other" in capsys.readouterr().err
+
+
 def test_latency_is_measured_window_by_window():
     times = latency(3)
     assert len(times) == 3 and all(time > 0 for time in times)
+
+
+def test_a_machine_and_a_process_have_sizes():
+    machine = measured(repeats=1)
+    assert machine.cores >= 1 and machine.peak > 1e8 and machine.bandwidth > 1e8
+    held = torch.ones(10**7)
+    assert held.nbytes < resident() <= peak_resident()
+
+
+@pytest.fixture
+def textbook_attention(monkeypatch):
+    """Ours has rows of ones in its products, which the formulas rightly do not count."""
+
+    def attend(qkv, *, heads, scale, mask=None):
+        query, key, value = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+        return (torch.softmax(scale * query @ key.mT, dim=3) @ value).transpose(1, 2).flatten(2)
+
+    monkeypatch.setattr("anchorinv.core.conformer.attend", attend)
+
+
+def counted(work) -> int:
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+def test_arithmetic_of_inversion_inference_and_scoring(textbook_attention):
+    network, n = Conformer(COUNTED).eval().requires_grad_(False), 5
+    signals = torch.randn(n, 8, 60)
+    head = Cosine(torch.randn(3, COUNTED.dim)).requires_grad_(False)
+    assert counted(lambda: head(network(signals))) == arithmetic.inference(COUNTED, n, 3).flop
+    assert counted(lambda: network.trunk(signals)) == arithmetic.encoding(COUNTED, n).flop
+    latents = network.trunk(signals)
+    assert counted(lambda: head(network.tail(latents))) == arithmetic.scoring(COUNTED, n, 3).flop
+    leaf = signals.requires_grad_()
+    # The gradient of the signals is computed as a convolution of a padded gradient: zeros count there.
+    zeros = 2 * n * (COUNTED.n_times - COUNTED.n_steps) * COUNTED.width * COUNTED.n_chans * COUNTED.kernel
+    assert (
+        counted(lambda: network(leaf).sum().backward()) == arithmetic.inversion_step(COUNTED, n).flop + zeros
+    )
+
+
+def test_arithmetic_of_training_and_finetuning(textbook_attention):
+    network, head, n = Conformer(COUNTED), Cosine(torch.randn(2, COUNTED.dim)), 5
+    signals, targets = torch.randn(n, 8, 60), torch.arange(n) % 2
+    training = counted(lambda: head.loss(network.train()(signals), targets).backward())
+    assert training == arithmetic.training_step(COUNTED, n, 2).flop
+    latents = network.eval().trunk(signals).detach()
+    tuning = counted(lambda: head.loss(network.tail(latents), targets).backward())
+    # Nobody asks for the gradient of the latents, but the norm before the block's first map has weights.
+    assert tuning == arithmetic.finetuning_step(COUNTED, n, 2).flop
+
+
+def test_costs_add_up():
+    cost = Cost(2, 30) + 2 * Cost(1, 5)
+    assert cost == Cost(4, 40)
+    assert cost.seconds(peak=2, bandwidth=10) == 4 and cost.seconds(peak=0.5, bandwidth=10) == 8
+
+
+def test_weights_are_counted():
+    network = Conformer(COUNTED)
+    held = [*network.parameters(), network.trunk[0].norm.running_mean, network.trunk[0].norm.running_var]
+    assert arithmetic.weights(COUNTED) == sum(4 * tensor.numel() for tensor in held)
+
+
+def test_our_trials_predict_what_the_twins_do():
+    ours, twin = pair(SMALL, seed=1)
+    sizes = Sizes(trials=2, steps=3, per_class=4, shots=3, n_train=8, n_tests=9, lr=1e-2)
+    base, train, test = experiment(ours, sizes)
+    assert randn(1, seed=0).dtype == train.values.dtype == torch.float64
+    results = [r for r in our_adaptation(ours, base, train, test, sizes) if r.trial is not None]
+    predicted = twin_adaptation(twin, base, train, test, sizes)
+    assert len(results) == len(predicted) == 4
+    for result, guesses in zip(results, predicted, strict=True):
+        truth = test.labels[test.labels <= result.session + 1]
+        assert (result.confusion == confusion(truth.numpy(), guesses.numpy(), result.classes)).all()
+        assert len(set(guesses.tolist())) > 1  # it takes more than one answer to tell them apart
+
+
+def test_growth_has_an_exponent():
+    assert exponent([Point("trials", n, 3.0 * n**1.5, 1, 1) for n in (1, 2, 7)]) == pytest.approx(1.5)
+    assert SWEEPS.keys() == USUAL.keys()
+
+
+def test_growth_is_measured_written_and_drawn(tmp_path, monkeypatch, capsys):
+    found = measure_point(trials=1, shots=2, anchors=2, classes=1, channels=2)
+    assert found["seconds"] > 0 and found["peak_mb"] >= found["beyond_mb"]
+    points = [
+        Point(name, n, found["seconds"] * n, 100 + n, n) for name in ("trials", "shots") for n in (1, 2)
+    ]
+    monkeypatch.setattr(bench, "grown", lambda: points)
+    run(monkeypatch, "growth", "--json", str(tmp_path / "g.json"), "--figure", str(tmp_path / "g.png"))
+    assert [point["size"] for point in json.loads((tmp_path / "g.json").read_text())] == [1, 2, 1, 2]
+    shown = capsys.readouterr().out
+    assert "size^1.00" in shown and "+1%" in shown
+    assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")

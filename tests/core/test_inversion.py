@@ -173,12 +173,12 @@ class TestCurve:
     def test_a_swift_one_stops_each_sample_by_its_own_curve(self) -> None:
         network, _, anchors, start = task(3)
         start[0] = randn(3, 2, 24, seed=1)[0] + 1e-9  # as good as there
-        together = invert(network, anchors, start, Inversion.swift(400))
-        assert len(together.curve) < 401
+        together = invert(network, anchors, start, Inversion.swift(4000))
+        assert len(together.curve) < 2000
         for i in range(3):
             # The same rule at the same step; roundings grow on the way there.
-            alone = invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.swift(400))
-            torch.testing.assert_close(alone.errors, together.errors[i : i + 1], rtol=0.2, atol=1e-9)
+            alone = invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.swift(4000))
+            torch.testing.assert_close(alone.errors, together.errors[i : i + 1], rtol=0.5, atol=1e-6)
 
     def test_a_chunk_that_stopped_early_counts_with_its_last_value(self) -> None:
         network, _, anchors, start = task(2)

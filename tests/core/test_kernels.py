@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anchorinv.core import kernels
 from anchorinv.core.kernels import attend, convolve, elu_pool
 from tests.core.small import randn
 
@@ -33,16 +34,41 @@ def channels_last(function: Function) -> Function:
 
 
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("spread", [1.0, 30.0], ids=["usual", "wide"])
 @pytest.mark.parametrize(("width", "length"), [(4, 11), (1, 3), (5, 1)])
-def test_attend(masked: bool, width: int, length: int) -> None:
-    mask = 2.0 * (randn(6, length, length, seed=4) > 0) if masked else None
+def test_attend(
+    masked: bool, spread: float, width: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Parts of two and of one head: they are put together as they were; and scores past what exp can take.
+    monkeypatch.setattr(kernels, "SCORES", 2 * 8 * length**2)
+    heads, n = 3, 2
+    mask = 2.0 * (randn(n * heads, length, length, seed=4) > 0) if masked else None
 
-    def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        weights = torch.softmax(query.mT @ key, dim=-1)
-        return value @ (weights if mask is None else weights * mask).mT
+    def plain(qkv: Tensor) -> Tensor:
+        query, key, value = qkv.view(n, length, 3, heads, width).permute(2, 0, 3, 1, 4).flatten(1, 2)
+        weights = torch.softmax(0.7 * query @ key.mT, dim=-1)
+        mixed = (weights if mask is None else weights * mask) @ value
+        return mixed.view(n, heads, length, width).transpose(1, 2).flatten(2)
 
-    inputs = [randn(6, width, length, seed=seed) for seed in range(3)]
-    assert_same(lambda q, k, v: attend(q, k, v, mask), plain, *inputs)
+    qkv = spread * randn(n, length, 3 * heads * width, seed=0)
+    assert_same(lambda qkv: attend(qkv, heads=heads, scale=0.7, mask=mask), plain, qkv)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e4])
+def test_attend_in_single_precision(spread: float) -> None:
+    qkv = spread * randn(2, 9, 24, seed=0, dtype=torch.float32)
+    for found in (qkv, qkv.clone().requires_grad_()):
+        value = attend(found, heads=2, scale=1.0)
+        assert value.isfinite().all()
+        exact = attend(qkv.double(), heads=2, scale=1.0)
+        torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-5 * spread)
+
+
+def test_attend_tells_of_what_is_no_number() -> None:
+    qkv = randn(2, 9, 24, seed=0)
+    qkv[0, 3, 1] = float("nan")
+    attended = attend(qkv, heads=2, scale=1.0)
+    assert attended[0].isnan().any() and attended[1].isfinite().all()
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4])

@@ -26,15 +26,10 @@ class Attention(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map (n, n_tokens, width) to the same shape."""
-        n, length, width = tokens.shape
-        split = self.qkv(tokens).view(n, length, 3, self.heads, width // self.heads)
-        # One copy into (3, n · heads, width / heads, n_tokens): heads are narrow, so tokens come last.
-        query, key, value = split.permute(2, 0, 3, 4, 1).reshape(
-            3, n * self.heads, width // self.heads, length
-        )
+        n, length, _ = tokens.shape
         mask = self.dropout.mask(tokens, n * self.heads, length, length)
-        mixed = attend(query * self.scale, key, value, mask)
-        projected: Tensor = self.projection(mixed.view(n, width, length).transpose(1, 2))
+        mixed = attend(self.qkv(tokens), heads=self.heads, scale=self.scale, mask=mask)
+        projected: Tensor = self.projection(mixed)
         return projected
 
 

@@ -14,41 +14,100 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import grad as conv_grad
 
+#: Scores of so many bytes are worked on at a time: they stay in the cache between one product and the next.
+SCORES = 2**22
+#: Scores within ± this need no maximum taken off before the exponential, in single precision either.
+SAFE = 40.0
+
 
 class _Attend(torch.autograd.Function):
+    """Softmax is e / z with e = exp(scores) and z its row sums, and neither is ever divided as a whole.
+
+    A row of ones below the values makes z come out of the product with e; a row of -Σ gradient · output
+    below the gradient makes softmax's derivative come out of the product with the values. What is left to
+    do on all pairs of tokens is one exponential forward and one multiplication backward.
+    """
+
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        weights = torch.softmax(torch.bmm(query.transpose(1, 2), key), dim=2)
-        kept = weights if mask is None else weights * mask
-        ctx.save_for_backward(query, key, value, weights, mask)
-        return torch.bmm(value, kept.transpose(1, 2))
+    def forward(ctx: Any, qkv: Tensor, heads: int, scale: float, mask: Tensor | None) -> Tensor:
+        n, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+        each = width // heads
+        # Heads are narrow, so tokens come last: every product runs along contiguous memory.
+        laid = qkv.new_ones(3, n, heads, each + 1, length)
+        laid[..., :each, :] = qkv.view(n, length, 3, heads, each).permute(2, 0, 3, 4, 1)
+        query, key, value = laid.view(3, n * heads, each + 1, length)
+        query, key = query[:, :each].mul_(scale), key[:, :each]
+        safe = bool(each * query.abs().amax() * key.abs().amax() <= SAFE)
+        parts = _parts(qkv, n * heads, length)
+        # Without a gradient to come, the powers of one part make room for those of the next.
+        room = qkv.new_empty(n * heads if ctx.needs_input_grad[0] else parts[0].stop, length, length)
+        sums = qkv.new_empty(n * heads, each + 1, length)
+        for part in parts:
+            powers = room[part] if ctx.needs_input_grad[0] else room[: part.stop - part.start]
+            torch.bmm(query[part].mT, key[part], out=powers)
+            if not safe:
+                powers -= powers.amax(2, keepdim=True)
+            powers.exp_()
+            if mask is None:
+                torch.bmm(value[part], powers.mT, out=sums[part])
+            else:
+                # Not into the place itself: products are slow where rows are left out between heads.
+                sums[part, :each] = torch.bmm(value[part, :each], (powers * mask[part]).mT)
+                torch.sum(powers, 2, out=sums[part, each])
+        output = sums[:, :each] / sums[:, each:]
+        ctx.save_for_backward(query, key, value, room, sums, output, mask)
+        ctx.scale = scale
+        return output.view(n, width, length).transpose(1, 2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        query, key, value, weights, mask = ctx.saved_tensors
-        gradient = gradient.contiguous()
-        kept = weights if mask is None else weights * mask
-        by_value = torch.bmm(gradient, kept)
-        by_kept = torch.bmm(gradient.transpose(1, 2), value)
-        by_weights = by_kept if mask is None else by_kept.mul_(mask)
-        scores = torch._softmax_backward_data(by_weights, weights, 2, weights.dtype)
-        return torch.bmm(key, scores.transpose(1, 2)), torch.bmm(query, scores), by_value, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        query, key, value, powers, sums, output, mask = ctx.saved_tensors
+        n, length, width = gradient.shape
+        each = query.shape[1]
+        shares = torch.empty_like(sums)
+        share, fall = shares[:, :each], shares[:, each]
+        torch.div(gradient.transpose(1, 2).reshape(share.shape), sums[:, each:], out=share)
+        torch.sum(share * output, 1, out=fall).neg_()
+        by_query, by_key, by_value = by = query.new_empty(3, *query.shape)
+        parts = _parts(gradient, len(query), length)
+        room = torch.empty_like(powers[parts[0]])
+        for part in parts:
+            scores = room[: part.stop - part.start]
+            if mask is None:
+                torch.bmm(share[part], powers[part], out=by_value[part])
+                torch.bmm(shares[part].mT, value[part], out=scores)
+            else:
+                torch.bmm(share[part], powers[part] * mask[part], out=by_value[part])
+                torch.bmm(share[part].mT, value[part, :each], out=scores)
+                scores.mul_(mask[part]).add_(fall[part, :, None])
+            scores.mul_(powers[part])
+            torch.bmm(key[part], scores.mT, out=by_query[part])
+            torch.bmm(query[part], scores, out=by_key[part])
+        by_query.mul_(ctx.scale)
+        heads = len(query) // n
+        by_qkv = by.view(3, n, heads, each, length).permute(1, 4, 0, 2, 3).reshape(n, length, 3 * width)
+        return by_qkv, None, None, None
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return ``value @ (softmax(query.mT @ key) * mask).mT``: attention with tokens along the last axis.
+def _parts(like: Tensor, n_heads: int, length: int) -> list[slice]:
+    step = max(1, SCORES // (length * length * like.element_size()))
+    return [slice(i, min(i + step, n_heads)) for i in range(0, n_heads, step)]
+
+
+def attend(qkv: Tensor, *, heads: int, scale: float, mask: Tensor | None = None) -> Tensor:
+    """Return ``(softmax(scale * query @ key.mT) * mask) @ value`` of all heads, side by side.
 
     Parameters
     ----------
-    query, key, value : (n, width, n_tokens); the query is scaled already.
-    mask : (n, n_tokens, n_tokens) of dropout, or None.
+    qkv : (n, n_tokens, 3 · width): queries, keys and values, each with one head after the other.
+    mask : (n · heads, n_tokens, n_tokens) of dropout, or None.
 
     Returns
     -------
-    (n, width, n_tokens). With so few rows and tokens last, every product runs along contiguous memory.
+    (n, n_tokens, width)
     """
-    attended: Tensor = _Attend.apply(query, key, value, mask)
+    attended: Tensor = _Attend.apply(qkv, heads, scale, mask)
     return attended
 
 

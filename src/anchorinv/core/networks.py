@@ -9,7 +9,7 @@ from torch import Tensor, nn
 Module = TypeVar("Module", bound=nn.Module)
 
 #: Samples per pass in inference; fixed, so that results do not depend on free memory.
-CHUNK = 128
+CHUNK = 64
 
 
 def frozen(module: Module) -> Module:

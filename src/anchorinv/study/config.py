@@ -160,7 +160,7 @@ class Inverting(_Table):
     lr: Rate = 1e-2
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     from_zeros: bool = False
-    chunk: Count = 100
+    chunk: Count = 50
     swift: bool = False
     smoothness: Annotated[float, Field(ge=0)] = 0.0
 
