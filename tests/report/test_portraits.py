@@ -23,7 +23,8 @@ def found(ran):
 
 
 def test_the_run_keeps_what_the_selection_selects(found):
-    shown = kept(found, list(SELECTIONS))
+    latents = found.base.with_values(mapped(found.state.trunk, found.base.values))
+    shown = kept(found, list(SELECTIONS), latents)
     assert shown["random"].inverted is not None, "the run's own selection was inverted"
     assert torch.equal(shown["random"].inverted.labels, shown["random"].anchors.labels)
     assert all(each.inverted is None for name, each in shown.items() if name != "random")

@@ -29,10 +29,9 @@ class Kept:
     inverted: Batch | None
 
 
-def kept(specimen: Specimen, selections: Sequence[str]) -> dict[str, Kept]:
-    """Return the anchors of each selection, and what the run inverted from them."""
+def kept(specimen: Specimen, selections: Sequence[str], latents: Batch) -> dict[str, Kept]:
+    """Return the anchors of each selection, and what the run inverted from them; ``latents`` of the base."""
     base, state = specimen.base, specimen.state
-    latents = base.with_values(mapped(state.trunk, base.values))
     own = {}
     for (_, method), replayed in specimen.replay.items():
         if method == "anchorinv" and replayed.anchors is not None:
@@ -60,12 +59,12 @@ def tsne_figure(
 ) -> Plate:
     """Arrange features, prototypes, anchors and inverted samples in the plane, a panel for each selection."""
     state, base = specimen.state, specimen.base
-    chosen = _thinned(base)
-    features = mapped(state.tail, mapped(state.trunk, chosen.values))
-    everything = mapped(state.tail, mapped(state.trunk, base.values))
-    prototypes = class_means(everything, state.columns(base.labels))
-    shown = kept(specimen, selections)
-    parts = [features, prototypes]
+    latents = base.with_values(mapped(state.trunk, base.values))
+    everything = base.with_values(mapped(state.tail, latents.values))
+    chosen = everything[_thinned(base)]
+    prototypes = class_means(everything.values, state.columns(base.labels))
+    shown = kept(specimen, selections, latents)
+    parts = [chosen.values, prototypes]
     for each in shown.values():
         parts += [each.anchors.values, *([each.inverted.values] if each.inverted else [])]
     points, perplexity = _arranged(torch.cat(parts).double().numpy())
@@ -127,11 +126,12 @@ def tsne_figure(
         return plate(figure, slug, f"Base features, anchors and inverted samples{where}", alt, caption)
 
 
-def _thinned(base: Batch) -> Batch:
+def _thinned(base: Batch) -> torch.Tensor:
+    """Return the places of so many samples of each class that they can be told apart."""
     per_class = max(1, MOST // len(base.classes))
     places = [(base.labels == label).nonzero()[:, 0] for label in base.classes]
     even = [each[torch.linspace(0, len(each) - 1, min(per_class, len(each))).long()] for each in places]
-    return base[torch.cat(even)]
+    return torch.cat(even)
 
 
 def _arranged(values: np.ndarray) -> tuple[np.ndarray, float]:
