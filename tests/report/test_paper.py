@@ -34,6 +34,7 @@ def test_every_number_belongs_to_the_config(config):
 
 def test_published_settings_have_the_same_table_and_others_none():
     assert published("nhie-published") == published("nhie")
+    assert not published("emg-longterm") and not published("eeg-stress")
     assert {name for name in shipped() if published(name)} == {*TABLES} | {
         f"{n}-published" for n in TABLES[:3]
     }

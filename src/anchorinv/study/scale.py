@@ -1,6 +1,7 @@
 """The same study, smaller: to see it run through before it takes hours. Always on synthetic recordings."""
 
-from anchorinv.study.config import Experiment, Sizes, Study, Synthetic
+from anchorinv.data.sources import EEG, EMG
+from anchorinv.study.config import Data, Experiment, Sizes, Study, Synthetic
 
 SCALES = ("full", "tiny", "smoke")
 
@@ -34,6 +35,7 @@ def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     steps = {name: tuple(min(n, most) for n in each) for name, each in full.finetuning.steps.items()}
     return full.model_copy(
         update={
+            "data": full.data.model_copy(update={"sfreq": _rate(full.data)}),
             "synthetic": Synthetic(n_per_class=per_class, difficulty=0.0),
             "geometry": _small(full.geometry) if smoke else full.geometry,
             "protocol": full.protocol.model_copy(update={"trials": min(full.protocol.trials, 2)}),
@@ -43,6 +45,12 @@ def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
             "finetuning": full.finetuning.model_copy(update={"steps": steps, "lr": 1e-3}),
         }
     )
+
+
+def _rate(full: Data) -> float | None:
+    """Return the rate of the data, or the lowest at which such recordings can be made up."""
+    least = EEG.min_sfreq if full.kind == "eeg" else EMG.min_sfreq
+    return None if full.sfreq is None else max(full.sfreq, least)
 
 
 def _small(full: Sizes | None) -> Sizes:
