@@ -196,6 +196,7 @@ class TestOurs:
     def test_it_can_be_small(self, name, scale):
         small = scaled(load(name), scale).variants[""]
         assert small.data.sfreq == (240 if name == "emg-longterm" else 128), "as slow as EMG is made up"
+        assert small.protocol.seeds == (1, 2), "enough to be compared over seeds"
         assert small.synthetic is not None and (small.geometry == only(name).geometry) == (scale == "tiny")
 
 

@@ -9,7 +9,7 @@ SCALES = ("full", "tiny", "smoke")
 def scaled(study: Study, scale: str) -> Study:
     """Return a study at a scale.
 
-    ``tiny`` keeps the geometry and the classes, with few epochs, steps and trials; ``smoke`` has short
+    ``tiny`` keeps the geometry and the classes, with few epochs, steps, trials and seeds; ``smoke`` has short
     signals and a small network besides.
     """
     if scale == "full":
@@ -38,7 +38,9 @@ def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
             "data": full.data.model_copy(update={"sfreq": _rate(full.data)}),
             "synthetic": Synthetic(n_per_class=per_class, difficulty=0.0),
             "geometry": _small(full.geometry) if smoke else full.geometry,
-            "protocol": full.protocol.model_copy(update={"trials": min(full.protocol.trials, 2)}),
+            "protocol": course.model_copy(
+                update={"trials": min(course.trials, 2), "seeds": course.seeds[:2]}
+            ),
             "training": training,
             "threads": 1 if smoke else full.threads,  # short signals are not worth sharing out
             "inversion": inversion,
