@@ -104,6 +104,26 @@ def test_the_three_sets(command, tmp_path):
     assert code == 0 and "grabmyo (wfdb)" in shown and "missing: session 1: participants 1-43" in shown
 
 
+def test_the_two_sets_beyond_the_paper(command, tmp_path):
+    making.emg_longterm(tmp_path / "emg_longterm.npz")
+    making.eeg_stress(tmp_path / "eeg_stress.npz")
+    code, shown, _ = command(
+        "prepare", "emg-longterm", "--raw", tmp_path, "--out", tmp_path / "1", "--hold-out", "16-20"
+    )
+    assert code == 0 and "emg-longterm (npz)" in shown and "Apache-2.0" in shown and "20 windows" in shown
+    assert "by day: 1-15 train, 16-20 test; held out from the training part, 21-30 left out" in shown
+    code, shown, _ = command(
+        "prepare", "eeg-stress", "--raw", tmp_path / "eeg_stress.npz", "--out", tmp_path / "2",
+        "--filter", "1-40", "--zero-phase",
+    )  # fmt: skip
+    assert code == 0 and "eeg-stress (npz)" in shown and "research use" in shown and "144 windows" in shown
+    assert "1-40 Hz, Butterworth of order 5, zero phase" in shown and "clipped at ±200 µV" in shown
+    code, _, err = command(
+        "prepare", "eeg-stress", "--raw", tmp_path, "--out", tmp_path / "3", "--hold-out", "3"
+    )
+    assert code == 1 and "--hold-out takes a trial of 1-2" in err and not (tmp_path / "3").exists()
+
+
 def test_own_recordings_with_all_options(command, tmp_path):
     lines = []
     for i in range(4):
@@ -140,6 +160,9 @@ def test_own_recordings_with_all_options(command, tmp_path):
         ("prepare bci2a --raw away --out out", "away is no folder"),
         ("prepare nhie --raw away --out out", "away is no folder"),
         ("prepare grabmyo --raw away --out out", "away is no folder"),
+        ("prepare emg-longterm --raw away --out out", "away is not there; give emg_longterm.npz"),
+        ("prepare eeg-stress --raw away --out out", "away is not there; give eeg_stress.npz"),
+        ("prepare eeg-stress --raw away --out out --filter 1-99", "reaches beyond what a rate of 128 Hz"),
         ("download mnist --to out", "known are bci2a, nhie, grabmyo"),
         ("data away", "away is no prepared data set"),
     ],
@@ -232,6 +255,8 @@ def test_the_commands_of_the_page_run_as_written(command, server, tmp_path, monk
         making.labels(tmp_path / f"raw/bci2a/true_labels/{name}.mat", LABELS)
     small_set(tmp_path / "raw/nhie", seconds=60)
     record(tmp_path / "raw/grabmyo", 1, 1, 1)
+    making.emg_longterm(tmp_path / "raw/emg_longterm.npz")
+    making.eeg_stress(tmp_path / "raw/eeg_stress.npz")
     trials(tmp_path / "trials.npz")
     (tmp_path / "table.csv").write_text(re.search(r"```csv\n(.*?)```", DOCS, flags=re.DOTALL)[1])
     for i, name in enumerate(("anna-1", "anna-2", "bob-1")):

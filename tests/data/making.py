@@ -165,3 +165,28 @@ def damaged(whole: bytes, changes: list[tuple[int, int]]) -> bytes:
     for at, value in changes:
         broken[at] = value
     return bytes(broken)
+
+
+def emg_longterm(path: Path, days=(1, 2, 15, 16, 20, 21, 30), **change) -> dict[str, np.ndarray]:
+    """Write an ``emg_longterm.npz`` with two motions of two people; return its arrays. None drops a key."""
+    columns = {"y": [0, 21], "subject": [1, 3], "day": days, "repetition": [4]}
+    return _trials_file(path, (8, 300), 200.0, columns, change)
+
+
+def eeg_stress(path: Path, subjects=(1, 20), **change) -> dict[str, np.ndarray]:
+    """Write an ``eeg_stress.npz`` with all tasks and trials of two people; return its arrays."""
+    columns = {"y": range(4), "subject": subjects, "trial": [1, 2, 3]}
+    return _trials_file(path, (32, 3200), 128.0, columns, change)
+
+
+def _trials_file(path, shape, sfreq, columns, change) -> dict[str, np.ndarray]:
+    """Write a trial of everything that the columns can be, in any order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(3)
+    grid = np.stack([each.ravel() for each in np.meshgrid(*columns.values())])
+    grid = grid[:, rng.permutation(grid.shape[1])].astype(np.int16)
+    signals = rng.integers(-1500, 1500, size=(grid.shape[1], *shape), dtype=np.int16)
+    found = {"X": signals, "scale": np.array(0.1), "sfreq": np.array(sfreq)}
+    found |= dict(zip(columns, grid, strict=True)) | change
+    np.savez(path, **{name: value for name, value in found.items() if value is not None})
+    return found

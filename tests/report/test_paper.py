@@ -34,6 +34,7 @@ def test_every_number_belongs_to_the_config(config):
 
 def test_published_settings_have_the_same_table_and_others_none():
     assert published("nhie-published") == published("nhie")
+    assert not published("emg-longterm") and not published("eeg-stress")
     assert {name for name in shipped() if published(name)} == {*TABLES} | {
         f"{n}-published" for n in TABLES[:3]
     }
@@ -85,5 +86,6 @@ def test_departures_of_a_small_run_name_the_data(tmp_path):
     assert {"training.epochs", "protocol.trials", "inversion.steps"} <= set(found)
 
 
-def test_a_study_that_is_not_the_papers_departs_from_nothing(tmp_path):
-    assert keys(tmp_path, smoke("demo")) is None
+@pytest.mark.parametrize("config", ["demo", "emg-longterm", "eeg-stress"])
+def test_a_study_that_is_not_the_papers_departs_from_nothing(tmp_path, config):
+    assert keys(tmp_path, smoke(config)) is None

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from anchorinv.core.catalogue import PUBLISHED
 from anchorinv.core.geometry import GEOMETRIES
+from anchorinv.data import longterm, stress
 from anchorinv.data.dataset import Dataset
 from anchorinv.study.config import Experiment, dotted
 from anchorinv.study.loading import load, shipped
@@ -20,6 +21,8 @@ NAMES = [
     "grabmyo-6base", "grabmyo-4base", "grabmyo-reduced-base", "bci2a-base-pairs", "bci2a-real-replay",
     "anchor-selection", "bci2a-shots", "bci2a-anchors",
 ]  # fmt: skip
+#: Real recordings that the paper does not have.
+OURS = {"emg-longterm": longterm.FORM, "eeg-stress": stress.FORM}
 SEVEN = ("finetune", "nc-fscil", "protonet", "teen", "deepdream", "deepinv", "anchorinv")
 
 
@@ -30,7 +33,8 @@ def only(name: str) -> Experiment:
 
 
 def test_every_table_and_figure_is_shipped():
-    assert set(shipped()) == {*NAMES, "demo"}
+    assert set(shipped()) == {*NAMES, *OURS, "demo"}
+    assert {name for name in shipped() if load(name).paper} == set(NAMES)
 
 
 class TestPaper:
@@ -164,8 +168,36 @@ class TestPaper:
     def test_what_is_not_published_says_so_in_the_file_too(self):
         for path in shipped().values():
             text = path.read_text()
-            if "finetuning.steps]" in text and path.stem != "demo":
+            if "finetuning.steps]" in text and load(path.stem).paper:
                 assert "not_published" in text
+
+
+@pytest.mark.parametrize("name", OURS)
+class TestOurs:
+    """Configs of real recordings beyond the paper fit what is prepared, and claim nothing of the paper."""
+
+    def test_shape_rate_and_classes_are_those_prepared(self, name):
+        found, form = only(name), OURS[name]
+        assert found.data.name == name and found.data.sfreq == form.sfreq
+        n_times = 512 if name == "eeg-stress" else 300
+        assert found.geometry is not None
+        assert (found.geometry.n_chans, found.geometry.n_times) == (form.shape[0], n_times)
+        course = found.protocol
+        assert max(*course.base_classes, *course.sessions) < len(form.classes)
+
+    def test_nine_methods_several_seeds_and_no_word_of_the_paper(self, name):
+        found = only(name)
+        assert found.methods == PUBLISHED and found.protocol.seeds == (1, 2, 3)
+        assert found.standardise.per_channel and found.standardise.by == "base" and found.inversion.swift
+        assert not load(name).paper and not found.not_published
+        assert "Provisional" in shipped()[name].read_text()
+
+    @pytest.mark.parametrize("scale", ["tiny", "smoke"])
+    def test_it_can_be_small(self, name, scale):
+        small = scaled(load(name), scale).variants[""]
+        assert small.data.sfreq == (240 if name == "emg-longterm" else 128), "as slow as EMG is made up"
+        assert small.protocol.seeds == (1, 2), "enough to be compared over seeds"
+        assert small.synthetic is not None and (small.geometry == only(name).geometry) == (scale == "tiny")
 
 
 class TestMistakes:

@@ -54,6 +54,7 @@ def show(data: "Dataset", folder: Path) -> None:
         "done to it": "; ".join(meta.get("steps", [])),
         "split": meta.get("split", ""),
         "met": ", ".join(counts),
+        "from": ", ".join(filter(None, (meta.get("origin"), meta.get("licence")))),
         "accepted": "; ".join(meta.get("accepted", [])),
         "notes": "; ".join(meta.get("notes", [])),
         "missing": _several(meta.get("missing", [])),

@@ -19,6 +19,10 @@ app = typer.Typer(
 Raw = Annotated[Path, typer.Option(help="Folder with the downloaded files, at any depth.")]
 Out = Annotated[Path, typer.Option(help="Prepared folder to make.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Prepare anew what is already prepared.")]
+TrialsFile = Annotated[Path, typer.Option(help="The .npz file, or a folder with it, at any depth.")]
+ZeroPhase = Annotated[
+    bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
+]
 AllowMissing = Annotated[
     bool, typer.Option("--allow-missing", help="Do with what is there, and list the rest.")
 ]
@@ -82,6 +86,52 @@ def grabmyo(raw: Raw, out: Out, allow_missing: AllowMissing = False, replace: Re
 
 
 @app.command()
+def emg_longterm(
+    raw: TrialsFile,
+    out: Out,
+    hold_out: Annotated[
+        str | None,
+        typer.Option(
+            help="Days of the training part that test instead, such as 16-20; days 21-30 are left out."
+        ),
+    ] = None,
+    replace: Replace = False,
+) -> None:
+    """Long-term EMG: 3 people, 22 motions, 30 days; days 1 to 20 train, 21 to 30 test."""
+
+    def plan() -> "Plan":
+        from anchorinv.data.longterm import plan_longterm
+
+        return plan_longterm(raw, hold_out=hold_out)
+
+    _prepare(plan, out, replace=replace)
+
+
+@app.command()
+def eeg_stress(
+    raw: TrialsFile,
+    out: Out,
+    filter: Annotated[str | None, typer.Option(help="Band in Hz: 1-40, 1- or -30; or conformer.")] = None,
+    zero_phase: ZeroPhase = False,
+    hold_out: Annotated[
+        str | None,
+        typer.Option(help="The trial of the training part that tests instead, 1 or 2; trial 3 is left out."),
+    ] = None,
+    replace: Replace = False,
+) -> None:
+    """SAM 40: EEG of 20 people, relaxed and in 3 stressful tasks; trials 1 and 2 train, 3 tests."""
+
+    def plan() -> "Plan":
+        from anchorinv.data.filters import parse_band
+        from anchorinv.data.stress import plan_stress
+
+        band = parse_band(filter, causal=not zero_phase) if filter else None
+        return plan_stress(raw, band=band, hold_out=hold_out)
+
+    _prepare(plan, out, replace=replace)
+
+
+@app.command()
 def own(
     out: Out,
     manifest: Annotated[
@@ -92,9 +142,7 @@ def own(
     channels: Annotated[str | None, typer.Option(help="Names to keep, in order: C3,Cz,C4.")] = None,
     filter: Annotated[str | None, typer.Option(help="Band in Hz: 0.5-40, 1- or -30; or conformer.")] = None,
     filter_order: Annotated[int, typer.Option(help="Order of the Butterworth filter.")] = 5,
-    zero_phase: Annotated[
-        bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
-    ] = False,
+    zero_phase: ZeroPhase = False,
     resample: Annotated[float | None, typer.Option(help="Rate to bring all to, in Hz.")] = None,
     sfreq: Annotated[float | None, typer.Option(help="Rate of files that do not say theirs, in Hz.")] = None,
     window: Annotated[

@@ -8,7 +8,7 @@ import numpy as np
 
 from anchorinv.data.filters import processed
 from anchorinv.data.plan import Piece, Plan, Row, Source
-from anchorinv.data.problems import raise_if_any
+from anchorinv.data.problems import raise_if_any, ranges
 from anchorinv.data.readers import read_recording
 from anchorinv.data.windows import window_starts
 
@@ -91,14 +91,8 @@ def _missing(found: dict[Key, tuple[Path, ...]]) -> list[str]:
                     f"(gesture.trial {named})"
                 )
         if away:
-            sentences.append(f"session {session}: participant{'s' if len(away) > 1 else ''} {_ranges(away)}")
+            sentences.append(f"session {session}: participant{'s' if len(away) > 1 else ''} {ranges(away)}")
     return sentences
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Write 1, 2, 3, 7 as "1-3, 7"."""
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _piece(key: Key, path: Path) -> Piece:

@@ -1,7 +1,5 @@
 """A user's file with its labelled parts, before and after filtering."""
 
-import math
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +11,9 @@ import numpy.typing as npt
 from anchorinv.data.dataset import SPLITS
 from anchorinv.data.filters import Filter
 from anchorinv.data.manifest import Entry
+from anchorinv.data.npzfiles import load_arrays
 from anchorinv.data.problems import listed
-from anchorinv.data.readers import Recording, check_size, read_recording, reading
+from anchorinv.data.readers import Recording, check_size, read_recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +126,7 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
     entry, path = entries[0], entries[0].path
     if len(entries) > 1 or entry.start is not None or entry.stop is not None:
         raise ValueError(f"{path} holds trials already cut: list it once, without start and stop")
-    _check_told_size(path)
-    inside = _loaded(path)
+    inside = load_arrays(path, _KEYS)
     signals = _signals(path, inside)
     n, n_chans, n_times = signals.shape
     names = _names(path, inside, n_chans)
@@ -160,23 +158,6 @@ _COLUMNS = {"label": "y", "subject": "subject", "session": "session", "split": "
 _KEYS = {"X", "sfreq", "ch_names", *_COLUMNS.values()}
 
 
-def _loaded(path: Path) -> dict[str, npt.NDArray[Any]]:
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        found = {}
-        for name in file.files:
-            if name in _KEYS:
-                try:
-                    found[name] = file[name]
-                except ValueError as error:
-                    if "pickle" not in str(error):
-                        raise
-                    raise ValueError(
-                        f"{path}: {name} holds Python objects; save it as numbers or text, "
-                        f"as in np.array({name}, dtype=str)"
-                    ) from None
-    return found
-
-
 def _told_rate(path: Path, inside: dict[str, npt.NDArray[Any]]) -> float | None:
     if "sfreq" not in inside:
         return None
@@ -197,16 +178,6 @@ def _signals(path: Path, inside: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any
     if found.ndim != 3 or found.dtype.kind not in "fiu":
         raise ValueError(f"{path}: X is {found.dtype} {found.shape}; numbers (n, channels, times) are wanted")
     return found
-
-
-def _check_told_size(path: Path) -> None:
-    """Refuse an X that is too large by its header, before it fills the memory."""
-    with reading(path), zipfile.ZipFile(path) as archive:
-        if "X.npy" in archive.namelist():
-            with archive.open("X.npy") as file:
-                one = np.lib.format.read_magic(file) == (1, 0)
-                header = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
-                check_size(path, 1, math.prod(header(file)[0]), in_one=False)
 
 
 def _names(path: Path, inside: dict[str, npt.NDArray[Any]], n_chans: int) -> tuple[str, ...]:

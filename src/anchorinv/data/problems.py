@@ -1,6 +1,6 @@
 """Problems of an input, collected and told together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 
 SHOWN = 500
@@ -40,6 +40,23 @@ def listed(names: Sequence[object], *, most: int = 10) -> str:
     """
     shown = ", ".join(map(str, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Write rising numbers short.
+
+    Examples
+    --------
+    >>> ranges([1, 2, 3, 7])
+    '1-3, 7'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def needed(name: str, *, extra: str) -> ModuleType:

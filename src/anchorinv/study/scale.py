@@ -1,6 +1,7 @@
 """The same study, smaller: to see it run through before it takes hours. Always on synthetic recordings."""
 
-from anchorinv.study.config import Experiment, Sizes, Study, Synthetic
+from anchorinv.data.sources import EEG, EMG
+from anchorinv.study.config import Data, Experiment, Sizes, Study, Synthetic
 
 SCALES = ("full", "tiny", "smoke")
 
@@ -8,7 +9,7 @@ SCALES = ("full", "tiny", "smoke")
 def scaled(study: Study, scale: str) -> Study:
     """Return a study at a scale.
 
-    ``tiny`` keeps the geometry and the classes, with few epochs, steps and trials; ``smoke`` has short
+    ``tiny`` keeps the geometry and the classes, with few epochs, steps, trials and seeds; ``smoke`` has short
     signals and a small network besides.
     """
     if scale == "full":
@@ -34,15 +35,24 @@ def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     steps = {name: tuple(min(n, most) for n in each) for name, each in full.finetuning.steps.items()}
     return full.model_copy(
         update={
+            "data": full.data.model_copy(update={"sfreq": _rate(full.data)}),
             "synthetic": Synthetic(n_per_class=per_class, difficulty=0.0),
             "geometry": _small(full.geometry) if smoke else full.geometry,
-            "protocol": full.protocol.model_copy(update={"trials": min(full.protocol.trials, 2)}),
+            "protocol": course.model_copy(
+                update={"trials": min(course.trials, 2), "seeds": course.seeds[:2]}
+            ),
             "training": training,
             "threads": 1 if smoke else full.threads,  # short signals are not worth sharing out
             "inversion": inversion,
             "finetuning": full.finetuning.model_copy(update={"steps": steps, "lr": 1e-3}),
         }
     )
+
+
+def _rate(full: Data) -> float | None:
+    """Return the rate of the data, or the lowest at which such recordings can be made up."""
+    least = EEG.min_sfreq if full.kind == "eeg" else EMG.min_sfreq
+    return None if full.sfreq is None else max(full.sfreq, least)
 
 
 def _small(full: Sizes | None) -> Sizes:

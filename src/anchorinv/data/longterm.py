@@ -1,0 +1,60 @@
+"""Long-term EMG: an armband on three forearms on thirty days, 22 motions, as one ``.npz`` file."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorinv.data.plan import Piece, Plan, Row
+from anchorinv.data.trials_file import Form, Trials, plan_trials
+
+MOTIONS = tuple(f"motion {i}" for i in range(1, 23))
+FORM = Form(
+    file="emg_longterm.npz",
+    shape=(8, 300),
+    sfreq=200.0,
+    classes=MOTIONS,
+    columns={"subject": range(1, 4), "day": range(1, 31), "repetition": range(1, 5)},
+    recording=("subject", "day"),
+    part="day",
+    train=range(1, 21),
+    test=range(21, 31),
+)
+
+
+def plan_longterm(raw: Path, *, hold_out: str | None = None) -> Plan:
+    """Plan to prepare ``emg_longterm.npz``: every window as it is; days 1-20 train, 21-30 test.
+
+    Parameters
+    ----------
+    hold_out : days of the training part, such as "16-20": they test, and days 21-30 are left out.
+    """
+    n_chans, n_times = FORM.shape
+    return plan_trials(
+        raw,
+        FORM,
+        _piece,
+        hold_out=hold_out,
+        n_times=n_times,
+        ch_names=tuple(f"EMG{i}" for i in range(1, n_chans + 1)),
+        recipe={
+            "name": "emg-longterm",
+            "form": "npz",
+            "unit": "as given",
+            "steps": ["whole numbers times scale; windows as given"],
+            "filter": None,
+            "origin": "Suguru55/Wearable_Sensor_Long-term_sEMG_Dataset",
+            "licence": "Apache-2.0",
+        },
+    )
+
+
+def _piece(trials: Trials, places: npt.NDArray[np.int64], side: str) -> Piece:
+    signals = trials.signals[places] * trials.scale  # (n, n_chans, n_times)
+    n, n_chans, n_times = signals.shape
+    labels, subjects, days = (trials.columns[name][places].tolist() for name in ("y", "subject", "day"))
+    rows = [
+        Row(i * n_times, MOTIONS[label], str(subject), str(day), side)
+        for i, (label, subject, day) in enumerate(zip(labels, subjects, days, strict=True))
+    ]
+    return Piece(signals.transpose(0, 2, 1).reshape(n * n_times, n_chans), rows)
