@@ -1,6 +1,11 @@
 """One thread per test process: the networks are tiny, and two workers share two cores."""
 
 import os
+import signal
 
 # Before torch is imported, and inherited by the commands that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell's background job ignores Ctrl-C, and so would all commands that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

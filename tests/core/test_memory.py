@@ -105,7 +105,9 @@ class TestKeep:
         for label in BASE:
             anchors = state.anchors.of(label).values
             features = mapped(state.tail, latents_of(state, label).values)
-            whose = [(features == anchor).all(1).nonzero().flatten().tolist() for anchor in anchors]
+            whose = [
+                torch.isclose(features, anchor).all(1).nonzero().flatten().tolist() for anchor in anchors
+            ]
             assert all(len(found) == 1 for found in whose)
             assert len({found[0] for found in whose}) == 5
 
