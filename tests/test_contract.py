@@ -16,6 +16,7 @@ from anchorinv.core.inversion import Inversion
 from anchorinv.core.prototypes import mean_of_shots, random_rows
 from anchorinv.core.recipe import Method
 from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.selection import Validated
 from anchorinv.core.spread import BySpread
 from anchorinv.core.training import Finetune
 from anchorinv.core.types import Batch, Session, State
@@ -37,6 +38,13 @@ METHODS: dict[str, Method] = {
     "real-replay": catalogue.real_replay(FOUNDATION, adapt=SHORT, per_class=3),
     "latent-replay": catalogue.latent_replay(FOUNDATION, adapt=SHORT, per_class=3),
     "spread": catalogue.spread(FOUNDATION, per_class=3),
+    "anchorinv-plus": catalogue.anchorinv_plus(FOUNDATION, per_class=9),
+    "anchorinv-plus, finetuned": replace(
+        anchorinv(FOUNDATION, adapt=SHORT), judge=BySpread(), views=("spectrum", "covariance")
+    ),
+    "anchorinv, as far as validated": anchorinv(
+        FOUNDATION, start=mean_of_shots, adapt=Validated(lengths=(0, 2), lrs=(1e-3,), folds=2)
+    ),
     "anchorinv, judged by spread": replace(anchorinv(FOUNDATION, adapt=SHORT), judge=BySpread()),
 }
 SESSIONS = (Session(1, toy(6).of(4)), Session(2, toy(6).of(0, 5)))  # then two classes at once

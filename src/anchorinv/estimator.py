@@ -15,10 +15,13 @@ from torch import Tensor
 from anchorinv.bars import progress_bars
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
+from anchorinv.core.inverted import InvertedAnchors
+from anchorinv.core.memory import Anchors
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.prototypes import reinforced
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.rng import stream
+from anchorinv.core.spread import Spread
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.types import Batch, Session, joined
 from anchorinv.history import entry, sound
@@ -187,7 +190,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
 
         A prototype becomes the mean over the examples seen so far, each with the same weight. The features
         of the examples join the anchors, so a new class is better remembered in the next session.
-        Other methods than AnchorInv replay what they replayed before.
+        Methods without anchors replay what they replayed before.
         """
         signals, labels = self._read_fitted(X, y)
         names = np.unique(labels)
@@ -205,11 +208,13 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         column = {name: i for i, name in enumerate(self.classes_.tolist())}
         columns = np.array([column[label] for label in labels.tolist()])
         features = Batch(self._features(signals), torch.tensor(state.classes)[columns])
-        self.state_ = replace(
-            state,
-            head=frozen(reinforced(state, features, self.counts_.tolist())),
-            anchors=joined(state.anchors, features) if self.method == "anchorinv" else state.anchors,
-        )
+        recipe = self._recipe(self.geometry_, len(labels))
+        moved = reinforced(state, features, self.counts_.tolist(), exact=isinstance(state.head, Spread))
+        anchors = state.anchors
+        if isinstance(recipe.memory, InvertedAnchors | Anchors):
+            anchors = joined(anchors, features)
+        state = replace(state, head=frozen(moved), anchors=anchors)
+        self.state_ = recipe.judged(state, state.anchors)
         self.counts_ = self.counts_ + np.bincount(columns, minlength=len(self.classes_))
         self.history_ = [*self.history_, entry("shots", state.session, labels, (), began)]
         return self

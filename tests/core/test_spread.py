@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from sklearn.covariance import shrunk_covariance
 from torch import Tensor
 
-from anchorinv.core.heads import class_means
-from anchorinv.core.spread import Spread, spread_of
+from anchorinv.core.heads import Cosine, class_means
+from anchorinv.core.rng import stream
+from anchorinv.core.spread import spread_of, trust_in
 from anchorinv.core.types import Batch
 from tests.core.small import randn
 
@@ -19,8 +20,13 @@ def samples(n: int, dim: int, n_classes: int = 3) -> Batch:
     return Batch(stretched + 3 * randn(n_classes, dim, seed=2)[labels], labels)
 
 
-def textbook(prototypes: Tensor, known: Batch, features: Tensor, shrinkage: float) -> Tensor:
+def even(n_classes: int = 3) -> Tensor:
+    return torch.ones(n_classes, dtype=torch.float64)
+
+
+def textbook(prototypes: Tensor, known: Batch, features: Tensor, prior: float) -> Tensor:
     apart = torch.cat([known.of(c).values - known.of(c).values.mean(0) for c in known.classes])
+    shrinkage = prior / (prior + len(apart))
     covariance = torch.tensor(shrunk_covariance((apart.T @ apart / len(apart)).numpy(), shrinkage))
     away = features[:, None] - prototypes
     inverse = torch.linalg.inv(covariance)
@@ -29,19 +35,59 @@ def textbook(prototypes: Tensor, known: Batch, features: Tensor, shrinkage: floa
 
 
 @pytest.mark.parametrize(("n", "dim"), [(60, 7), (9, 20)])  # more samples than dimensions, and fewer
-@pytest.mark.parametrize("shrinkage", [0.02, 0.5, 1.0])
-def test_is_mahalanobis_distance_by_the_shrunk_covariance(n: int, dim: int, shrinkage: float) -> None:
+@pytest.mark.parametrize("prior", [1.0, 100.0, 1e6])
+def test_is_mahalanobis_distance_by_the_shrunk_covariance(n: int, dim: int, prior: float) -> None:
     known, features = samples(n, dim), randn(11, dim, seed=3)
     prototypes = class_means(known.values, known.labels)
-    head = spread_of(prototypes, known, shrinkage=shrinkage)
-    expected = textbook(prototypes, known, features, shrinkage)
+    head = spread_of(prototypes, known, trust=even(), prior=prior)
+    expected = textbook(prototypes, known, features, prior)
     torch.testing.assert_close(head(features), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_views_are_measured_apart_and_have_the_same_vote() -> None:
+    known, features = samples(30, 9), randn(8, 9, seed=4)
+    known = known.with_values(known.values * torch.tensor([1.0] * 4 + [1e3] * 3 + [1e-3] * 2))
+    prototypes = class_means(known.values, known.labels)
+    whole = spread_of(prototypes, known, trust=even(), views=(3, 2))
+    parts = [
+        spread_of(prototypes[:, at], known.with_values(known.values[:, at]), trust=even())(features[:, at])
+        for at in (slice(0, 4), slice(4, 7), slice(7, 9))
+    ]
+    assert whole.sizes == [4, 3, 2]
+    torch.testing.assert_close(whole(features), torch.stack(parts).mean(0))
+
+
+def test_new_prototypes_are_trained_by_the_features_alone() -> None:
+    known = samples(30, 9)
+    prototypes = class_means(known.values, known.labels)
+    head = spread_of(prototypes, known, trust=even(), views=(3, 2)).extended(randn(1, 9, seed=6))
+    features = randn(5, 9, seed=5)
+    only = Cosine(prototypes[:0, :4], torch.cat([prototypes, randn(1, 9, seed=6)])[:, :4])
+    torch.testing.assert_close(head(features), only(features[:, :4]))
+
+
+def test_the_mean_of_few_shots_is_nearer_than_it_looks() -> None:
+    assert trust_in(torch.tensor([50, 5, 1, 10]), 2).tolist() == pytest.approx([1, 1, 1 / 2, 10 / 11])
+    # Gaussian classes of the same shape in 40 dimensions; the second mean is known from 4 samples only.
+    rng = stream(0, "gauss")
+    centres = torch.stack([torch.zeros(40), 0.7 * torch.ones(40)]).double()
+    few = centres[1] + torch.randn(4, 40, generator=rng, dtype=torch.float64)
+    prototypes = torch.stack([centres[0], few.mean(0)])
+    around = Batch(torch.randn(400, 40, generator=rng, dtype=torch.float64), torch.zeros(400).long())
+    tests = centres.repeat_interleave(2000, 0) + torch.randn(4000, 40, generator=rng, dtype=torch.float64)
+    found = {
+        n: spread_of(prototypes, around, trust=trust_in(torch.tensor([400, n]), 1))(tests).argmax(1)
+        for n in (4, 10**9)
+    }
+    missed = {n: float((predicted[2000:] == 0).double().mean()) for n, predicted in found.items()}
+    assert missed[4] < 0.5 * missed[10**9]
 
 
 def test_a_direction_in_which_classes_are_wide_counts_little() -> None:
     values = torch.tensor([[-10.0, 0.0], [10, 0], [-10, 1], [10, 1]], dtype=torch.float64)
     known = Batch(values, torch.tensor([0, 0, 1, 1]))
-    head = spread_of(torch.tensor([[0.0, 0], [0, 1]], dtype=torch.float64), known)
+    prototypes = torch.tensor([[0.0, 0], [0, 1]], dtype=torch.float64)
+    head = spread_of(prototypes, known, trust=even(2), prior=0.4)
     assert head(torch.tensor([[9.0, 0.2], [9.0, 0.8]], dtype=torch.float64)).argmax(1).tolist() == [0, 1]
 
 
@@ -49,25 +95,17 @@ def test_a_direction_in_which_classes_are_wide_counts_little() -> None:
 def test_does_not_depend_on_origin_or_unit(shift: float, unit: float) -> None:
     known, features = samples(30, 4), randn(8, 4, seed=4)
     moved = known.with_values(unit * known.values + shift)
-    first = spread_of(class_means(known.values, known.labels), known)
-    second = spread_of(class_means(moved.values, moved.labels), moved)
+    first = spread_of(class_means(known.values, known.labels), known, trust=even())
+    second = spread_of(class_means(moved.values, moved.labels), moved, trust=even())
     torch.testing.assert_close(second(unit * features + shift), first(features), rtol=1e-5, atol=1e-5)
 
 
-def test_forgets_a_prototype_and_keeps_the_spread() -> None:
-    known = samples(30, 4)
-    head = spread_of(class_means(known.values, known.labels), known)
-    fewer, features = head.with_prototypes(head.prototypes[1:]), randn(5, 4, seed=5)
-    assert isinstance(fewer, Spread)
-    torch.testing.assert_close(fewer(features), head(features)[:, 1:])
-
-
-@pytest.mark.parametrize("shrinkage", [0.0, -1.0, 1.5])
-def test_refuses_a_shrinkage_that_is_none(shrinkage: float) -> None:
+@pytest.mark.parametrize("prior", [0.0, -1.0])
+def test_refuses_a_prior_that_is_none(prior: float) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
-        spread_of(randn(3, 4, seed=0), samples(9, 4), shrinkage=shrinkage)
+        spread_of(randn(3, 4, seed=0), samples(9, 4), trust=even(), prior=prior)
 
 
 def test_refuses_samples_without_a_spread() -> None:
     with pytest.raises(ValueError, match="keep more anchors"):
-        spread_of(randn(3, 4, seed=0), Batch(randn(3, 4, seed=1), torch.arange(3)))
+        spread_of(randn(3, 4, seed=0), Batch(randn(3, 4, seed=1), torch.arange(3)), trust=even())

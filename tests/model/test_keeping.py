@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from anchorinv import AnchorInvClassifier, Preprocessing
 from anchorinv.core.catalogue import CATALOGUE
 from anchorinv.core.spread import spread_of
+from anchorinv.core.views import sizes_of
 from anchorinv.model.bundle import read_facts
 from anchorinv.model.drift import Moments
 from anchorinv.model.lesson import Apart
@@ -20,6 +21,8 @@ from tests.core.small import same
 from tests.models import CHANNELS, SMALL, again, fitted, windows
 
 NAMED = Preprocessing(CHANNELS)
+#: Methods whose head is measured by the anchors of all classes.
+JUDGED = {"spread", "anchorinv-plus"}
 
 
 class TestDrift:
@@ -78,7 +81,7 @@ class TestDrift:
 
 class TestForgetting:
     @pytest.mark.parametrize("label", ["left", "right", "tongue"])
-    @pytest.mark.parametrize("method", sorted(set(CATALOGUE) - {"spread"}))
+    @pytest.mark.parametrize("method", sorted(set(CATALOGUE) - JUDGED))
     def test_predictions_among_the_others_are_unchanged(self, method, label):
         model, X = fitted(method), windows(60, seed=8)[0]
         kept = model.classes_ != label
@@ -90,9 +93,12 @@ class TestForgetting:
         sure = np.abs(before[:, 0] - before[:, 1]) > 1e-4
         assert (after.argmax(1) == before.argmax(1))[sure].all()
 
-    def test_the_spread_is_measured_without_the_class(self):
-        state = again(fitted("spread")).forget_class("left").state_
-        others = spread_of(state.head.prototypes, state.anchors)
+    @pytest.mark.parametrize("method", sorted(JUDGED))
+    def test_the_spread_is_measured_without_the_class(self, method):
+        state = again(fitted(method)).forget_class("left").state_
+        trust = torch.tensor([1.0, 10 / 11])  # a base class, and one of ten shots
+        views = sizes_of(state)
+        others = spread_of(state.head.prototypes, state.anchors, trust=trust, views=views)
         assert same(others.state_dict(), state.head.state_dict())
 
     @pytest.mark.parametrize("method", CATALOGUE)
@@ -188,7 +194,7 @@ class TestLesson:
         model = again(fitted(method, taught=False))
         lines = taught(model, *in_lists(windows(4, classes=("tongue",), seed=1))).told()
         assert lines[0].startswith("Old classes: ")
-        assert ("cannot be told" in lines[0]) == (method in ("finetune", "protonet", "teen", "spread"))
+        assert ("cannot be told" in lines[0]) == (method in {"finetune", "protonet", "teen", *JUDGED})
 
     def test_a_single_example(self):
         with pytest.warns(UserWarning, match="single example"):

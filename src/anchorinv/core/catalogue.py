@@ -22,8 +22,9 @@ from anchorinv.core.prototypes import (
 )
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.splits import Projected, Whole
-from anchorinv.core.spread import SHRINKAGE, BySpread
-from anchorinv.core.training import Finetune, Stay
+from anchorinv.core.spread import PRIOR, BySpread
+from anchorinv.core.training import Adaptation, Finetune, Stay
+from anchorinv.core.views import VIEWS
 
 # Published as ranges, of which these are the middles: 0 to 150, 150 to 1000 and 0 to 3450 steps.
 FINETUNE_ONLY = Finetune(steps=(75,), lr=2e-5)
@@ -36,7 +37,7 @@ def anchorinv(
     foundation: Foundation,
     *,
     start: Placement = random_rows,
-    adapt: Finetune = FINETUNE,
+    adapt: Adaptation = FINETUNE,
     per_class: int = 50,
     select: Selection = random_anchors,
     inversion: Inversion = Inversion(),
@@ -51,7 +52,7 @@ def deepdream(
     foundation: Foundation,
     *,
     start: Placement = random_rows,
-    adapt: Finetune = FINETUNE_ON_LABELS,
+    adapt: Adaptation = FINETUNE_ON_LABELS,
     per_class: int = 50,
     inversion: Inversion = Inversion(),
 ) -> Recipe:
@@ -65,7 +66,7 @@ def deepinv(
     foundation: Foundation,
     *,
     start: Placement = random_rows,
-    adapt: Finetune = FINETUNE_ON_LABELS,
+    adapt: Adaptation = FINETUNE_ON_LABELS,
     per_class: int = 50,
     inversion: Inversion = Inversion(),
 ) -> Recipe:
@@ -79,7 +80,7 @@ def real_replay(
     foundation: Foundation,
     *,
     start: Placement = random_rows,
-    adapt: Finetune = FINETUNE,
+    adapt: Adaptation = FINETUNE,
     per_class: int = 50,
 ) -> Recipe:
     """Replay recordings: the bound that inversion aims at, at the price of privacy."""
@@ -91,7 +92,7 @@ def latent_replay(
     foundation: Foundation,
     *,
     start: Placement = random_rows,
-    adapt: Finetune = FINETUNE,
+    adapt: Adaptation = FINETUNE,
     per_class: int = 50,
 ) -> Recipe:
     """Replay the last block's inputs of real samples: the numbers of real replay, without recordings."""
@@ -117,12 +118,26 @@ def spread(
     *,
     per_class: int = 50,
     select: Selection = random_anchors,
-    shrinkage: float = SHRINKAGE,
+    prior: float = PRIOR,
 ) -> Recipe:
     """Measure distance to prototypes by how anchors scatter; the network is left alone. Not in the paper."""
     citation = "after Goswami et al., FeCAM, NeurIPS 2023"
-    judge = BySpread(shrinkage)
+    judge = BySpread(prior)
     return Recipe("spread", foundation, mean_of_shots, Stay(), Anchors(per_class, select), citation, judge)
+
+
+def anchorinv_plus(
+    foundation: Foundation,
+    *,
+    per_class: int = 50,
+    select: Selection = random_anchors,
+    prior: float = PRIOR,
+    views: tuple[str, ...] = tuple(VIEWS),
+) -> Recipe:
+    """Judge by the spread of anchors, in features, spectrum and covariance alike. Not in the paper."""
+    citation = "anchors as in AnchorInv; spread after FeCAM; log-covariances after Barachant et al., 2012"
+    memory, judge = Anchors(per_class, select), BySpread(prior)
+    return Recipe("anchorinv-plus", foundation, mean_of_shots, Stay(), memory, citation, judge, views)
 
 
 def finetune(
@@ -159,10 +174,11 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
     "real-replay": real_replay,
     "latent-replay": latent_replay,
     "spread": spread,
+    "anchorinv-plus": anchorinv_plus,
 }
 
 #: Those of the paper and its appendix.
-PUBLISHED = tuple(name for name in CATALOGUE if name != "spread")
+PUBLISHED = tuple(name for name in CATALOGUE if name not in ("spread", "anchorinv-plus"))
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:

@@ -37,14 +37,17 @@ class Cosine(Head):
     free : (n_free, dim) prototypes that may still move.
     fixed : (n_fixed, dim) prototypes before them that may not.
     scale : what the cosine is multiplied by before the softmax.
+    width : so many of the columns are compared, from the first; None for all. Others are carried along.
     """
 
-    def __init__(self, free: Tensor, fixed: Tensor | None = None, *, scale: float = 16.0) -> None:
+    def __init__(
+        self, free: Tensor, fixed: Tensor | None = None, *, scale: float = 16.0, width: int | None = None
+    ) -> None:
         super().__init__()
         self.free = nn.Parameter(free)
         self.fixed: Tensor
         self.register_buffer("fixed", free.new_zeros(0, free.shape[1]) if fixed is None else fixed)
-        self.scale = scale
+        self.scale, self.width = scale, width
 
     @classmethod
     def start(cls, n_classes: int, dim: int) -> Self:
@@ -58,7 +61,8 @@ class Cosine(Head):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return ``scale`` · cosine (n, n_classes)."""
-        return self.scale * F.normalize(features) @ F.normalize(self.prototypes).T
+        compared, prototypes = features[:, : self.width], self.prototypes[:, : self.width]
+        return self.scale * F.normalize(compared) @ F.normalize(prototypes).T
 
     def loss(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the cross-entropy."""
@@ -68,13 +72,14 @@ class Cosine(Head):
         """Return the class means as prototypes, all fixed."""
         return self.with_prototypes(class_means(features, targets))
 
-    def with_prototypes(self, prototypes: Tensor) -> "Cosine":
-        """Return these prototypes (n_classes, dim), all fixed."""
-        return Cosine(prototypes[:0].clone(), prototypes.detach().clone(), scale=self.scale)
+    def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "Cosine":
+        """Return these prototypes (n_classes, dim), all fixed; ``width`` if it is to be another one."""
+        width = self.width if width is None else width
+        return Cosine(prototypes[:0].clone(), prototypes.detach().clone(), scale=self.scale, width=width)
 
     def extended(self, rows: Tensor) -> "Cosine":
         """Return all prototypes as fixed and ``rows`` (n_new, dim) as free ones after them."""
-        return Cosine(rows.detach().clone(), self.prototypes.detach(), scale=self.scale)
+        return Cosine(rows.detach().clone(), self.prototypes.detach(), scale=self.scale, width=self.width)
 
 
 class Mlp(Head):

@@ -13,6 +13,7 @@ from anchorinv.core.networks import mapped
 from anchorinv.core.priors import Prior, with_priors
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State, joined
+from anchorinv.core.views import bare, seen_as, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class _Aim(Protocol):
 
 
 def _reach(state: State, pending: Batch) -> Goal:
-    return reach(nn.Sequential(state.trunk, state.tail), pending.values)
+    own = pending.values.shape[1] - sum(sizes_of(state))
+    return reach(nn.Sequential(*bare(state)), pending.values[:, :own])
 
 
 def _classify(state: State, pending: Batch) -> Goal:
@@ -104,7 +106,7 @@ def _recalled(
     session = state.session + 1
     made = [Curve("invert", session, found.curve)]
     made += [Curve(f"weight of {name}", session, torch.tensor([weight])) for name, weight in weights.items()]
-    latents = pending.with_values(mapped(state.trunk, found.signals))
+    latents = pending.with_values(seen_as(mapped(state.trunk, found.signals), pending.values, state))
     state = replace(state, replay=joined(state.replay, latents), curves=(*state.curves, *made))
     if not memory.with_signals:
         return state

@@ -9,11 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from anchorinv.core.anchors import Selection, random_anchors, random_indices
 from anchorinv.core.networks import mapped
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State, joined
+from anchorinv.core.views import sizes_of
+
+#: Of a new class, as in the paper.
+SHOTS = 10
 
 
 class Memory(Protocol):
@@ -74,14 +79,24 @@ class Anchors:
 def with_anchors(
     state: State, latents: Batch, per_class: int, select: Selection, *, rng: torch.Generator
 ) -> State:
-    """Add selected features of each base class, or those of all shots, as the tail sees them now."""
+    """Add selected features of each base class, or those of all shots, as the tail sees them now.
+
+    Where views stand beside the features, an anchor is larger, and fewer are kept, so that the memory stays
+    the same once as many classes again have been learned from :data:`SHOTS` shots.
+    """
     anchors = [state.anchors]
     for label in latents.classes:
         features = mapped(state.tail, latents.of(label).values)
         if state.session == 0:
-            features = select(features, per_class, stream(rng, "anchors", label))
+            features = select(features, _as_many(per_class, features, state), stream(rng, "anchors", label))
         anchors.append(Batch(features, torch.full((len(features),), label)))
     return replace(state, anchors=joined(*anchors))
+
+
+def _as_many(per_class: int, features: Tensor, state: State) -> int:
+    n_columns = features.shape[1]
+    own = n_columns - sum(sizes_of(state))
+    return per_class if own == n_columns else max(2, (per_class + SHOTS) * own // n_columns - SHOTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,18 @@ from torch import Tensor, nn
 
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.networks import frozen
-from anchorinv.core.spread import Spread
+from anchorinv.core.spread import Scatter, Spread
 from anchorinv.core.types import Batch, Curve, State
+from anchorinv.core.views import Wide, bare, widened
 
 _BATCHES = ("anchors", "replay", "recordings", "signals")
+_SCATTER = ("directions", "shares", "unit")
 
 
 def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return all that a state holds as tensors by name, and as facts of plain JSON values."""
-    modules = {"trunk": state.trunk, "tail": state.tail, "head": state.head}
+    trunk, tail = bare(state)
+    modules = {"trunk": trunk, "tail": tail, "head": state.head}
     tensors = {
         f"{part}.{name}": tensor
         for part, module in modules.items()
@@ -33,6 +36,7 @@ def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "shape": list(state.shape),
         "seed": state.seed,
         "session": state.session,
+        "views": list(state.trunk.names) if isinstance(state.trunk, Wide) else [],
         "curves": [[curve.name, curve.session] for curve in state.curves],
     }
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, facts
@@ -55,6 +59,9 @@ def unpacked(
         trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
         for part, module in {"trunk": trunk, "tail": tail, "head": head}.items():
             module.load_state_dict(_under(part, tensors), assign=True)
+        shape = (facts["shape"][0], facts["shape"][1])
+        if views := tuple(facts.get("views", ())):
+            trunk, tail = widened(frozen(trunk), frozen(tail), views, shape)
         batches = {
             name: Batch(tensors[f"{name}.values"], tensors[f"{name}.labels"])
             for name in _BATCHES
@@ -69,7 +76,7 @@ def unpacked(
             head=frozen(head),
             classes=tuple(facts["classes"]),
             n_base=facts["n_base"],
-            shape=(facts["shape"][0], facts["shape"][1]),
+            shape=shape,
             seed=facts["seed"],
             session=facts["session"],
             curves=tuple(curves),
@@ -107,10 +114,12 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
             free, fixed = tensors["head.free"], tensors["head.fixed"]
             return Cosine(torch.empty(free.shape), torch.empty(fixed.shape), scale=facts["scale"])
         case "spread":
-            like = {
-                name: torch.empty(tensors[f"head.{name}"].shape) for name in ("directions", "shares", "unit")
-            }
-            return Spread(torch.empty(tensors["head.fixed"].shape), **like, scale=facts["scale"])
+            scatters: list[Scatter] = []
+            while (name := f"head.scatters.{len(scatters)}") + ".unit" in tensors:
+                like = {part: torch.empty(tensors[f"{name}.{part}"].shape) for part in _SCATTER}
+                scatters.append(Scatter(**like))
+            prototypes, trust = (torch.empty(tensors[f"head.{part}"].shape) for part in ("fixed", "trust"))
+            return Spread(prototypes, scatters, trust, scale=facts["scale"])
         case "mlp":
             n_classes, dim = len(tensors["head.last.bias"]), tensors["head.hidden.0.weight"].shape[1]
             return Mlp.start(n_classes, dim)

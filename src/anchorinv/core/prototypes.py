@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp, class_means, uniform_rows
+from anchorinv.core.networks import mapped
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State, columns
 
@@ -84,11 +85,11 @@ def next_vertices(state: State, shots: Batch) -> DotRegression:
     return state.head.extended(len(shots.classes))
 
 
-def reinforced(state: State, features: Batch, counts: Sequence[int]) -> Cosine:
+def reinforced(state: State, features: Batch, counts: Sequence[int], *, exact: bool = False) -> Cosine:
     """Move prototypes of known classes by more examples: each becomes the mean over old and new ones.
 
     A trained prototype has a length of its own, which says nothing, so it is brought to the new mean's
-    before both are weighed.
+    before both are weighed; not so where distances are measured, and lengths matter (``exact``).
 
     Parameters
     ----------
@@ -100,8 +101,26 @@ def reinforced(state: State, features: Batch, counts: Sequence[int]) -> Cosine:
     for label in features.classes:
         column, examples = state.classes.index(label), features.of(label).values
         mean = examples.mean(0)
-        old = F.normalize(prototypes[column], dim=0) * mean.norm()
+        old = prototypes[column] if exact else F.normalize(prototypes[column], dim=0) * mean.norm()
         prototypes[column] = (counts[column] * old + examples.sum(0)) / (counts[column] + len(examples))
+    return head.with_prototypes(prototypes)
+
+
+def refreshed(head: Head, replay: Batch, before: nn.Module, after: nn.Module) -> Cosine:
+    """Move the prototypes of replayed classes as far as their replay has moved from one tail to the next.
+
+    They are means over more samples than are replayed, so they are shifted and not replaced (after Yu et al.,
+    Semantic Drift Compensation, CVPR 2020).
+
+    Parameters
+    ----------
+    replay : latents (n, ...), labelled by the head's columns.
+    """
+    if not isinstance(head, Cosine):
+        raise TypeError(f"prototypes belong to a Cosine head, not to a {type(head).__name__}")
+    moved = mapped(after, replay.values) - mapped(before, replay.values)
+    prototypes = head.prototypes.detach().clone()
+    prototypes[list(replay.classes)] += class_means(moved, columns(replay.labels, replay.classes))
     return head.with_prototypes(prototypes)
 
 

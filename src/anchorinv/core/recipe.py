@@ -11,10 +11,12 @@ from anchorinv.core.checkpoint import Checkpoint
 from anchorinv.core.heads import Head
 from anchorinv.core.memory import Memory
 from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.prototypes import Placement
+from anchorinv.core.prototypes import Placement, refreshed
 from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.selection import Validated
 from anchorinv.core.training import Adaptation, Training, train
 from anchorinv.core.types import Batch, Curve, Session, State, columns, joined
+from anchorinv.core.views import with_views
 
 
 class Method(Protocol):
@@ -99,6 +101,8 @@ class Recipe:
     memory : what is kept of old classes, and replayed.
     citation : whose idea it is.
     judge : makes the head that classifies from the one that learned; None leaves it as it is.
+    views : by name, of the signals, beside the features; a judge that measures the spread makes use of them.
+    refresh : let prototypes of old classes follow their replay where the network has moved; off in the paper.
     """
 
     name: str
@@ -108,6 +112,8 @@ class Recipe:
     memory: Memory
     citation: str = ""
     judge: Judge | None = None
+    views: tuple[str, ...] = ()
+    refresh: bool = False
 
     def fit_base(self, train: Batch, *, rng: torch.Generator) -> State:
         """Learn the base classes (Algorithm 1, base session)."""
@@ -115,8 +121,9 @@ class Recipe:
 
     def start(self, base: State, train: Batch, *, rng: torch.Generator) -> State:
         """Add to a trained base model what this method keeps of the base classes."""
+        base = with_views(base, train, self.views) if self.views else base
         kept = self.memory.keep(base, train, train.with_values(mapped(base.trunk, train.values)), rng=rng)
-        return self._judged(kept, kept.anchors)
+        return self.judged(kept, kept.anchors)
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Make the replay that the next session will need; a session does it itself if nobody did."""
@@ -138,20 +145,29 @@ class Recipe:
         tail, head, curve = self.adapt(  # lines 4 to 8
             state.tail, head, _by_column(grown, latents), replay, session=grown.session
         )
+        if self.refresh and replay and tail is not state.tail:
+            head = refreshed(head, replay, state.tail, tail)
         adapted = replace(
             grown,
             tail=tail,
             head=frozen(head),
-            curves=(*state.curves, Curve("finetune", grown.session, curve)),
+            curves=(*state.curves, *self._told(grown.session, curve)),
         )
         kept = self.memory.keep(adapted, train, latents, rng=stream(rng, "keep"))  # line 9
         if self.judge is None or tail is state.tail:
-            return self._judged(kept, kept.anchors)
+            return self.judged(kept, kept.anchors)
         # Anchors are where features were; the network that moved is asked where they are now.
         seen = joined(kept.replay, latents)
-        return self._judged(kept, seen.with_values(mapped(tail, seen.values)))
+        return self.judged(kept, seen.with_values(mapped(tail, seen.values)))
 
-    def _judged(self, state: State, features: Batch | None) -> State:
+    def _told(self, session: int, curve: Tensor) -> tuple[Curve, ...]:
+        told = Curve("finetune", session, curve)
+        if not isinstance(self.adapt, Validated):
+            return (told,)
+        return told, Curve("steps chosen", session, torch.tensor([float(len(curve))]))
+
+    def judged(self, state: State, features: Batch | None) -> State:
+        """Return the state with the head that classifies, by the features of what is kept of each class."""
         if self.judge is None:
             return state
         if features is None:

@@ -1,40 +1,39 @@
 """A head that knows the spread: distance to prototypes in units of what samples of one class differ by.
 
 The anchors that are kept to be inverted also tell how features of one class scatter around their mean. One
-covariance, shared by all classes and shrunk towards a sphere, turns cosine into Mahalanobis distance, at no
+covariance, shared by all classes and drawn towards a sphere, turns cosine into Mahalanobis distance, at no
 price in memory (after Goswami et al., FeCAM, NeurIPS 2023, who keep a covariance per class of all samples).
+Where the features are several views side by side, each is measured by itself and has the same vote.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anchorinv.core.heads import Cosine, class_means
 from anchorinv.core.types import Batch, State, columns
+from anchorinv.core.views import sizes_of
 
-#: How far the covariance is drawn towards a sphere. Results hardly change between 0.02 and 0.5.
-SHRINKAGE = 0.1
+#: How strongly the covariance is drawn towards a sphere: as if so many more samples had been seen on one. Few
+#: samples are thus trusted little, and many much; results hardly change between 50 and 200.
+PRIOR = 100.0
 
 
-class Spread(Cosine):
-    """Prototypes, compared by Mahalanobis distance: logits are -½ · ``scale`` · squared distance.
-
-    New prototypes are placed, and trained, by cosine; the spread is measured anew afterwards.
+class Scatter(nn.Module):
+    """How samples of a class differ from their mean in one view.
 
     Parameters
     ----------
-    prototypes : (n_classes, dim)
     directions : (n_directions, dim) orthonormal, along which samples of a class differ.
     shares : (n_directions,) what is left of a difference along each; all others are left as they are.
-    unit : the typical distance of a sample from its prototype, which counts as 1. Thousands of dimensions
-        are far from independent, and -½ · distance² itself would be sure of everything.
+    unit : the typical distance of a sample from its mean, which counts as 1. Thousands of dimensions are far
+        from independent, and -½ · distance² itself would be sure of everything.
     """
 
-    def __init__(
-        self, prototypes: Tensor, directions: Tensor, shares: Tensor, unit: Tensor, *, scale: float = 16.0
-    ) -> None:
-        super().__init__(prototypes[:0].clone(), prototypes, scale=scale)
+    def __init__(self, directions: Tensor, shares: Tensor, unit: Tensor) -> None:
+        super().__init__()
         self.directions: Tensor
         self.shares: Tensor
         self.unit: Tensor
@@ -42,59 +41,129 @@ class Spread(Cosine):
         self.register_buffer("shares", shares)
         self.register_buffer("unit", unit)
 
-    def evened(self, features: Tensor) -> Tensor:
-        """Return features (n, dim) in a space where every class is about as wide in all directions."""
-        along = features @ self.directions.T
-        evened: Tensor = (features - (along * (1 - self.shares)) @ self.directions) / self.unit
+    @classmethod
+    def of(cls, apart: Tensor, *, prior: float) -> "Scatter":
+        """Measure by differences (n, dim) of samples from the mean of their class.
+
+        The covariance is (1 - a) · C + a · t · I, where C is that of the differences, t its mean variance and
+        a = prior / (prior + n).
+        """
+        if not apart.abs().max() > 0:
+            raise ValueError(
+                "the samples of each class are all alike, so their spread is unknown; keep more anchors"
+            )
+        drawn = prior / (prior + len(apart))
+        # Of more dimensions than samples, only those that samples span have a variance of their own.
+        _, lengths, directions = torch.linalg.svd(apart / len(apart) ** 0.5, full_matrices=False)
+        variances = lengths.square()
+        sphere = drawn * variances.sum() / apart.shape[1]
+        shares = torch.sqrt(sphere / ((1 - drawn) * variances + sphere))
+        # In the directions themselves, where a difference has the length that its variance says.
+        unit = (shares * lengths).square().sum().sqrt()
+        return cls(directions.contiguous(), shares, unit)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return values (n, dim) in a space where every class is about as wide in all directions."""
+        along = values @ self.directions.T
+        evened: Tensor = (values - (along * (1 - self.shares)) @ self.directions) / self.unit
         return evened
 
+
+class Spread(Cosine):
+    """Prototypes, compared by Mahalanobis distance: logits are -½ · ``scale`` · squared distance.
+
+    New prototypes are placed, and trained, by cosine of the features; the spread is measured anew afterwards.
+
+    Parameters
+    ----------
+    prototypes : (n_classes, dim)
+    scatters : of the features, and of each view beside them, side by side.
+    trust : (n_classes,) of each prototype. The mean of n shots is itself uncertain by 1 / n of the spread,
+        which makes a class look further away than it is: its squared distances count n / (n + 1).
+    """
+
+    def __init__(
+        self, prototypes: Tensor, scatters: Sequence[Scatter], trust: Tensor, *, scale: float = 16.0
+    ) -> None:
+        width = scatters[0].directions.shape[1]
+        super().__init__(prototypes[:0].clone(), prototypes, scale=scale, width=width)
+        self.scatters = nn.ModuleList(scatters)
+        self.trust: Tensor
+        self.register_buffer("trust", trust)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Columns of the features, and of each view."""
+        return [int(scatter.get_buffer("directions").shape[1]) for scatter in self.scatters]
+
     def forward(self, features: Tensor) -> Tensor:
-        """Return -½ · ``scale`` · squared distance to each prototype (n, n_classes)."""
+        """Return -½ · ``scale`` · squared distance to each prototype (n, n_classes), averaged over views."""
         # Products instead of differences; that features far from zero lose digits does not matter for ranks.
         centre = self.prototypes.mean(0)
-        own, prototypes = self.evened(features - centre), self.evened(self.prototypes - centre)
-        logits: Tensor = own @ prototypes.T - 0.5 * prototypes.square().sum(1)
-        return self.scale * (logits - 0.5 * own.square().sum(1, keepdim=True))
+        parts = [torch.split(values - centre, self.sizes, dim=1) for values in (features, self.prototypes)]
+        total = features.new_zeros(len(features), len(self.prototypes))
+        for scatter, own, prototypes in zip(self.scatters, *parts, strict=True):
+            mine, theirs = scatter(own), scatter(prototypes)
+            squares = mine.square().sum(1, keepdim=True) + theirs.square().sum(1)
+            total = total + (squares - 2 * mine @ theirs.T)
+        logits: Tensor = -0.5 * self.scale / len(self.scatters) * self.trust * total
+        return logits
 
-    def with_prototypes(self, prototypes: Tensor) -> "Spread":
+    def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "Spread":
         """Return these prototypes (n_classes, dim) with the same spread."""
-        return Spread(prototypes.detach().clone(), self.directions, self.shares, self.unit, scale=self.scale)
+        scatters = [scatter for scatter in self.scatters if isinstance(scatter, Scatter)]
+        return Spread(prototypes.detach().clone(), scatters, self.trust, scale=self.scale)
 
 
 @dataclass(frozen=True, slots=True)
 class BySpread:
     """Judge by Mahalanobis distance, the spread measured on what is kept of each class."""
 
-    shrinkage: float = SHRINKAGE
+    prior: float = PRIOR
 
     def __call__(self, state: State, features: Batch) -> Spread:
         """Return the head of a state whose prototypes are compared in units of the spread."""
-        if not isinstance(state.head, Cosine):
-            raise TypeError(f"prototypes belong to a Cosine head, not to a {type(state.head).__name__}")
-        return spread_of(state.head.prototypes, features, shrinkage=self.shrinkage, scale=state.head.scale)
+        head = state.head
+        if not isinstance(head, Cosine):
+            raise TypeError(f"prototypes belong to a Cosine head, not to a {type(head).__name__}")
+        counts = state.columns(features.labels).bincount(minlength=len(state.classes))
+        return spread_of(
+            head.prototypes,
+            features,
+            trust=trust_in(counts, state.n_base),
+            views=sizes_of(state),
+            prior=self.prior,
+            scale=head.scale,
+        )
+
+
+def trust_in(counts: Tensor, n_base: int) -> Tensor:
+    """Return n / (n + 1) for new classes of n shots; of base classes all samples were averaged, not a few."""
+    trust = counts / (counts + 1)
+    trust[:n_base] = 1.0
+    return trust
 
 
 def spread_of(
-    prototypes: Tensor, samples: Batch, *, shrinkage: float = SHRINKAGE, scale: float = 16.0
+    prototypes: Tensor,
+    samples: Batch,
+    *,
+    trust: Tensor,
+    views: Sequence[int] = (),
+    prior: float = PRIOR,
+    scale: float = 16.0,
 ) -> Spread:
     """Return a head by how samples (n, dim) scatter around the mean of their class.
 
-    The covariance is (1 - a) · C + a · t · I, where C is that of the differences, t its mean variance and a
-    the shrinkage.
+    Parameters
+    ----------
+    trust : (n_classes,) in each prototype.
+    views : how many of the last columns each view takes; the features are before them.
     """
-    if not 0 < shrinkage <= 1:
-        raise ValueError(f"shrinkage (={shrinkage}) must be above 0 and at most 1")
+    if not prior > 0:
+        raise ValueError(f"prior (={prior}) must be above 0")
     places = columns(samples.labels, samples.classes)
     apart = samples.values - class_means(samples.values, places)[places]
-    if not apart.abs().max() > 0:
-        raise ValueError(
-            "the samples of each class are all alike, so their spread is unknown; keep more anchors"
-        )
-    # Of more dimensions than samples, only those that samples span have a variance of their own.
-    _, lengths, directions = torch.linalg.svd(apart / len(apart) ** 0.5, full_matrices=False)
-    variances = lengths.square()
-    sphere = shrinkage * variances.sum() / apart.shape[1]
-    shares = torch.sqrt(sphere / ((1 - shrinkage) * variances + sphere))
-    # In the directions themselves, where a difference has the length that its variance says.
-    unit = (shares * lengths).square().sum().sqrt()
-    return Spread(prototypes.detach().clone(), directions.contiguous(), shares, unit, scale=scale)
+    sizes = [apart.shape[1] - sum(views), *views]
+    scatters = [Scatter.of(part, prior=prior) for part in torch.split(apart, sizes, dim=1)]
+    return Spread(prototypes.detach().clone(), scatters, trust.to(prototypes), scale=scale)

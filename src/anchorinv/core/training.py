@@ -1,5 +1,6 @@
 """Learning by gradients: the base session's training, and the adaptation to new classes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -160,12 +161,14 @@ def finetune(
     plan: Descent,
     *,
     replay_weight: float = 1.0,
+    watch: Callable[[int, nn.Module, Head], None] | None = None,
 ) -> tuple[nn.Module, Head, Tensor]:
     """Minimise L_new + λ L_old over copies of tail and head.
 
     Parameters
     ----------
     shots, replay : latents (n, ...), labelled by the head's columns.
+    watch : shown tail and head before each step, and once more after the last.
 
     Returns
     -------
@@ -176,6 +179,8 @@ def finetune(
     latents = shots.values if replay is None else torch.cat([shots.values, replay.values])
 
     def objective(step: int) -> Tensor:
+        if watch:
+            watch(step, tail, head)
         features = tail(latents)  # one pass for both terms
         loss = head.loss(features[:n_shots], shots.labels)
         if replay is not None:
@@ -183,4 +188,6 @@ def finetune(
         return loss
 
     curve = descend(objective, [*tail.parameters(), *head.parameters()], plan, task="finetuning")
+    if watch:
+        watch(len(curve), tail, head)
     return frozen(tail), frozen(head), curve

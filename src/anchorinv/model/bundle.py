@@ -42,6 +42,7 @@ MEMORY: dict[str, Kind] = {
     "latent-replay": "features of real samples",
     "real-replay": "real recordings",
     "spread": "features of real samples",
+    "anchorinv-plus": "features of real samples",
 }
 
 

@@ -42,7 +42,9 @@ def _with_rows(head: Head, kept: list[int], anchors: Batch | None) -> Head:
         case Spread():
             # Measured anew: the spread had the class's own samples in it.
             assert anchors is not None, "such a head is measured by anchors"
-            return spread_of(head.prototypes[kept], anchors, scale=head.scale)
+            return spread_of(
+                head.prototypes[kept], anchors, trust=head.trust[kept], views=head.sizes[1:], scale=head.scale
+            )
         case Cosine():
             return head.with_prototypes(head.prototypes[kept])
         case Mlp():

@@ -72,6 +72,7 @@ class StateFacts(_Facts):
     shape: tuple[Size, Annotated[int, Field(ge=1, le=2**24)]]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)]
     session: Count
+    views: tuple[Literal["spectrum", "covariance"], ...] = ()
     curves: tuple[tuple[str, Count], ...]
 
 

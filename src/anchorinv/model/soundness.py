@@ -1,12 +1,14 @@
 """Whether the parts of a model file fit each other, before a model is made of them."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.splits import WIDTH
+from anchorinv.core.views import BANDS
 from anchorinv.model.header import Header
 
 #: Of a window, in or within the network: 256 MB.
@@ -47,7 +49,9 @@ def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor
 def _check_shapes(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
     pooled = header.method == "nc-fscil"
     dim = WIDTH if pooled else geometry.dim
-    latent = (WIDTH,) if pooled else (geometry.n_tokens, geometry.width)
+    latent: tuple[int, ...] = (WIDTH,) if pooled else (geometry.n_tokens, geometry.width)
+    if views := _view_sizes(header, geometry):
+        dim, latent = dim + sum(views), (math.prod(latent) + sum(views),)
     signal = (geometry.n_chans, geometry.n_times)
     free = {"deepdream": (0,), "deepinv": (0,)}.get(header.method, (dim,))
     for name, each in {"anchors": free, "replay": latent, "recordings": signal, "signals": signal}.items():
@@ -65,20 +69,26 @@ def _check_shapes(header: Header, geometry: Geometry, tensors: Mapping[str, Tens
             raise ValueError(f"{name} does not fit {geometry.n_chans} channels")
     if not (tensors["standardisation.std"] > 0).all() or not (tensors["statistics.std"] >= 0).all():
         raise ValueError("a spread is below 0")
-    _check_head(header, dim, tensors)
+    _check_head(header, [dim - sum(views), *views], tensors)
 
 
-def _check_head(header: Header, dim: int, tensors: Mapping[str, Tensor]) -> None:
-    n_classes, head = len(header.state.classes), header.state.head
+def _view_sizes(header: Header, geometry: Geometry) -> list[int]:
+    n_chans = geometry.n_chans
+    sizes = {"spectrum": n_chans * BANDS, "covariance": n_chans * (n_chans + 1) // 2}
+    return [sizes[name] for name in header.state.views]
+
+
+def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tensor]) -> None:
+    n_classes, head, dim = len(header.state.classes), header.state.head, sum(sizes)
     match head.kind:
         case "cosine":
             rows, columns = sum(len(tensors[f"head.{part}"]) for part in ("free", "fixed")), "head.fixed"
             fits = rows == n_classes and head.scale is not None and tensors["head.free"].shape[1:] == (dim,)
         case "spread":
-            columns, directions = "head.fixed", tensors["head.directions"]
+            columns, parts = "head.fixed", [f"head.scatters.{i}" for i in range(len(sizes))]
             fits = len(tensors[columns]) == n_classes and head.scale is not None
-            fits = fits and tensors["head.shares"].shape == directions.shape[:1]
-            fits = fits and directions.shape[1:] == (dim,) and bool(tensors["head.unit"] > 0)
+            fits = fits and tensors["head.trust"].shape == (n_classes,)
+            fits = fits and all(_fits(tensors, *each) for each in zip(parts, sizes, strict=True))
         case "mlp":
             columns = "head.hidden.0.weight"
             fits = len(tensors["head.last.bias"]) == n_classes
@@ -87,3 +97,8 @@ def _check_head(header: Header, dim: int, tensors: Mapping[str, Tensor]) -> None
             fits = head.n_classes == n_classes <= len(tensors[columns]) and head.weight is not None
     if not fits or tensors[columns].shape[1:] != (dim,):
         raise ValueError(f"the head does not fit {n_classes} classes and features of {dim} values")
+
+
+def _fits(tensors: Mapping[str, Tensor], part: str, size: int) -> bool:
+    directions, shares, unit = (tensors[f"{part}.{name}"] for name in ("directions", "shares", "unit"))
+    return directions.shape[1:] == (size,) and shares.shape == directions.shape[:1] and bool(unit > 0)

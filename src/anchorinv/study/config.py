@@ -10,9 +10,10 @@ from anchorinv.core.anchors import SELECTIONS
 from anchorinv.core.catalogue import CATALOGUE, PUBLISHED
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.protocol import Protocol
+from anchorinv.core.selection import Validated
 
 #: Methods whose sessions have a length.
-FINETUNED = tuple(name for name in CATALOGUE if name not in ("protonet", "teen", "spread"))
+FINETUNED = tuple(name for name in CATALOGUE if name not in ("protonet", "teen", "spread", "anchorinv-plus"))
 
 Count = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=0)]
@@ -169,7 +170,10 @@ class Finetuning(_Table):
     """How sessions learn: steps per method and session, the last number holding for all later ones.
 
     ``start`` says where a new prototype starts; ``scope`` what the method ``finetune`` trains beside its
-    head: the last block, or all.
+    head: the last block, or all. With ``select = "validation"`` methods that replay choose number of steps
+    and rate themselves in each session, from ``lengths`` and ``lrs``, by ``folds`` of shots and replay.
+    ``refresh`` lets old prototypes follow their replay where the network has moved. Both are off in the
+    paper.
     """
 
     start: Literal["mean", "random"] = "random"
@@ -178,6 +182,11 @@ class Finetuning(_Table):
     replay_weight: Annotated[float, Field(ge=0)] = 1.0
     scope: Literal["last-block", "all"] = "last-block"
     steps: dict[str, Annotated[tuple[Steps, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    select: Literal["fixed", "validation"] = "fixed"
+    lengths: Annotated[tuple[Steps, ...], Field(min_length=1)] = Validated().lengths
+    lrs: Annotated[tuple[Rate, ...], Field(min_length=1)] = Validated().lrs
+    folds: Annotated[int, Field(ge=2)] = Validated().folds
+    refresh: bool = False
 
     @field_validator("steps")
     @classmethod

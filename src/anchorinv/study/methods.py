@@ -1,6 +1,7 @@
 """From an experiment's settings to the methods it runs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,12 @@ from anchorinv.core.inversion import Inversion
 from anchorinv.core.priors import Prior, roughness
 from anchorinv.core.prototypes import mean_of_shots, random_rows
 from anchorinv.core.recipe import Foundation, Recipe
+from anchorinv.core.selection import Validated
 from anchorinv.core.training import Finetune, Training
 from anchorinv.study.config import Experiment, Inverting
+
+#: Methods that finetune prototypes with replay of old classes.
+REPLAYING = ("anchorinv", "deepdream", "deepinv", "real-replay", "latent-replay")
 
 
 def foundation_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> Foundation:
@@ -29,7 +34,9 @@ def foundation_of(experiment: Experiment, geometry: Geometry, base_classes: Sequ
 def methods_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> dict[str, Recipe]:
     """Return the methods of an experiment by name, in its order."""
     foundation = foundation_of(experiment, geometry, base_classes)
-    return {name: CATALOGUE[name](foundation, **_options(experiment, name)) for name in experiment.methods}
+    made = {name: CATALOGUE[name](foundation, **_options(experiment, name)) for name in experiment.methods}
+    refresh = experiment.finetuning.refresh
+    return {name: replace(each, refresh=refresh and name in REPLAYING) for name, each in made.items()}
 
 
 def inversion_of(settings: Inverting) -> Inversion:
@@ -46,17 +53,26 @@ def _options(experiment: Experiment, name: str) -> dict[str, Any]:
         options["adapt"] = Finetune(
             finetuning.steps[name], finetuning.lr, finetuning.betas, finetuning.replay_weight
         )
+    if name in REPLAYING and finetuning.select == "validation":
+        options["adapt"] = Validated(
+            finetuning.lengths,
+            finetuning.lrs,
+            finetuning.folds,
+            from_mean=finetuning.start == "mean",
+            betas=finetuning.betas,
+            replay_weight=finetuning.replay_weight,
+        )
     if name == "finetune":
         options["whole_network"] = finetuning.scope == "all"
     if name == "nc-fscil":
         options["n_all"] = len(course.base_classes) + len(course.sessions)
-    if name in ("anchorinv", "deepdream", "deepinv", "real-replay", "latent-replay"):
+    if name in REPLAYING:
         options["start"] = mean_of_shots if finetuning.start == "mean" else random_rows
-    if name in ("anchorinv", "deepdream", "deepinv", "real-replay", "latent-replay", "spread"):
+    if name in (*REPLAYING, "spread", "anchorinv-plus"):
         options["per_class"] = experiment.anchors.per_class
     if name in ("anchorinv", "deepdream", "deepinv"):
         options["inversion"] = inversion_of(experiment.inversion)
-    if name in ("anchorinv", "spread"):
+    if name in ("anchorinv", "spread", "anchorinv-plus"):
         options["select"] = SELECTIONS[experiment.anchors.select]
     if name == "anchorinv" and (smoothness := experiment.inversion.smoothness):
         options["priors"] = (Prior("smoothness", roughness, smoothness),)

@@ -11,6 +11,7 @@ _METHODS = {
     "real-replay": "RealReplay",
     "latent-replay": "LatentReplay",
     "spread": "Spread",
+    "anchorinv-plus": "AnchorInv+",
 }
 _SELECTIONS = {
     "random": "Random sample",
