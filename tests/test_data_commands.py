@@ -118,6 +118,7 @@ def test_the_two_sets_beyond_the_paper(command, tmp_path):
     )  # fmt: skip
     assert code == 0 and "eeg-stress (npz)" in shown and "research use" in shown and "144 windows" in shown
     assert "1-40 Hz, Butterworth of order 5, zero phase" in shown and "clipped at ±200 µV" in shown
+    assert "common average reference" in shown
     code, _, err = command(
         "prepare", "eeg-stress", "--raw", tmp_path, "--out", tmp_path / "3", "--hold-out", "3"
     )

@@ -1,4 +1,4 @@
-"""EEG under stress: clipped, cut after the split, never a trial on both sides."""
+"""EEG under stress: clipped, re-referenced, cut after the split, never a trial on both sides."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from anchorinv.data.filters import filtered, parse_band
 from anchorinv.data.npzfiles import load_arrays
 from anchorinv.data.stress import FORM, TASKS, plan_stress
 from anchorinv.data.writing import prepare
+from anchorinv.streams.preprocessing import preprocessing_of
 from tests.data import making
 from tests.data.genuine import shared
 
@@ -28,6 +29,12 @@ def of(raw, data, i):
     return raw["X"][place] * 0.2
 
 
+def referenced(signals):
+    """The textbook way: clip, then take the mean over channels away, sample by sample."""
+    signals = np.clip(signals, -200, 200)
+    return np.stack([at - sum(at) / 32 for at in signals.T], axis=1)
+
+
 @pytest.mark.parametrize(
     ("hold_out", "sides"),
     [(None, {"1": "train", "2": "train", "3": "test"}), ("2", {"1": "train", "2": "test"}),
@@ -46,17 +53,21 @@ def test_no_trial_is_on_both_sides(raw, tmp_path, hold_out, sides):
     assert set(data.starts % 3200) == set(range(0, 3072, 512))
 
 
-def test_windows_are_clipped_pieces_of_their_trial(raw, tmp_path):
+def test_windows_are_clipped_and_referenced_pieces_of_their_trial(raw, tmp_path):
     folder, inside = raw
     data = prepare(plan_stress(folder), tmp_path / "out")
     assert data.class_names == TASKS and (data.n_times, data.sfreq, data.n_chans) == (512, 128, 32)
     for i in (0, 7, len(data) - 1):
         at = int(data.starts[i] % 3200)
-        wanted = np.clip(of(inside, data, i), -200, 200)[:, at : at + 512]
-        np.testing.assert_array_equal(data.signals([i])[0], wanted.astype(np.float32))
+        wanted = referenced(of(inside, data, i))[:, at : at + 512]
+        np.testing.assert_allclose(data.signals([i])[0], wanted, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(data.signals([3])[0].mean(axis=0), 0, atol=1e-4)
     beyond = int((np.abs(inside["X"] * 0.2) > 200).sum())
     assert data.meta["counts"] == {"clipped samples": beyond} and beyond > 0
-    assert "clipped at ±200 µV" in data.meta["steps"] and data.meta["filter"] is None
+    assert data.meta["steps"][:2] == ["clipped at ±200 µV", "common average reference"]
+    # A model must know that a live source cannot be brought to this; a study, that no band was cut.
+    assert data.meta["filter"] == "clipped at ±200 µV, then common average reference"
+    assert preprocessing_of(None, data.meta).unrepeatable and data.meta["band"] is None
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -66,10 +77,11 @@ def test_a_recording_is_filtered_as_a_whole_and_then_clipped(raw, tmp_path, caus
     data = prepare(plan_stress(folder, band=band), tmp_path / "out")
     i = 100
     at = int(data.starts[i] % 3200)
-    wanted = np.clip(filtered(of(inside, data, i), 128, band), -200, 200)[:, at : at + 512]
+    wanted = referenced(filtered(of(inside, data, i), 128, band))[:, at : at + 512]
     np.testing.assert_allclose(data.signals([i])[0], wanted, rtol=1e-6, atol=1e-5)
     assert data.meta["steps"][0] == f"each recording filtered: {band}"
-    assert data.meta["filter"] == f"{band}, then clipped at ±200 µV"
+    assert data.meta["filter"] == f"{band}, then clipped at ±200 µV, then common average reference"
+    assert data.meta["band"] == str(band)
 
 
 def test_a_filter_beyond_the_rate_is_told_before_anything_is_read(tmp_path):

@@ -369,6 +369,26 @@ class TestPreparedFolder:
         with pytest.raises(ValueError, match=told):
             run_study(study, tmp_path / "run", {"mine": replace(data, **change)})
 
+    @pytest.mark.parametrize(
+        ("meta", "fits"),
+        [
+            ({"filter": "1-40 Hz"}, True),
+            ({"filter": None}, False),
+            ({"filter": "1-40 Hz, then referenced", "band": "1-40 Hz"}, True),
+            ({"filter": "referenced", "band": None}, False),
+        ],
+    )
+    def test_whether_data_are_filtered_is_asked_of_the_band_where_there_is_more(self, meta, fits):
+        study, data = self.real()
+        experiment = study.variants[""]
+        named = experiment.data.model_copy(update={"filtered": True})
+        asked, given = experiment.model_copy(update={"data": named}), {"mine": replace(data, meta=meta)}
+        if fits:
+            assert opened(asked, given).meta == meta
+        else:
+            with pytest.raises(ValueError, match="no filter where the config says that there is one"):
+                opened(asked, given)
+
     def test_no_data(self, tmp_path):
         with pytest.raises(
             ValueError, match="needs the prepared data set 'mine', got no data; pass --data mine="

@@ -26,10 +26,13 @@ FORM = Form(
 SECONDS = 4
 #: Beyond this, in µV, it is no brain: eyes, muscles, a loose electrode.
 LIMIT = 200.0
+REFERENCE = "common average reference"
 
 
 def plan_stress(raw: Path, *, band: Filter | None = None, hold_out: str | None = None) -> Plan:
     """Plan to prepare ``eeg_stress.npz``: windows of 4 s; trials 1 and 2 train, 3 tests.
+
+    Each recording is clipped and then re-referenced: at every sample, the mean over the channels is 0.
 
     Parameters
     ----------
@@ -39,6 +42,7 @@ def plan_stress(raw: Path, *, band: Filter | None = None, hold_out: str | None =
     if band is not None:
         band.sections(FORM.sfreq)  # whether it fits the rate, before anything is read
     clipped = f"clipped at ±{LIMIT:g} µV"
+    done = f"{clipped}, then {REFERENCE}"
     return plan_trials(
         raw,
         FORM,
@@ -53,10 +57,12 @@ def plan_stress(raw: Path, *, band: Filter | None = None, hold_out: str | None =
             "steps": [
                 *([f"each recording filtered: {band}"] if band else []),
                 clipped,
+                REFERENCE,
                 f"windows of {SECONDS} s without overlap, cut after the split",
             ],
-            # In words: a model cannot repeat the clipping on a live source.
-            "filter": f"{band}, then {clipped}" if band else None,
+            # In words: a model cannot repeat the clipping and the reference on a live source.
+            "filter": f"{band}, then {done}" if band else done,
+            "band": str(band) if band else None,
             "origin": "SAM 40 (Data in Brief 2022), through wavesresearch/eeg_stress_detection",
             "licence": "research use",
         },
@@ -75,4 +81,7 @@ def _piece(band: Filter | None, trials: Trials, places: npt.NDArray[np.int64], s
         for start in window_starts(signals.shape[1], round(SECONDS * FORM.sfreq))
     ]
     beyond = int(np.count_nonzero(np.abs(signals) > LIMIT))
-    return Piece(np.clip(signals, -LIMIT, LIMIT).T, rows, {"clipped samples": beyond})
+    # Before the reference: a loose electrode would be in every channel.
+    signals = np.clip(signals, -LIMIT, LIMIT)
+    signals = signals - signals.mean(axis=0)
+    return Piece(signals.T, rows, {"clipped samples": beyond})

@@ -43,7 +43,8 @@ def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
     shape, sizes = (data.n_chans, data.n_times), experiment.geometry
     if sizes is not None and shape != (sizes.n_chans, sizes.n_times):
         problems.append(f"windows of shape {shape} where the config says {(sizes.n_chans, sizes.n_times)}")
-    if named.filtered and not data.meta.get("filter"):
+    # Where ``filter`` tells of more than a filter, ``band`` is the filter alone.
+    if named.filtered and not data.meta.get("band", data.meta.get("filter")):
         problems.append("no filter where the config says that there is one (--filter conformer)")
     if problems:
         raise ValueError(f"data set {named.name!r} has {' and '.join(problems)}; prepare it accordingly")
