@@ -59,12 +59,17 @@ def small_sessions_figure(slug: str, groups: Sequence[Group]) -> Plate:
         return plate(figure, slug, "Macro-F1 over sessions, side by side", alt, caption)
 
 
-def differences_figure(slug: str, groups: Sequence[Group]) -> Plate | None:
-    """Draw for each trial how far a line lies from the reference after the last session."""
+def differences_figure(slug: str, groups: Sequence[Group], *, turned: bool = False) -> Plate | None:
+    """Draw for each trial how far a line lies from the reference after the last session.
+
+    Parameters
+    ----------
+    turned : whether a difference is the reference minus the line, not the line minus the reference.
+    """
     groups = [group for group in groups if group.reference and len(group.lines) > 1 and group.last]
     found = {
         group.title: {
-            line: d
+            line: -d if turned else d
             for line in group.lines
             if line != group.reference
             and len(d := group.differences(line, group.reference or "", group.last))
@@ -86,17 +91,22 @@ def differences_figure(slug: str, groups: Sequence[Group]) -> Plate | None:
         for ax in axes.flat[len(groups) :]:
             ax.set_visible(False)
         reference = groups[0].reference
-        figure.supxlabel(f"macro-F1 minus {reference} (points)", fontsize=7.5)
+        between = f"of {reference} minus that of the other" if turned else f"minus {reference}"
+        figure.supxlabel(f"macro-F1 {between} (points)", fontsize=7.5)
         n = max(len(d) for each in found.values() for d in each.values())
-        told = "; ".join(f"{line} {d.mean():+.1f}" for line, d in next(iter(found.values())).items())
+        told = " ".join(
+            (f"{group.title}: " if group.title else "")
+            + "; ".join(f"{line} {d.mean():+.1f}" for line, d in found[group.title].items()) + "."
+            for group in groups
+        )  # fmt: skip
         alt = (
-            f"Differences from {reference} in macro-F1 over all classes after the last session, a point for "
-            f"each of {n} trials, with mean and interval. Means: {told}."
+            f"Differences in macro-F1 over all classes after the last session ({between}), a point for "
+            f"each of {n} trials, with mean and interval. Means: {told}"
         )
         caption = (
             f"Paired differences from {reference} after the last session: a point is a trial with the same "
-            "shots for both; the black mark is the mean with its 95 % interval (Student's t). Left of "
-            f"zero, {reference} is better."
+            "shots for both; the black mark is the mean with its 95 % interval (Student's t). "
+            f"{'Right' if turned else 'Left'} of zero, {reference} is better."
         )
         return plate(figure, slug, "Per-trial paired differences", alt, caption)
 

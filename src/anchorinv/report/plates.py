@@ -80,11 +80,12 @@ class Plate:
     png: bytes
     pdf: bytes
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, endings: Sequence[str] = ("svg", "png", "pdf")) -> None:
         """Write the files."""
-        for ending, content in (("svg", self.svg.encode()), ("png", self.png), ("pdf", self.pdf)):
+        contents = {"svg": self.svg.encode(), "png": self.png, "pdf": self.pdf}
+        for ending in endings:
             with replacing(folder / f"{self.slug}.{ending}") as beside:
-                beside.write_bytes(content)
+                beside.write_bytes(contents[ending])
 
 
 @contextmanager
