@@ -2,10 +2,9 @@
 
 from anchorinv.report.cells import SIGNIFICANT, Cell, Column, Number, Table
 from anchorinv.report.gather import Run
-from anchorinv.report.groups import Group, groups_of
+from anchorinv.report.groups import PARTS, Group, groups_of
 from anchorinv.report.tables import LEVEL, leader, over, significant, test_notes
 from anchorinv.study.names import method_name
-from anchorinv.study.tables import assumptions
 
 
 def brief_scores(run: Run) -> Table:
@@ -30,10 +29,37 @@ def brief_scores(run: Run) -> Table:
     columns = [Column("Method"), *(Column(name) for _, _, name in shown)]
     notes = [
         "Macro-F1 in percent after each session, over all classes seen so far unless the column says "
-        f"otherwise. {over(run)}",
-        *test_notes(run, [group]),
+        f"otherwise. {over(run)} The base session is one for each base seed.",
+        *test_notes(run, [group])[:-1],  # the table of differences tells what that means
     ]
     return Table(f"{run.slug}-brief-scores", f"{run.study.title}: macro-F1", columns, rows, notes)
+
+
+def choices(run: Run) -> Table:
+    """Return macro-F1 over all, base and new classes after the last session, for every variant and method."""
+    groups = groups_of(run) if run.results else []
+    if not any(group.last for group in groups):
+        raise ValueError(f"{run.path} has no results of a session; run the study first")
+    rows: list[list[Cell]] = []
+    for group in groups:
+        for line, results in group.lines.items():
+            cells = [group.cell(line, group.last, part) for part in PARTS]
+            best = [leader(group, part, group.last) == line for part in PARTS]
+            numbers = [
+                Number(c.mean, c.std, 1, best=b) if c else "" for c, b in zip(cells, best, strict=True)
+            ]
+            n = sum(result.session == group.last for result in results)
+            rows.append([*([group.title] if len(groups) > 1 else []), line, *numbers, Number(n, digits=0)])
+    columns = [
+        *([Column("Variant")] if len(groups) > 1 else []),
+        Column("Method" if groups[0].of == "methods" else "Variant"),
+        *(Column(words) for words in PARTS.values()),
+        Column("Trials"),
+    ]
+    notes = [
+        "Macro-F1 in percent after the last session: mean ± population standard deviation; best in bold."
+    ]
+    return Table(f"{run.slug}-choices", f"{run.study.title}: after the last session", columns, rows, notes)
 
 
 def differences(run: Run, reference: str = "", *, turned: bool = False) -> Table:
@@ -61,7 +87,7 @@ def differences(run: Run, reference: str = "", *, turned: bool = False) -> Table
             c.method,
             Number(sign * c.difference, signed=True),
             f"{Number(low, signed=True)} to {Number(high, signed=True)}" if c.n > 1 else "",
-            Number(c.p_holm, digits=4, mark=SIGNIFICANT if c.p_holm < LEVEL else ""),
+            _p(c.p_holm),
             Number(c.n, digits=0),
             *(Number(means[seed], signed=True) if seed in means else "" for seed in seeds),
             "yes" if len(signs) == 1 and 0 not in signs else "no",
@@ -75,12 +101,18 @@ def differences(run: Run, reference: str = "", *, turned: bool = False) -> Table
     said = f"{one} minus each other method" if turned else f"Each method minus {one}"
     notes = [
         f"{said}: macro-F1 over all classes after session {group.last}, in points. A pair is a trial with "
-        "the same base model and the same shots for both; interval by Student's t, p by the two-sided "
+        "the same base seed and the same shots for both; interval by Student's t, p by the two-sided "
         f"Wilcoxon signed-rank test, Holm-corrected over the {len(rows)} comparisons; "
-        f"{SIGNIFICANT} p < {LEVEL}. {assumptions(run.results)}"
+        f"{SIGNIFICANT} p < {LEVEL}. Trials of a base seed share base model and test set: interval and p "
+        "speak of other draws of the shots; the seeds' own means, of other base models."
     ]
     kind = "advantage" if turned else "differences"
     return Table(f"{run.slug}-{kind}", f"Paired differences: {one}", columns, rows, notes)
+
+
+def _p(p: float) -> Cell:
+    mark = SIGNIFICANT if p < LEVEL else ""
+    return Number(p, digits=4, mark=mark) if p >= 1e-4 else f"< 0.0001{mark}"
 
 
 def only_group(run: Run) -> Group:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anchorinv.files import replacing
-from anchorinv.report.brief import brief_scores, differences, line_of, only_group
+from anchorinv.report.brief import brief_scores, choices, differences, line_of, only_group
 from anchorinv.report.cells import Table, as_markdown, markdown_text
 from anchorinv.report.figures import differences_figure, sessions_figure
 from anchorinv.report.gather import Run
+from anchorinv.report.groups import Group
 from anchorinv.report.plates import Plate
 from anchorinv.report.tables import cost_table
 
@@ -23,10 +24,11 @@ _TABLES: dict[str, Callable[[Run, str], Table]] = {
     "scores": lambda run, method: brief_scores(run),
     "differences": differences,
     "advantage": lambda run, method: differences(run, method, turned=True),
+    "choices": lambda run, method: choices(run),
     "cost": lambda run, method: cost_table(run),
 }
 _FIGURES: dict[str, Callable[[str, Sequence[Run], str], Plate | None]] = {
-    "sessions": lambda slug, runs, method: sessions_figure(slug, only_group(runs[0])),
+    "sessions": lambda slug, runs, method: sessions_figure(slug, _before(runs[0], method)),
     "differences": lambda slug, runs, method: _differences(slug, runs, method, turned=False),
     "advantage": lambda slug, runs, method: _differences(slug, runs, method, turned=True),
 }
@@ -134,7 +136,12 @@ def fill(page: Path, runs: Sequence[Run]) -> Filled:
     return found
 
 
+def _before(run: Run, method: str, title: str = "") -> Group:
+    """Return what is compared in a run, with a method of choice before the others."""
+    group = only_group(run)
+    return replace(group, title=title, reference=line_of(run, group, method))
+
+
 def _differences(slug: str, runs: Sequence[Run], method: str, *, turned: bool) -> Plate | None:
-    groups = [(run, only_group(run)) for run in runs]
-    titled = [replace(g, title=run.name, reference=line_of(run, g, method)) for run, g in groups]
-    return differences_figure(slug, titled, turned=turned)
+    groups = [_before(run, method, run.name) for run in runs]
+    return differences_figure(slug, groups, turned=turned)
