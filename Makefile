@@ -1,5 +1,6 @@
 # make demo   see a classifier learn new classes (creates .venv and installs first)
 # make test   check + the whole test suite      make check  ruff and mypy
+# make results  the tables and figures of docs/results.md, from the records in docs/results
 # make bench  speed ratios against the textbook twin
 # Options of a command: make demo ARGS="--quick --out somewhere"
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -8,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The build of the package itself goes through the constraints too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench results clean
 
 demo: .venv/.runtime
 	$(BIN)/anchorinv demo $(ARGS)
@@ -27,6 +28,9 @@ format: .venv/.dev
 
 bench: .venv/.runtime
 	$(BIN)/python -m benchmarks $(ARGS)
+
+results: .venv/.runtime
+	$(BIN)/anchorinv report $(wildcard docs/results/*.jsonl) --into docs/results.md
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' \

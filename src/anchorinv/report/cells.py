@@ -1,4 +1,4 @@
-"""A table as a value: the page, CSV and LaTeX print the same numbers because they print this."""
+"""A table as a value: the page, CSV, LaTeX and Markdown print the same numbers because they print this."""
 
 import csv
 import io
@@ -124,6 +124,15 @@ def as_latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def as_markdown(table: Table) -> str:
+    """Return a table for a Markdown page, its notes below it; the page has a heading for its title."""
+    heads = [f"{c.group}: {c.name}" if c.group else c.name for c in table.columns]
+    aligned = ["---" if table.is_text(place) else "--:" for place in range(len(table.columns))]
+    rows = [[_markdown(cell) for cell in row] for row in table.rows]
+    lines = [f"| {' | '.join(row)} |" for row in ([markdown_text(head) for head in heads], aligned, *rows)]
+    return "\n".join([*lines, *(["", " ".join(map(markdown_text, table.notes))] if table.notes else []), ""])
+
+
 def escaped(text: str) -> str:
     r"""Return text as LaTeX prints it.
 
@@ -147,6 +156,17 @@ _SIGNS = {
     "β": r"$\beta$", "κ": r"$\kappa$", "×": r"$\times$", "Δ": r"$\Delta$", "…": r"\ldots{}", "µ": r"$\mu$",
     "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$",
 }  # fmt: skip
+
+
+def markdown_text(text: str) -> str:
+    r"""Return text as Markdown prints it.
+
+    Examples
+    --------
+    >>> markdown_text("p < 0.05 of a_b | c")
+    'p < 0.05 of a\\_b \\| c'
+    """
+    return re.sub(r"([\\`*_|\[\]]|<(?=[A-Za-z/!?]))", r"\\\1", text)
 
 
 def document(slugs: Sequence[str]) -> str:
@@ -178,6 +198,12 @@ def _latex(cell: Cell) -> str:
     return (rf"\textbf{{{text}}}" if cell.best else text) + (
         rf"$^{{{_raised(cell.mark)}}}$" if cell.mark else ""
     )
+
+
+def _markdown(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return markdown_text(cell)
+    return (f"**{cell}**" if cell.best else str(cell)) + markdown_text(cell.mark)
 
 
 def _raised(mark: str) -> str:

@@ -92,7 +92,7 @@ def _warnings(run: Run) -> list[str]:
         )
     if run.torn:
         told.append(
-            f"results.jsonl of {run.label} is damaged from line {run.torn} on; only what stands before is "
+            f"{run.file.name} of {run.label} is damaged from line {run.torn} on; only what stands before is "
             "shown. The same run command mends it."
         )
     if run.missing:

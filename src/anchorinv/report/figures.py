@@ -16,20 +16,33 @@ from anchorinv.study.stats import confidence_interval
 
 def sessions_figure(slug: str, group: Group) -> Plate:
     """Draw macro-F1 over sessions for all, base and new classes: means and standard deviations."""
+    crowded = _crowded(group)
     with look():
-        rows = 1 + -(-len(group.lines) // 3)
-        figure = new_figure(COLUMN, 4.6 + 0.13 * rows)
-        axes = figure.subplots(3, 1, sharex=True)
+        if crowded:
+            figure = new_figure(PAGE, 3.1)
+            axes = figure.subplots(1, 3, sharey=True)
+        else:
+            rows = 1 + -(-len(group.lines) // 3)
+            figure = new_figure(COLUMN, 4.6 + 0.13 * rows)
+            axes = figure.subplots(3, 1, sharex=True)
         for ax, (part, words) in zip(axes, PARTS.items(), strict=True):
             _draw_sessions(ax, group, part)
             ax.set_title(words.capitalize(), loc="left")
+        for ax in axes[:1] if crowded else axes:
+            _from_zero(ax)  # where they share the axis, once all is drawn
             ax.set_ylabel("macro-F1 (%)")
-            _from_zero(ax)
-        axes[-1].set_xlabel("session")
-        _legend(figure, axes[0])
+        for ax in axes if crowded else axes[-1:]:
+            ax.set_xlabel("session")
+        if crowded:
+            figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", handlelength=1.6)
+        else:
+            _legend(figure, axes[0])
         ends = _ends(group)
         alt = f"Line charts of macro-F1 over sessions 0 to {group.last}: all, base and new classes. {ends}"
-        caption = "Macro-F1 over sessions; lines are means, bands a standard deviation to both sides."
+        bands = f"the band ({group.reference})" if crowded else "bands"
+        caption = f"Macro-F1 over sessions; lines are means, {bands} a standard deviation to both sides."
+        if crowded and group.reference is None:
+            caption = "Macro-F1 over sessions; lines are means."
         return plate(figure, slug, f"Macro-F1 over sessions{_of(group)}", alt, caption)
 
 
@@ -59,12 +72,17 @@ def small_sessions_figure(slug: str, groups: Sequence[Group]) -> Plate:
         return plate(figure, slug, "Macro-F1 over sessions, side by side", alt, caption)
 
 
-def differences_figure(slug: str, groups: Sequence[Group]) -> Plate | None:
-    """Draw for each trial how far a line lies from the reference after the last session."""
+def differences_figure(slug: str, groups: Sequence[Group], *, turned: bool = False) -> Plate | None:
+    """Draw for each trial how far a line lies from the reference after the last session.
+
+    Parameters
+    ----------
+    turned : whether a difference is the reference minus the line, not the line minus the reference.
+    """
     groups = [group for group in groups if group.reference and len(group.lines) > 1 and group.last]
     found = {
         group.title: {
-            line: d
+            line: -d if turned else d
             for line in group.lines
             if line != group.reference
             and len(d := group.differences(line, group.reference or "", group.last))
@@ -86,17 +104,22 @@ def differences_figure(slug: str, groups: Sequence[Group]) -> Plate | None:
         for ax in axes.flat[len(groups) :]:
             ax.set_visible(False)
         reference = groups[0].reference
-        figure.supxlabel(f"macro-F1 minus {reference} (points)", fontsize=7.5)
+        between = f"of {reference} minus that of the other" if turned else f"minus {reference}"
+        figure.supxlabel(f"macro-F1 {between} (points)", fontsize=7.5)
         n = max(len(d) for each in found.values() for d in each.values())
-        told = "; ".join(f"{line} {d.mean():+.1f}" for line, d in next(iter(found.values())).items())
+        told = " ".join(
+            (f"{group.title}: " if group.title else "")
+            + "; ".join(f"{line} {d.mean():+.1f}" for line, d in found[group.title].items()) + "."
+            for group in groups
+        )  # fmt: skip
         alt = (
-            f"Differences from {reference} in macro-F1 over all classes after the last session, a point for "
-            f"each of {n} trials, with mean and interval. Means: {told}."
+            f"Differences in macro-F1 over all classes after the last session ({between}), a point for "
+            f"each of {n} trials, with mean and interval. Means: {told}"
         )
         caption = (
             f"Paired differences from {reference} after the last session: a point is a trial with the same "
-            "shots for both; the black mark is the mean with its 95 % interval (Student's t). Left of "
-            f"zero, {reference} is better."
+            "shots for both; the black mark is the mean with its 95 % interval (Student's t). "
+            f"{'Right' if turned else 'Left'} of zero, {reference} is better."
         )
         return plate(figure, slug, "Per-trial paired differences", alt, caption)
 
@@ -180,9 +203,15 @@ def _draw_sessions(ax: Axes, group: Group, part: str) -> None:
         front = line == group.reference
         ax.plot(xs, means, color=shades[line], marker=signs[line], label=line, zorder=4 if front else 3,
                 linewidth=1.8 if front else 1.1)  # fmt: skip
-        ax.fill_between(xs, means - spread, means + spread, color=shades[line], alpha=0.15, linewidth=0)
+        if front or not _crowded(group):
+            ax.fill_between(xs, means - spread, means + spread, color=shades[line], alpha=0.15, linewidth=0)
     ax.set_xticks(range(group.last + 1), ["base", *(str(s) for s in range(1, group.last + 1))])
     ax.set_xlim(-0.15, group.last + 0.15)
+
+
+def _crowded(group: Group) -> bool:
+    """Say whether lines are too many for a band each, and for a column."""
+    return len(group.lines) > 9
 
 
 def _from_zero(ax: Axes) -> None:

@@ -1,4 +1,4 @@
-"""From run folders to what a report is made of; what is missing or damaged is said, not guessed."""
+"""From run folders and records to what a report is made of; what is missing or damaged is said."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,19 +8,21 @@ from typing import Any
 
 from anchorinv.core.metrics import scores
 from anchorinv.core.runner import SessionResult
-from anchorinv.files import read_json
 from anchorinv.study.config import Experiment, Study
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.parts import Part
+from anchorinv.study.record import Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One run folder, read.
+    """One run folder or record, read.
 
     Parameters
     ----------
-    label : the study's name; with the folder's, where two runs would be called the same.
+    label : the study's name; with the folder's or file's, where two runs would be called the same.
+    name : what the folder or the file is called.
+    file : where the results are.
     about : all of ``config.json``.
     starts : versions and machine at each start.
     missing : the parts that are not finished.
@@ -28,7 +30,9 @@ class Run:
     """
 
     label: str
+    name: str
     path: Path
+    file: Path
     study: Study
     about: dict[str, Any]
     starts: list[dict[str, Any]]
@@ -49,9 +53,8 @@ class Run:
 
     @property
     def results_hash(self) -> str:
-        """Return the SHA-256 of ``results.jsonl``."""
-        path = self.path / "results.jsonl"
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "–"
+        """Return the SHA-256 of the file that holds the results."""
+        return hashlib.sha256(self.file.read_bytes()).hexdigest() if self.file.exists() else "–"
 
     def of(self, variant: str) -> list[SessionResult]:
         """Return the results of a variant."""
@@ -68,30 +71,36 @@ class Run:
         return {name: each for name, each in self.study.variants.items() if name in there}
 
 
+def source_at(path: Path) -> RunFolder | Record:
+    """Return the run at a path: a folder, or a record of one."""
+    return Record(path) if path.is_file() else RunFolder(path)
+
+
 def gather(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders; one that is no run, or damaged beyond its results, is an error that names it."""
+    """Read runs; one that is no run, or damaged beyond its results, is an error that names it."""
     if len({path.resolve() for path in paths}) < len(paths):
         raise ValueError("the same run folder is named twice; name each once")
-    folders = [RunFolder(path) for path in paths]
-    names = [folder.study().name for folder in folders]
+    sources = [source_at(path) for path in paths]
+    names = [source.study().name for source in sources]
     return [
-        _read(folder, name if names.count(name) == 1 else f"{name} ({folder.path.name})")
-        for folder, name in zip(folders, names, strict=True)
+        _read(source, name if names.count(name) == 1 else f"{name} ({source.name})")
+        for source, name in zip(sources, names, strict=True)
     ]
 
 
-def _read(folder: RunFolder, label: str) -> Run:
-    study, everything, found = folder.study(), folder.parts(), folder.read()
-    for number, result in enumerate(found.results, start=1):
-        _check(folder.results, number, result, study)
+def _read(source: RunFolder | Record, label: str) -> Run:
+    study, everything, found = source.study(), source.parts(), source.read()
+    for number, result in enumerate(found.results, start=source.heads + 1):
+        _check(source.results, number, result, study)
     done = {Part.of(result) for result in found.results}
-    environment = folder.path / "environment.json"
     return Run(
         label,
-        folder.path,
+        source.name,
+        source.path,
+        source.results,
         study,
-        folder.about(),
-        read_json(environment) if environment.exists() else [],
+        source.about(),
+        source.starts(),
         found.results,
         [part for part in everything if part not in done],
         len(everything),

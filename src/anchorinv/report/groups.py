@@ -70,6 +70,17 @@ class Group:
         ]  # fmt: skip
         return np.array([columns[0][key] - columns[1][key] for key in columns[0] if key in columns[1]])
 
+    def by_seed(self, line: str, reference: str, session: int, part: str = "f1_all") -> dict[int, float]:
+        """Return the mean of line minus reference in percent for each base seed."""
+        seeds = sorted({result.base_seed for result in self.lines[line]})
+        found = {}
+        for seed in seeds:
+            own = {name: [r for r in self.lines[name] if r.base_seed == seed] for name in (line, reference)}
+            differences = replace(self, lines=own).differences(line, reference, session, part)
+            if len(differences):
+                found[seed] = float(differences.mean())
+        return found
+
 
 @lru_cache(maxsize=256)
 def _compared(group: Group, part: str, reference: str | None) -> list[Compared]:

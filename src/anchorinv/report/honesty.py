@@ -1,6 +1,7 @@
 """What a reader must know to trust a page: how lengths were chosen, what methods saw, on what it ran."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from anchorinv._version import __version__
@@ -45,7 +46,7 @@ def honesty(run: Run, asked: str) -> Honesty:
         "Fingerprint of the data": ", ".join(
             f"{name}: {about.get('fingerprint')}" for name, about in run.about.get("data", {}).items()
         ),
-        "SHA-256 of results.jsonl": run.results_hash,
+        f"SHA-256 of {run.file.name}": run.results_hash,
     }  # fmt: skip
     return Honesty(_lengths(run), SEEN, _standardised(run), facts, [command(run), asked])
 
@@ -54,7 +55,7 @@ def command(run: Run) -> str:
     """Return the command that makes the run again."""
     study = run.study
     if study.name not in shipped():
-        return f"anchorinv run YOUR-CONFIG.toml --out {run.path}  # all settings are in its config.json"
+        return f"anchorinv run YOUR-CONFIG.toml --out {_folder(run)}  # all settings are in {_settings(run)}"
     words = ["anchorinv run", study.name]
     if study.scale != "full":
         words.append(f"--scale {study.scale}")
@@ -70,12 +71,22 @@ def command(run: Run) -> str:
         words.append(f"--threads {ours.threads}")
     names = dict.fromkeys(each.data.name for each in study.variants.values() if each.synthetic is None)
     words += [f"--data {name}=FOLDER" for name in names]
-    told = " ".join([*words, f"--out {run.path}"])
-    return told + ("" if _same(study, usual) else "  # and settings of its own, in config.json")
+    told = " ".join([*words, f"--out {_folder(run)}"])
+    return told + ("" if _same(study, usual) else f"  # and settings of its own, in {_settings(run)}")
+
+
+def _folder(run: Run) -> Path:
+    """Return where the run was, or, if there is but a record of it, could be again."""
+    return Path("runs") / run.name if run.path == run.file else run.path
+
+
+def _settings(run: Run) -> str:
+    return f"the first line of {run.file.name}" if run.path == run.file else "config.json"
 
 
 def _machine(start: dict[str, Any]) -> str:
-    return f"{start.get('processor')}, {start.get('cores')} cores, {start.get('system')}"
+    told = (start.get("processor"), f"{start.get('cores')} cores", start.get("system"))
+    return ", ".join(str(each) for each in told if each)
 
 
 def _same(ours: Study, usual: Study) -> bool:

@@ -21,13 +21,15 @@ COLUMN, PAGE = 3.5, 7.1
 COLOURS = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A",
 )  # fmt: skip
+# For more lines than these, colours between them: told apart by their markers as much.
+_MORE = ("#332288", "#882255", "#999933", "#117777", "#EE8866")
 _LONGEST = 700  # characters of a description
 # No dates inside: the same run gives the same files.
 FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "8", "*")
 _METHODS = (
     "AnchorInv", "ProtoNet", "DeepInv", "NC-FSCIL", "DeepDream", "TEEN", "RealReplay", "Finetune",
-    "LatentReplay",
+    "LatentReplay", "Spread",
 )  # fmt: skip
 _LOOK: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # matplotlib brings it along
@@ -80,11 +82,12 @@ class Plate:
     png: bytes
     pdf: bytes
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, endings: Sequence[str] = ("svg", "png", "pdf")) -> None:
         """Write the files."""
-        for ending, content in (("svg", self.svg.encode()), ("png", self.png), ("pdf", self.pdf)):
+        contents = {"svg": self.svg.encode(), "png": self.png, "pdf": self.pdf}
+        for ending in endings:
             with replacing(folder / f"{self.slug}.{ending}") as beside:
-                beside.write_bytes(content)
+                beside.write_bytes(contents[ending])
 
 
 @contextmanager
@@ -124,12 +127,12 @@ def _heard(alt: str) -> str:
 
 def colours(lines: Sequence[str], *, ordered: bool = False) -> dict[str, str]:
     """Return a colour for each line: a method's own, others in turn; a scale where lines have an order."""
-    if ordered or len(lines) > len(COLOURS):
+    if ordered or len(lines) > len(COLOURS + _MORE):
         scale = mpl.colormaps["viridis"]
         return {
             line: mpl.colors.to_hex(scale(0.92 * i / max(1, len(lines) - 1))) for i, line in enumerate(lines)
         }
-    return {line: COLOURS[place] for line, place in _places(lines).items()}
+    return {line: (COLOURS + _MORE)[place] for line, place in _places(lines).items()}
 
 
 def markers(lines: Sequence[str]) -> dict[str, str]:
@@ -141,5 +144,5 @@ def markers(lines: Sequence[str]) -> dict[str, str]:
 
 def _places(lines: Sequence[str]) -> dict[str, int]:
     own = {line: _METHODS.index(line) for line in lines if line in _METHODS}
-    free = (i for i in range(len(COLOURS)) if i not in own.values())
+    free = (i for i in range(len(MARKERS)) if i not in own.values())
     return {line: own[line] if line in own else next(free) for line in lines}

@@ -31,7 +31,7 @@ def scores_table(run: Run) -> Table:
     rows: list[list[Cell]] = []
     for group in groups:
         marks = {part: significant(group, part) for part in PARTS}
-        best = {(part, s): _best(group, part, s) for part in PARTS for s in spans[part]}
+        best = {(part, s): leader(group, part, s) for part in PARTS for s in spans[part]}
         for line in group.lines:
             numbers: list[Cell] = []
             for part in PARTS:
@@ -44,7 +44,7 @@ def scores_table(run: Run) -> Table:
                     )  # fmt: skip
             rows.append([*([group.title] if len(groups) > 1 else []), line, *numbers])
     title = f"{run.study.title}: macro-F1 in percent"
-    return Table(f"{run.slug}-scores", title, columns, rows, [_over(run), *test_notes(run, groups)])
+    return Table(f"{run.slug}-scores", title, columns, rows, [over(run), *test_notes(run, groups)])
 
 
 def significant(group: Group, part: str = "f1_all") -> set[tuple[str, int]]:
@@ -206,7 +206,8 @@ def costs(
     )
 
 
-def _best(group: Group, part: str, session: int) -> str:
+def leader(group: Group, part: str, session: int) -> str:
+    """Return the line with the highest mean as printed; nothing where several have it, or one is alone."""
     found = {line: group.cell(line, session, part) for line in group.lines}
     means = {line: round(cell.mean, 2) for line, cell in found.items() if cell}
     leaders = [line for line, mean in means.items() if mean == max(means.values())]
@@ -221,7 +222,8 @@ def _first_head(run: Run, groups: Sequence[Group]) -> str:
     return "Variant" if groups[0].of == "methods" else "Data"
 
 
-def _over(run: Run) -> str:
+def over(run: Run) -> str:
+    """Say over what a table's means are."""
     people = {result.person for result in run.results}
     if len(people) > 1:
         return f"Mean ± population standard deviation over {len(people)} people; best in bold."

@@ -16,7 +16,7 @@ from anchorinv.files import read_json, replacing, write_json
 from anchorinv.study.config import Study, dotted
 from anchorinv.study.environment import environment
 from anchorinv.study.identity import digest
-from anchorinv.study.parts import Part, parts, whole_parts
+from anchorinv.study.parts import Part, all_parts, whole_parts
 from anchorinv.study.results import WholeLines, append, read_whole, to_line
 from anchorinv.study.tables import COMPARED, as_csv, comparisons, rows
 
@@ -34,6 +34,16 @@ class RunFolder:
     def results(self) -> Path:
         """Return where the results are."""
         return self.path / "results.jsonl"
+
+    @property
+    def name(self) -> str:
+        """Return what the folder is called."""
+        return self.path.name
+
+    @property
+    def heads(self) -> int:
+        """Return how many lines stand before the first result."""
+        return 0
 
     @property
     def log(self) -> Path:
@@ -95,22 +105,19 @@ class RunFolder:
 
     def parts(self) -> list[Part]:
         """Return all that the run consists of, in order."""
-        study, about = self._config()
-        return [
-            part
-            for variant in study.variants
-            for part in parts(study, variant, about["people"][variant], about["own"])
-        ]
+        return all_parts(*self._config())
+
+    def starts(self) -> list[dict[str, Any]]:
+        """Return versions and machine at each start."""
+        path = self.path / "environment.json"
+        return list(read_json(path)) if path.exists() else []
 
     def _config(self) -> tuple[Study, dict[str, Any]]:
         config = self.path / "config.json"
         if not config.is_file():
             raise ValueError(f"{self.path} is no run: config.json is missing")
-        try:
-            about = read_json(config)
-            return Study.model_validate(about["study"]), about
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{config} is damaged: {str(error).splitlines()[0]}") from None
+        about = read_json(config)
+        return checked(about, config), about
 
     def read(self) -> WholeLines:
         """Return the results so far."""
@@ -197,13 +204,20 @@ class RunFolder:
     def _note_start(self) -> None:
         """Add to the record of starts, and say if something is not as it was."""
         path = self.path / "environment.json"
-        starts: list[dict[str, Any]] = read_json(path) if path.exists() else []
-        now = environment()
+        starts, now = self.starts(), environment()
         changed = [key for key in now if starts and starts[-1].get(key) != now[key]]
         for key in changed:
             logger.warning("%s was %s, is %s: last digits may differ", key, starts[-1].get(key), now[key])
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         write_json(path, [*starts, {"started": started, "pid": os.getpid(), **now}])
+
+
+def checked(about: Any, path: Path) -> Study:
+    """Return the study that a file tells of; ``about`` is what it holds."""
+    try:
+        return Study.model_validate(about["study"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
 
 
 def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> None:

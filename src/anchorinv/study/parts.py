@@ -1,8 +1,9 @@
 """What a study consists of: parts that are computed, written or lost as a whole, in a fixed order."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from anchorinv.core.runner import SessionResult
 from anchorinv.study.config import Study
@@ -37,6 +38,15 @@ def parts(study: Study, variant: str, people: Sequence[str], own: Sequence[str])
             for method in (*experiment.methods, *own):
                 for trial in (None, *range(experiment.protocol.trials)):
                     yield Part(variant, person, seed, method, trial)
+
+
+def all_parts(study: Study, about: Mapping[str, Any]) -> list[Part]:
+    """Return all that a run consists of, in order; ``about`` is what ``config.json`` holds."""
+    return [
+        part
+        for variant in study.variants
+        for part in parts(study, variant, about["people"][variant], about["own"])
+    ]
 
 
 def whole_parts(results: Sequence[SessionResult], study: Study) -> list[SessionResult]:

@@ -63,11 +63,16 @@ class WholeLines:
     damaged_from: int | None
 
 
-def read_whole(path: Path) -> WholeLines:
-    """Return the results of a file as far as it is whole; what was torn by a kill is at its end."""
+def read_whole(path: Path, *, heads: int = 0) -> WholeLines:
+    """Return the results of a file as far as it is whole; what was torn by a kill is at its end.
+
+    Parameters
+    ----------
+    heads : lines before the first result, which are passed over.
+    """
     results: list[SessionResult] = []
     lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):
+    for number, line in enumerate(lines[heads:-1], start=heads + 1):
         try:
             results.append(from_line(line.decode("utf-8")))
         except (ValueError, KeyError, TypeError, AttributeError):
