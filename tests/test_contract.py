@@ -37,6 +37,8 @@ METHODS: dict[str, Method] = {
     "deepinv": catalogue.deepinv(FOUNDATION, adapt=SHORT, per_class=3, inversion=BRIEF),
     "real-replay": catalogue.real_replay(FOUNDATION, adapt=SHORT, per_class=3),
     "latent-replay": catalogue.latent_replay(FOUNDATION, adapt=SHORT, per_class=3),
+    "ridge": catalogue.ridge(FOUNDATION, per_class=3),
+    "whitened": catalogue.whitened(FOUNDATION, per_class=3),
     "spread": catalogue.spread(FOUNDATION, per_class=3),
     "anchorinv-plus": catalogue.anchorinv_plus(FOUNDATION, per_class=9),
     "anchorinv-plus, finetuned": replace(

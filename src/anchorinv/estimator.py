@@ -55,11 +55,14 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     inversion_steps : of the inversion that turns anchors into replay signals, at the most; a sample is done
         when its error has stopped falling.
     inversion_lr : of methods that invert labels; anchors are reached by quasi-Newton steps, which need none.
-    finetune_steps, finetune_lr : of the adaptation to new classes.
+    finetune_steps : of the adaptation to new classes; None chooses in each session how far to go, by examples
+        and replay kept aside in turn. ``"anchorinv-plus"`` needs none.
+    finetune_lr : its rate.
     replay_weight : of old classes against new ones in the adaptation, the paper's λ.
     new_prototype : where a new class starts, ``"mean"`` of its examples or ``"random"``.
     per_channel : standardise each channel by itself, or all by one mean and spread.
-    method : another method of the catalogue by its name; each takes the settings above that it knows.
+    method : of the catalogue; each takes the settings above that it knows. The default was the best on real
+        EEG and EMG alike (docs/results.md) and needs no inversion; ``"anchorinv"`` is the paper's.
     preprocessing : channels, unit and filter of the recordings behind the signals; kept with the model.
     random_state : an int for results that repeat; None draws one.
     verbose : show progress bars.
@@ -93,12 +96,12 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         n_anchors: int = 50,
         inversion_steps: int = 200,
         inversion_lr: float = 5e-2,
-        finetune_steps: int = 200,
-        finetune_lr: float = 1e-5,
+        finetune_steps: int | None = None,
+        finetune_lr: float = 2e-5,
         replay_weight: float = 1.0,
         new_prototype: str = "mean",
         per_channel: bool = True,
-        method: str = "anchorinv",
+        method: str = "anchorinv-plus",
         preprocessing: Preprocessing | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,

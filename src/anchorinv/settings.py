@@ -19,13 +19,17 @@ from anchorinv.core.inversion import Inversion
 from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
 from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
 from anchorinv.core.recipe import Foundation, Recipe
-from anchorinv.core.training import Finetune, Training
+from anchorinv.core.selection import Validated
+from anchorinv.core.training import Adaptation, Finetune, Training
 from anchorinv.streams.preprocessing import Preprocessing
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
 
 #: Without a number of epochs training ends when it has converged, and here at the latest.
 MOST_EPOCHS = 200
+
+#: Of methods that cannot choose for themselves, because they replay nothing or classify without prototypes.
+FINETUNE_STEPS = 100
 
 WHOLE = int | np.integer
 NUMBER = int | float | np.integer | np.floating
@@ -41,7 +45,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         problems.append(f"random_state (={seed!r}) must be a whole number, a RandomState or None")
     if not isinstance(settings["per_channel"], bool | np.bool_):
         problems.append(f"per_channel (={settings['per_channel']!r}) must be True or False")
-    may_be_open = ("epochs", "sfreq", "geometry", "preprocessing")
+    may_be_open = ("epochs", "finetune_steps", "sfreq", "geometry", "preprocessing")
     open_ones = {name for name in may_be_open if settings[name] is None}
     for name, least in _WHOLE.items():
         value = settings[name]
@@ -72,21 +76,28 @@ def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -
     """Return the method that the settings describe; each takes those that it knows."""
     training = training_of(settings["epochs"], settings["batch_size"], settings["lr"], n_samples)
     foundation = Foundation(partial(Conformer, geometry), Cosine.start, training)
+    make = CATALOGUE[settings["method"]]
+    known = inspect.signature(make).parameters
     options = {
         "start": PLACEMENTS[settings["new_prototype"]],
-        "adapt": Finetune(
-            (settings["finetune_steps"],), settings["finetune_lr"], replay_weight=settings["replay_weight"]
-        ),
+        "adapt": _adaptation(settings),
         "per_class": settings["n_anchors"],
         "inversion": Inversion.swift(settings["inversion_steps"], lr=settings["inversion_lr"]),
     }
-    make = CATALOGUE[settings["method"]]
-    known = inspect.signature(make).parameters
     recipe = make(foundation, **{name: value for name, value in options.items() if name in known})
+    recipe = replace(recipe, refresh=isinstance(recipe.adapt, Validated))
     if isinstance(recipe.memory, InvertedAnchors | InvertedLabels):
         # They are small beside the training data, and a user may want to look at them.
         return replace(recipe, memory=replace(recipe.memory, with_signals=True))
     return recipe
+
+
+def _adaptation(settings: Mapping[str, Any]) -> Adaptation:
+    steps, lr, weight = (settings[name] for name in ("finetune_steps", "finetune_lr", "replay_weight"))
+    if steps is None and settings["method"] not in ("finetune", "nc-fscil"):
+        from_mean = settings["new_prototype"] == "mean"
+        return Validated(lrs=(lr,), from_mean=from_mean, refresh=True, replay_weight=weight)
+    return Finetune((FINETUNE_STEPS if steps is None else steps,), lr, replay_weight=weight)
 
 
 def geometry_of(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:

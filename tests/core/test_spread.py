@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.covariance import shrunk_covariance
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from anchorinv.core.heads import Cosine, class_means
 from anchorinv.core.rng import stream
-from anchorinv.core.spread import spread_of, trust_in
+from anchorinv.core.spread import Whitened, spread_of, trust_in
 from anchorinv.core.types import Batch
 from tests.core.small import randn
 
@@ -55,6 +56,18 @@ def test_views_are_measured_apart_and_have_the_same_vote() -> None:
     ]
     assert whole.sizes == [4, 3, 2]
     torch.testing.assert_close(whole(features), torch.stack(parts).mean(0))
+
+
+def test_whitened_is_cosine_in_the_same_space() -> None:
+    known, features = samples(30, 4), randn(8, 4, seed=4)
+    prototypes = class_means(known.values, known.labels)
+    head = spread_of(prototypes, known, trust=even(), kind=Whitened)
+    apart = torch.cat([known.of(c).values - known.of(c).values.mean(0) for c in known.classes])
+    covariance = torch.tensor(shrunk_covariance((apart.T @ apart / 30).numpy(), 100 / 130))
+    root = torch.linalg.cholesky(torch.linalg.inv(covariance))
+    own, theirs = ((values - prototypes.mean(0)) @ root for values in (features, prototypes))
+    torch.testing.assert_close(head(features), 16 * F.normalize(own) @ F.normalize(theirs).T)
+    assert isinstance(head.with_prototypes(prototypes), Whitened)
 
 
 def test_new_prototypes_are_trained_by_the_features_alone() -> None:

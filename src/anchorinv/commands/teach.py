@@ -21,12 +21,14 @@ Scale = Annotated[
 def train(
     data: Annotated[Path, typer.Argument(help="Prepared folder, or .npz with X and y.", metavar="DATA")],
     out: Out,
-    method: Annotated[str, typer.Option(help="A method of the catalogue.")] = "anchorinv",
+    method: Annotated[str, typer.Option(help="A method of the catalogue.")] = "anchorinv-plus",
     classes: Annotated[str, typer.Option(help="Base classes, with commas between; default: all.")] = "",
     epochs: Annotated[int | None, typer.Option(min=1, help="Default: until the loss stops falling.")] = None,
     anchors: Annotated[int, typer.Option(min=1, help="Anchors kept of each class.")] = 50,
     inversion_steps: Annotated[int, typer.Option(min=0, help="Steps of the inversion, at the most.")] = 200,
-    finetune_steps: Annotated[int, typer.Option(min=0, help="Steps of each lesson to come.")] = 200,
+    finetune_steps: Annotated[
+        int | None, typer.Option(min=0, help="Steps of each lesson to come; default: chosen in the lesson.")
+    ] = None,
     sfreq: Annotated[float | None, typer.Option(help="Rate in Hz, if DATA does not say it.")] = None,
     unit: Annotated[str | None, typer.Option(help="Unit of DATA (V, mV, uV), if it does not say it.")] = None,
     band: Annotated[

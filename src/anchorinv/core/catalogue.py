@@ -21,6 +21,7 @@ from anchorinv.core.prototypes import (
     random_rows,
 )
 from anchorinv.core.recipe import Foundation, Recipe
+from anchorinv.core.ridge import PENALTY, ByRidge
 from anchorinv.core.splits import Projected, Whole
 from anchorinv.core.spread import PRIOR, BySpread
 from anchorinv.core.training import Adaptation, Finetune, Stay
@@ -126,6 +127,33 @@ def spread(
     return Recipe("spread", foundation, mean_of_shots, Stay(), Anchors(per_class, select), citation, judge)
 
 
+def whitened(
+    foundation: Foundation,
+    *,
+    per_class: int = 50,
+    select: Selection = random_anchors,
+    prior: float = PRIOR,
+) -> Recipe:
+    """Compare by cosine where anchors of a class are as wide in all directions. Not in the paper."""
+    judge = BySpread(prior, by_angle=True)
+    memory = Anchors(per_class, select)
+    return Recipe(
+        "whitened", foundation, mean_of_shots, Stay(), memory, "nearest class mean, whitened", judge
+    )
+
+
+def ridge(
+    foundation: Foundation,
+    *,
+    per_class: int = 50,
+    select: Selection = random_anchors,
+    penalty: float = PENALTY,
+) -> Recipe:
+    """Fit linear outputs to the anchors of all classes by ridge regression. Not in the paper."""
+    memory, judge = Anchors(per_class, select), ByRidge(penalty)
+    return Recipe("ridge", foundation, mean_of_shots, Stay(), memory, "Hoerl & Kennard, 1970", judge)
+
+
 def anchorinv_plus(
     foundation: Foundation,
     *,
@@ -173,12 +201,16 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
     "anchorinv": anchorinv,
     "real-replay": real_replay,
     "latent-replay": latent_replay,
+    "ridge": ridge,
+    "whitened": whitened,
     "spread": spread,
     "anchorinv-plus": anchorinv_plus,
 }
 
 #: Those of the paper and its appendix.
-PUBLISHED = tuple(name for name in CATALOGUE if name not in ("spread", "anchorinv-plus"))
+PUBLISHED = tuple(CATALOGUE)[:9]
+#: Ours, which leave the network alone and classify by the anchors.
+JUDGED = tuple(CATALOGUE)[9:]
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:

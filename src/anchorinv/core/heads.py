@@ -72,6 +72,10 @@ class Cosine(Head):
         """Return the class means as prototypes, all fixed."""
         return self.with_prototypes(class_means(features, targets))
 
+    def likeness(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return how alike features (n, dim) and others (m, dim) are by this head's measure (n, m)."""
+        return F.normalize(some[:, : self.width]) @ F.normalize(others[:, : self.width]).T
+
     def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "Cosine":
         """Return these prototypes (n_classes, dim), all fixed; ``width`` if it is to be another one."""
         width = self.width if width is None else width

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.networks import frozen
-from anchorinv.core.spread import Scatter, Spread
+from anchorinv.core.ridge import Linear
+from anchorinv.core.spread import Scatter, Spread, Whitened
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.core.views import Wide, bare, widened
 
@@ -94,8 +95,12 @@ def _under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _head_facts(head: Head) -> dict[str, Any]:
     match head:
+        case Whitened():
+            return {"kind": "whitened", "scale": head.scale}
         case Spread():
             return {"kind": "spread", "scale": head.scale}
+        case Linear():
+            return {"kind": "linear", "scale": head.scale}
         case Cosine():
             return {"kind": "cosine", "scale": head.scale}
         case Mlp():
@@ -103,7 +108,8 @@ def _head_facts(head: Head) -> dict[str, Any]:
         case DotRegression():
             return {"kind": "dot-regression", "n_classes": head.n_classes, "weight": head.weight}
     raise TypeError(
-        f"a {type(head).__name__} head has no form on paper yet; Cosine, Spread, Mlp, DotRegression have"
+        f"a {type(head).__name__} head has no form on paper yet; Cosine, Spread, Linear, Mlp and "
+        f"DotRegression have"
     )
 
 
@@ -113,13 +119,17 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
         case "cosine":
             free, fixed = tensors["head.free"], tensors["head.fixed"]
             return Cosine(torch.empty(free.shape), torch.empty(fixed.shape), scale=facts["scale"])
-        case "spread":
+        case "linear":
+            parts = (torch.empty(tensors[f"head.{part}"].shape) for part in ("fixed", "weights", "bias"))
+            return Linear(*parts, scale=facts["scale"])
+        case "spread" | "whitened" as kind:
             scatters: list[Scatter] = []
             while (name := f"head.scatters.{len(scatters)}") + ".unit" in tensors:
                 like = {part: torch.empty(tensors[f"{name}.{part}"].shape) for part in _SCATTER}
                 scatters.append(Scatter(**like))
             prototypes, trust = (torch.empty(tensors[f"head.{part}"].shape) for part in ("fixed", "trust"))
-            return Spread(prototypes, scatters, trust, scale=facts["scale"])
+            make = Spread if kind == "spread" else Whitened
+            return make(prototypes, scatters, trust, scale=facts["scale"])
         case "mlp":
             n_classes, dim = len(tensors["head.last.bias"]), tensors["head.hidden.0.weight"].shape[1]
             return Mlp.start(n_classes, dim)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from anchorinv.core.descend import Descent
 from anchorinv.core.heads import Cosine, Head, class_means
 from anchorinv.core.networks import mapped
+from anchorinv.core.prototypes import refreshed
 from anchorinv.core.rng import stream
 from anchorinv.core.training import Finetune, finetune
 from anchorinv.core.types import Batch, columns, joined
@@ -30,6 +31,7 @@ class Validated:
     folds : each shot is kept aside in one of them. With fewer shots than folds, each shot is a fold.
     most : replay samples of a class that take part in a fold, which bounds the cost.
     from_mean : whether new prototypes start at the mean of their shots, which a fold has fewer of.
+    refresh : whether old prototypes will follow their replay, as ``Recipe.refresh`` says.
     betas, replay_weight : of the finetuning.
     """
 
@@ -38,6 +40,7 @@ class Validated:
     folds: int = 5
     most: int = 10
     from_mean: bool = True
+    refresh: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
     replay_weight: float = 1.0
 
@@ -94,13 +97,21 @@ class Validated:
             if kept is not None and replay_folds is not None:
                 old, aside = kept[replay_folds != fold], joined(aside, kept[replay_folds == fold])
             start = _placed(head, tail, learned) if self.from_mean else head
-            for i, lr in enumerate(self.lrs):
+            for row, lr in zip(found, self.lrs, strict=True):
 
                 def watch(
-                    step: int, tail: nn.Module, head: Head, i: int = i, fold: int = fold, aside: Batch = aside
+                    step: int,
+                    moved: nn.Module,
+                    head: Head,
+                    scores: Tensor = row[:, fold],
+                    old: Batch | None = old,
+                    aside: Batch = aside,
                 ) -> None:
-                    if step in lengths:
-                        found[i, lengths.index(step), fold] = _balanced(tail, head, aside)
+                    if step not in lengths:
+                        return
+                    if self.refresh and old is not None:
+                        head = refreshed(head, old, tail, moved)
+                    scores[lengths.index(step)] = _balanced(moved, head, aside)
 
                 plan = Descent(lengths[-1], lr, self.betas)
                 finetune(tail, start, learned, old, plan, replay_weight=self.replay_weight, watch=watch)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anchorinv.core.heads import Cosine, class_means
@@ -96,30 +97,66 @@ class Spread(Cosine):
         """Columns of the features, and of each view."""
         return [int(scatter.get_buffer("directions").shape[1]) for scatter in self.scatters]
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return -½ · ``scale`` · squared distance to each prototype (n, n_classes), averaged over views."""
+    @property
+    def measured(self) -> list[Scatter]:
+        """The scatters, as a list."""
+        return [scatter for scatter in self.scatters if isinstance(scatter, Scatter)]
+
+    def likeness(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return minus the squared distance of features (n, dim) and others (m, dim), averaged over views."""
         # Products instead of differences; that features far from zero lose digits does not matter for ranks.
         centre = self.prototypes.mean(0)
-        parts = [torch.split(values - centre, self.sizes, dim=1) for values in (features, self.prototypes)]
-        total = features.new_zeros(len(features), len(self.prototypes))
-        for scatter, own, prototypes in zip(self.scatters, *parts, strict=True):
-            mine, theirs = scatter(own), scatter(prototypes)
+        parts = [torch.split(values - centre, self.sizes, dim=1) for values in (some, others)]
+        total = some.new_zeros(len(some), len(others))
+        for scatter, mine, theirs in zip(self.scatters, *parts, strict=True):
+            mine, theirs = scatter(mine), scatter(theirs)
             squares = mine.square().sum(1, keepdim=True) + theirs.square().sum(1)
-            total = total + (squares - 2 * mine @ theirs.T)
-        logits: Tensor = -0.5 * self.scale / len(self.scatters) * self.trust * total
-        return logits
+            total = total + (2 * mine @ theirs.T - squares)
+        return total / len(self.scatters)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return -½ · ``scale`` · squared distance to each prototype (n, n_classes)."""
+        return 0.5 * self.scale * self.trust * self.likeness(features, self.prototypes)
 
     def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "Spread":
         """Return these prototypes (n_classes, dim) with the same spread."""
-        scatters = [scatter for scatter in self.scatters if isinstance(scatter, Scatter)]
-        return Spread(prototypes.detach().clone(), scatters, self.trust, scale=self.scale)
+        return Spread(prototypes.detach().clone(), self.measured, self.trust, scale=self.scale)
+
+
+class Whitened(Spread):
+    """The same space, compared by cosine from the middle of all prototypes: a nearest mean, whitened."""
+
+    def likeness(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return the cosine of features (n, dim) and others (m, dim), averaged over views (n, m)."""
+        centre = self.prototypes.mean(0)
+        parts = [torch.split(values - centre, self.sizes, dim=1) for values in (some, others)]
+        cosines = [
+            F.normalize(scatter(mine)) @ F.normalize(scatter(theirs)).T
+            for scatter, mine, theirs in zip(self.scatters, *parts, strict=True)
+        ]
+        return torch.stack(cosines).mean(0)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return ``scale`` · cosine (n, n_classes)."""
+        return self.scale * self.likeness(features, self.prototypes)
+
+    def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "Whitened":
+        """Return these prototypes (n_classes, dim) with the same spread."""
+        return Whitened(prototypes.detach().clone(), self.measured, self.trust, scale=self.scale)
 
 
 @dataclass(frozen=True, slots=True)
 class BySpread:
-    """Judge by Mahalanobis distance, the spread measured on what is kept of each class."""
+    """Judge by Mahalanobis distance, the spread measured on what is kept of each class.
+
+    Parameters
+    ----------
+    prior : how strongly it is drawn towards a sphere.
+    by_angle : compare by cosine in the same space instead; trust in prototypes then plays no part.
+    """
 
     prior: float = PRIOR
+    by_angle: bool = False
 
     def __call__(self, state: State, features: Batch) -> Spread:
         """Return the head of a state whose prototypes are compared in units of the spread."""
@@ -134,6 +171,7 @@ class BySpread:
             views=sizes_of(state),
             prior=self.prior,
             scale=head.scale,
+            kind=Whitened if self.by_angle else Spread,
         )
 
 
@@ -152,6 +190,7 @@ def spread_of(
     views: Sequence[int] = (),
     prior: float = PRIOR,
     scale: float = 16.0,
+    kind: type[Spread] = Spread,
 ) -> Spread:
     """Return a head by how samples (n, dim) scatter around the mean of their class.
 
@@ -166,4 +205,4 @@ def spread_of(
     apart = samples.values - class_means(samples.values, places)[places]
     sizes = [apart.shape[1] - sum(views), *views]
     scatters = [Scatter.of(part, prior=prior) for part in torch.split(apart, sizes, dim=1)]
-    return Spread(prototypes.detach().clone(), scatters, trust.to(prototypes), scale=scale)
+    return kind(prototypes.detach().clone(), scatters, trust.to(prototypes), scale=scale)

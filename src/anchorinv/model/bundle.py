@@ -41,6 +41,8 @@ MEMORY: dict[str, Kind] = {
     "nc-fscil": "features of real samples",
     "latent-replay": "features of real samples",
     "real-replay": "real recordings",
+    "ridge": "features of real samples",
+    "whitened": "features of real samples",
     "spread": "features of real samples",
     "anchorinv-plus": "features of real samples",
 }

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.networks import frozen
+from anchorinv.core.ridge import Linear
 from anchorinv.core.spread import Spread, spread_of
 from anchorinv.core.types import Batch, State
 
@@ -43,8 +44,15 @@ def _with_rows(head: Head, kept: list[int], anchors: Batch | None) -> Head:
             # Measured anew: the spread had the class's own samples in it.
             assert anchors is not None, "such a head is measured by anchors"
             return spread_of(
-                head.prototypes[kept], anchors, trust=head.trust[kept], views=head.sizes[1:], scale=head.scale
+                head.prototypes[kept],
+                anchors,
+                trust=head.trust[kept],
+                views=head.sizes[1:],
+                scale=head.scale,
+                kind=type(head),
             )
+        case Linear():
+            return Linear(head.prototypes[kept], head.weights[kept], head.bias[kept], scale=head.scale)
         case Cosine():
             return head.with_prototypes(head.prototypes[kept])
         case Mlp():

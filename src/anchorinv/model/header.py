@@ -57,7 +57,7 @@ class PreprocessingFacts(_Facts):
 class HeadFacts(_Facts):
     """What a head is beside its tensors."""
 
-    kind: Literal["cosine", "spread", "mlp", "dot-regression"]
+    kind: Literal["cosine", "spread", "whitened", "linear", "mlp", "dot-regression"]
     scale: Annotated[float, Field(gt=0, le=1e6)] | None = None
     n_classes: Count | None = None
     weight: Annotated[float, Field(gt=0, le=1e6)] | None = None

@@ -1,6 +1,6 @@
 """What a lesson did: what it cost the old classes, and how well its examples stand apart."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +47,12 @@ class Lesson:
 
     Parameters
     ----------
-    n_replay : replay samples of the old classes.
-    before, after : share of them that is classified rightly, None without replay.
+    n_known : samples of the old classes that are kept: replay or, of a network that does not move, anchors.
+    before, after : share of them that is classified rightly, None where none are kept.
     apart : of each new class, where that can be told.
     """
 
-    n_replay: int
+    n_known: int
     before: float | None
     after: float | None
     apart: tuple[Apart, ...]
@@ -60,10 +60,10 @@ class Lesson:
     def told(self) -> list[str]:
         """Return the lesson as sentences."""
         if self.before is None or self.after is None:
-            lines = ["Old classes: this method keeps no replay, so the effect on them cannot be told."]
+            lines = ["Old classes: this method keeps no samples, so the effect on them cannot be told."]
         else:
             lines = [
-                f"Old classes: {self.before:.1%} of {self.n_replay} replay samples classified rightly "
+                f"Old classes: {self.before:.1%} of {self.n_known} samples kept of them classified rightly "
                 f"before, {self.after:.1%} after."
             ]
         for each in self.apart:
@@ -96,43 +96,72 @@ def lesson_of(before: State, after: State, signals: Tensor, columns: Tensor, nam
     columns : (n,) their classes, as columns of ``after``.
     names : of the classes of ``after``.
     """
-    replay = after.replay.of(*before.classes) if after.replay else None
-    rates = [_accuracy(state, replay) for state in (before, after)] if replay else [None, None]
+    known = [_known(state, before) for state in (before, after)]
+    rates = [
+        _accuracy(state, features) if features else None
+        for state, features in zip((before, after), known, strict=True)
+    ]
     centres = _centres(before)
     apart: list[Apart] = []
     if centres is not None:
-        features = F.normalize(mapped(before.tail, mapped(before.trunk, signals)))
+        features = mapped(before.tail, mapped(before.trunk, signals))
+        alike = _likeness(before)
         apart = [
-            _apart(features, columns, centres, number, names) for number in sorted(set(columns.tolist()))
+            _apart(features, columns, centres, number, names, alike)
+            for number in sorted(set(columns.tolist()))
         ]
-    return Lesson(len(replay) if replay else 0, rates[0], rates[1], tuple(apart))
+    return Lesson(len(known[1]) if known[1] else 0, rates[0], rates[1], tuple(apart))
 
 
-def _accuracy(state: State, replay: Batch) -> float:
-    best = mapped(state.head, mapped(state.tail, replay.values)).argmax(1)
-    return float((best == state.columns(replay.labels)).float().mean())
+def _known(state: State, before: State) -> Batch | None:
+    """Return features of old classes' samples as a state's network sees them, if any are kept."""
+    if state.replay:
+        replay = state.replay.of(*before.classes)
+        return replay.with_values(mapped(state.tail, replay.values)) if len(replay) else None
+    # Anchors are where features were, and still are if the network has not moved.
+    if state.anchors and state.anchors.values.shape[1] and state.tail is before.tail:
+        return state.anchors.of(*before.classes)
+    return None
+
+
+def _likeness(state: State) -> Callable[[Tensor, Tensor], Tensor]:
+    if isinstance(state.head, Cosine):
+        return state.head.likeness
+    return lambda some, others: F.normalize(some) @ F.normalize(others).T
+
+
+def _accuracy(state: State, features: Batch) -> float:
+    best = mapped(state.head, features.values).argmax(1)
+    return float((best == state.columns(features.labels)).float().mean())
 
 
 def _centres(state: State) -> Tensor | None:
     """Return the old classes' places among the features (n_classes, dim), if they are known."""
     if isinstance(state.head, Cosine):
-        return F.normalize(state.head.prototypes)
+        return state.head.prototypes
     if state.replay and set(state.replay.classes) == set(state.classes):
         features = mapped(state.tail, state.replay.values)
-        return F.normalize(class_means(features, state.columns(state.replay.labels)))
+        return class_means(features, state.columns(state.replay.labels))
     return None
 
 
-def _apart(features: Tensor, columns: Tensor, centres: Tensor, number: int, names: Sequence[Any]) -> Apart:
+def _apart(
+    features: Tensor,
+    columns: Tensor,
+    centres: Tensor,
+    number: int,
+    names: Sequence[Any],
+    alike: Callable[[Tensor, Tensor], Tensor],
+) -> Apart:
     own = features[columns == number]
     others = sorted(set(columns.tolist()) - {number})
-    rivals = torch.stack([*centres, *(F.normalize(features[columns == c].mean(0), dim=0) for c in others)])
+    rivals = torch.stack([*centres, *(features[columns == c].mean(0) for c in others)])
     rival_names = [*names[: len(centres)], *(names[c] for c in others)]
     if len(own) == 1:
         return Apart(names[number], 1, 0, None, 0)
-    rest = F.normalize((own.sum(0) - own) / (len(own) - 1))  # each example's fellows, without itself
-    to_own = (own * rest).sum(1)
-    best, which = (own @ rivals.T).max(1)
+    rest = (own.sum(0) - own) / (len(own) - 1)  # each example's fellows, without itself
+    to_own = alike(own, rest).diagonal()
+    best, which = alike(own, rivals).max(1)
     lost = which[best >= to_own]
     rival = int(lost.bincount().argmax()) if len(lost) else None
     name = None if rival is None else rival_names[rival]

@@ -84,7 +84,11 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
         case "cosine":
             rows, columns = sum(len(tensors[f"head.{part}"]) for part in ("free", "fixed")), "head.fixed"
             fits = rows == n_classes and head.scale is not None and tensors["head.free"].shape[1:] == (dim,)
-        case "spread":
+        case "linear":
+            columns = "head.weights"
+            fits = len(tensors[columns]) == n_classes and tensors["head.bias"].shape == (n_classes,)
+            fits = fits and tensors["head.fixed"].shape == tensors[columns].shape and head.scale is not None
+        case "spread" | "whitened":
             columns, parts = "head.fixed", [f"head.scatters.{i}" for i in range(len(sizes))]
             fits = len(tensors[columns]) == n_classes and head.scale is not None
             fits = fits and tensors["head.trust"].shape == (n_classes,)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from anchorinv.core.anchors import SELECTIONS
-from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.catalogue import CATALOGUE, JUDGED
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
@@ -59,6 +59,7 @@ def _options(experiment: Experiment, name: str) -> dict[str, Any]:
             finetuning.lrs,
             finetuning.folds,
             from_mean=finetuning.start == "mean",
+            refresh=finetuning.refresh,
             betas=finetuning.betas,
             replay_weight=finetuning.replay_weight,
         )
@@ -68,11 +69,11 @@ def _options(experiment: Experiment, name: str) -> dict[str, Any]:
         options["n_all"] = len(course.base_classes) + len(course.sessions)
     if name in REPLAYING:
         options["start"] = mean_of_shots if finetuning.start == "mean" else random_rows
-    if name in (*REPLAYING, "spread", "anchorinv-plus"):
+    if name in (*REPLAYING, *JUDGED):
         options["per_class"] = experiment.anchors.per_class
     if name in ("anchorinv", "deepdream", "deepinv"):
         options["inversion"] = inversion_of(experiment.inversion)
-    if name in ("anchorinv", "spread", "anchorinv-plus"):
+    if name in ("anchorinv", *JUDGED):
         options["select"] = SELECTIONS[experiment.anchors.select]
     if name == "anchorinv" and (smoothness := experiment.inversion.smoothness):
         options["priors"] = (Prior("smoothness", roughness, smoothness),)

@@ -10,6 +10,8 @@ _METHODS = {
     "anchorinv": "AnchorInv",
     "real-replay": "RealReplay",
     "latent-replay": "LatentReplay",
+    "ridge": "Ridge",
+    "whitened": "Whitened",
     "spread": "Spread",
     "anchorinv-plus": "AnchorInv+",
 }
