@@ -79,8 +79,8 @@ def test_every_shot_is_kept_aside_once_and_never_learned_from_meanwhile(
         return 0.0
 
     monkeypatch.setattr("anchorinv.core.selection.finetune", spied)
-    monkeypatch.setattr("anchorinv.core.selection._balanced", noted)
-    replace(PLAN, lrs=(1e-3,)).losses(tail, head, shots, replay)
+    monkeypatch.setattr("anchorinv.core.selection._errors", noted)
+    replace(PLAN, lrs=(1e-3,)).errors(tail, head, shots, replay)
     folds = aside[::3]
     assert len(folds) == len(learned) == 3
     assert all(not (mine & theirs) for mine, theirs in zip(folds, learned, strict=True))
@@ -110,7 +110,7 @@ def test_a_single_shot_cannot_be_kept_aside() -> None:
     tail, head, shots, replay = task()
     one = shots[torch.tensor([0])]
     assert PLAN.choose(tail, head, one, replay) == (0, 1e-3)
-    assert PLAN.losses(tail, head, one, replay) is None
+    assert PLAN.errors(tail, head, one, replay) is None
 
 
 def test_without_replay_and_without_prototypes() -> None:
@@ -119,8 +119,8 @@ def test_without_replay_and_without_prototypes() -> None:
     latents = network.trunk(randn(8, 3, 40, seed=1)).detach()
     head = Cosine(network.tail(latents).detach()[:2].clone())
     shots = Batch(latents, torch.arange(8) % 2)
-    losses = Validated(lengths=(0, 2), lrs=(1e-3,), folds=4).losses(network.tail, head, shots, None)
-    assert losses is not None and losses.shape == (2, 4) and losses.isfinite().all()
+    errors = Validated(lengths=(0, 2), lrs=(1e-3,), folds=4).errors(network.tail, head, shots, None)
+    assert errors is not None and errors.shape == (2, 4) and errors.isfinite().all()
 
 
 def test_leaves_what_it_is_given_alone() -> None:

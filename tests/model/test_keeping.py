@@ -164,7 +164,7 @@ class TestLesson:
         assert lesson.n_known == 12 and 0 <= lesson.after <= 1 and 0 <= lesson.before <= 1
         (apart,) = lesson.apart
         assert apart.name == "tongue" and apart.shots == 10
-        assert "12 replay samples" in lesson.told()[0] and "of 10 examples" in lesson.told()[1]
+        assert "12 samples kept" in lesson.told()[0] and "of 10 examples" in lesson.told()[1]
 
     def test_an_old_class_under_a_new_name_is_noticed(self):
         model = fitted(taught=False, epochs=60)

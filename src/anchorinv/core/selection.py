@@ -8,7 +8,6 @@ Nothing else is looked at: no test data, no class that is yet to come.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anchorinv.core.descend import Descent
@@ -66,19 +65,19 @@ class Validated:
         options = [(steps, lr) for lr in self.lrs for steps in sorted(set(self.lengths))]
         if len(options) == 1:
             return options[0]
-        losses = self.losses(tail, head, shots, replay)
-        if losses is None:  # a single shot cannot be kept aside and learned from
+        errors = self.errors(tail, head, shots, replay)
+        if errors is None:  # a single shot cannot be kept aside and learned from
             return min(options)
-        means = losses.mean(1)
+        means = errors.mean(1)
         best = int(means.argmin())
         # Of all that cannot be told from the best, the one that moves the network least.
-        apart = losses - losses[best]
+        apart = errors - errors[best]
         doubt = apart.std(1) / apart.shape[1] ** 0.5
         alike = (means - means[best] <= doubt).tolist()
         return min((o for o, ok in zip(options, alike, strict=True) if ok), key=lambda o: (o[0] * o[1], o[0]))
 
-    def losses(self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None) -> Tensor | None:
-        """Return the loss of each fold's samples for each rate and number of steps (n_options, n_folds).
+    def errors(self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None) -> Tensor | None:
+        """Return the share of errors in each fold, by rate and number of steps (n_options, n_folds).
 
         Within a fold classes count alike, whatever the number of samples kept aside.
         """
@@ -111,17 +110,22 @@ class Validated:
                         return
                     if self.refresh and old is not None:
                         head = refreshed(head, old, tail, moved)
-                    scores[lengths.index(step)] = _balanced(moved, head, aside)
+                    scores[lengths.index(step)] = _errors(moved, head, aside)
 
                 plan = Descent(lengths[-1], lr, self.betas)
                 finetune(tail, start, learned, old, plan, replay_weight=self.replay_weight, watch=watch)
         return found.flatten(0, 1)
 
 
-def _balanced(tail: nn.Module, head: Head, aside: Batch) -> float:
+def _errors(tail: nn.Module, head: Head, aside: Batch) -> float:
+    """Return the share of samples that are taken for another class, every class counting alike.
+
+    Not the loss: finetuning makes a network surer long after it has stopped making it better.
+    """
     with torch.no_grad():
-        each = F.cross_entropy(head(tail(aside.values)), aside.labels, reduction="none")
-    return float(class_means(each[:, None], columns(aside.labels, aside.classes)).mean())
+        wrong = head(tail(aside.values)).argmax(1) != aside.labels
+    share = class_means(wrong[:, None].to(aside.values), columns(aside.labels, aside.classes))
+    return float(share.mean())
 
 
 def _placed(head: Head, tail: nn.Module, shots: Batch) -> Head:
