@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from anchorinv import AnchorInvClassifier, Geometry
+from anchorinv.core.selection import Validated
 from anchorinv.data import synthetic
 
 SMALL = Geometry(4, 64, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)
@@ -86,13 +87,33 @@ class TestLearning:
     def test_transform_returns_features(self, fitted):
         assert fitted.transform(recordings()[0]).shape == (24, SMALL.dim)
 
-    def test_history_tells_what_was_learned(self, taught):
-        base, session = taught.history_
+    def test_history_tells_what_was_learned(self):
+        papers = model(method="anchorinv").fit(*recordings()).partial_fit(*shots())
+        base, session = papers.history_
         assert base["samples"] == {"left": 12, "right": 12}
         assert session["samples"] == {"tongue": 10}
         assert base["training_steps"] == 6 and base["inversion_steps"] == 5
         assert base["inversion_error"] > 0 and base["training_loss"] > 0 and base["seconds"] > 0
         assert session["finetuning_steps"] == 5 and session["finetuning_loss"] > 0
+
+    def test_without_a_number_of_steps_one_is_chosen(self):
+        chosen = model(method="anchorinv", finetune_steps=None, finetune_lr=1e-3).fit(*recordings())
+        session = chosen.partial_fit(*shots()).history_[-1]
+        assert session["finetuning_steps"] in Validated().lengths
+        assert [c.values.tolist() for c in chosen.state_.curves if c.name == "steps chosen"] == [
+            [session["finetuning_steps"]]
+        ]
+
+    def test_the_default_neither_inverts_nor_finetunes(self, taught):
+        base, session = taught.history_
+        assert taught.method == "anchorinv-plus" and taught.state_.replay is None
+        assert base["samples"] == {"left": 12, "right": 12} and base["training_loss"] > 0
+        assert session["samples"] == {"tongue": 10} and session["finetuning_steps"] == 0
+
+    def test_more_shots_are_trusted_more(self, taught):
+        more = again(taught).add_shots(*shots(seed=9)).state_.head.trust
+        assert taught.state_.head.trust.tolist() == pytest.approx([1, 1, 10 / 11])
+        assert more.tolist() == pytest.approx([1, 1, 20 / 21])
 
     def test_more_shots_move_the_prototype_and_nothing_else(self, taught):
         more = again(taught).add_shots(*shots(seed=9))
@@ -102,8 +123,9 @@ class TestLearning:
         assert len(more.state_.anchors.of(2)) == 20
         assert more.counts_.tolist() == [12, 12, 20]
 
-    def test_added_shots_are_replayed_in_the_next_session(self, taught):
-        later = again(taught).add_shots(*shots(seed=9)).partial_fit(*shots("feet"))
+    def test_added_shots_are_replayed_in_the_next_session(self):
+        papers = model(method="anchorinv").fit(*recordings()).partial_fit(*shots())
+        later = papers.add_shots(*shots(seed=9)).partial_fit(*shots("feet"))
         assert len(later.state_.replay.of(2)) == 20
 
     def test_the_earlier_model_is_unchanged_by_teaching(self, fitted):

@@ -24,6 +24,7 @@ from anchorinv.core.rng import stream
 from anchorinv.core.spread import Spread
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.types import Batch, Session, joined
+from anchorinv.core.views import sizes_of
 from anchorinv.history import entry, sound
 from anchorinv.inputs import (
     Signals,
@@ -148,7 +149,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         rng = stream(seed, "base")
         with self._progress():
             # The replay is made now: teaching a new class later should not take longer than it must.
-            state = sound(recipe.recall(recipe.fit_base(batch, rng=rng), rng=rng))
+            base = sound(recipe.foundation.fit(batch, rng=rng))
+            state = sound(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
         self.geometry_, self.standardisation_, self.seed_ = geometry, standardisation, seed
         self.n_chans_, self.n_times_ = n_chans, n_times
         self.sfreq_ = self.sfreq if self.sfreq is not None else signals.sfreq
@@ -233,8 +235,9 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         return F.softmax(self._logits(X), dim=1).numpy()
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the features of each signal (n, dim)."""
-        return self._features(self._read_known(X)).numpy()
+        """Return the network's features of each signal (n, dim), without the views that some methods add."""
+        features = self._features(self._read_known(X))
+        return features[:, : features.shape[1] - sum(sizes_of(self.state_))].numpy()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

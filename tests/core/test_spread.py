@@ -119,6 +119,12 @@ def test_refuses_a_prior_that_is_none(prior: float) -> None:
         spread_of(randn(3, 4, seed=0), samples(9, 4), trust=even(), prior=prior)
 
 
-def test_refuses_samples_without_a_spread() -> None:
-    with pytest.raises(ValueError, match="keep more anchors"):
-        spread_of(randn(3, 4, seed=0), Batch(randn(3, 4, seed=1), torch.arange(3)), trust=even())
+def test_of_single_samples_the_spread_is_unknown_and_distance_is_distance() -> None:
+    prototypes, features = randn(3, 4, seed=0), randn(7, 4, seed=1)
+    head = spread_of(prototypes, Batch(prototypes, torch.arange(3)), trust=even(), views=(1,))
+    apart = [torch.cdist(features[:, at], prototypes[:, at]) ** 2 for at in (slice(0, 3), slice(3, 4))]
+    sizes = [prototypes[:, at].var(0, unbiased=False).sum() for at in (slice(0, 3), slice(3, 4))]
+    expected = -0.5 * 16 * sum(a / s for a, s in zip(apart, sizes, strict=True)) / 2
+    torch.testing.assert_close(head(features), expected)
+    same = torch.zeros(3, 4, dtype=torch.float64)
+    assert spread_of(same, Batch(same, torch.arange(3)), trust=even())(features).isfinite().all()

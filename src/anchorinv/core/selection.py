@@ -26,7 +26,7 @@ class Validated:
     Parameters
     ----------
     lengths : numbers of steps to choose from; 0 leaves the network as it is.
-    lrs : rates to choose from.
+    lrs : rates to choose from. One will do: twice the rate for half the steps leads to the same place.
     folds : each shot is kept aside in one of them. With fewer shots than folds, each shot is a fold.
     most : replay samples of a class that take part in a fold, which bounds the cost.
     from_mean : whether new prototypes start at the mean of their shots, which a fold has fewer of.
@@ -35,8 +35,8 @@ class Validated:
     """
 
     lengths: tuple[int, ...] = (0, 25, 50, 100, 200)
-    lrs: tuple[float, ...] = (1e-5, 5e-5)
-    folds: int = 5
+    lrs: tuple[float, ...] = (2e-5,)
+    folds: int = 3
     most: int = 10
     from_mean: bool = True
     refresh: bool = False

@@ -49,10 +49,6 @@ class Scatter(nn.Module):
         The covariance is (1 - a) · C + a · t · I, where C is that of the differences, t its mean variance and
         a = prior / (prior + n).
         """
-        if not apart.abs().max() > 0:
-            raise ValueError(
-                "the samples of each class are all alike, so their spread is unknown; keep more anchors"
-            )
         drawn = prior / (prior + len(apart))
         # Of more dimensions than samples, only those that samples span have a variance of their own.
         _, lengths, directions = torch.linalg.svd(apart / len(apart) ** 0.5, full_matrices=False)
@@ -62,6 +58,13 @@ class Scatter(nn.Module):
         # In the directions themselves, where a difference has the length that its variance says.
         unit = (shares * lengths).square().sum().sqrt()
         return cls(directions.contiguous(), shares, unit)
+
+    @classmethod
+    def unknown(cls, prototypes: Tensor) -> "Scatter":
+        """Return a sphere as large as prototypes (n, dim) are apart: of single samples nothing is known."""
+        apart = (prototypes - prototypes.mean(0)).square().sum(1).mean().sqrt()
+        unit = torch.where(apart > 0, apart, torch.ones_like(apart))
+        return cls(prototypes[:0].clone(), prototypes.new_zeros(0), unit)
 
     def forward(self, values: Tensor) -> Tensor:
         """Return values (n, dim) in a space where every class is about as wide in all directions."""
@@ -204,5 +207,9 @@ def spread_of(
     places = columns(samples.labels, samples.classes)
     apart = samples.values - class_means(samples.values, places)[places]
     sizes = [apart.shape[1] - sum(views), *views]
-    scatters = [Scatter.of(part, prior=prior) for part in torch.split(apart, sizes, dim=1)]
+    parts = zip(torch.split(apart, sizes, dim=1), torch.split(prototypes.detach(), sizes, dim=1), strict=True)
+    scatters = [
+        Scatter.of(part, prior=prior) if part.abs().max() > 0 else Scatter.unknown(means)
+        for part, means in parts
+    ]
     return kind(prototypes.detach().clone(), scatters, trust.to(prototypes), scale=scale)
