@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from anchorinv.core.catalogue import JUDGED
 from anchorinv.model.header import Header
 
 _MEMORY = {
@@ -34,6 +35,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "classes": list(header.classes),
         "examples": dict(zip(map(str, header.classes), header.counts, strict=True)),
         "anchors": per_class("anchors"),
+        "views": list(header.state.views),
         "replay": per_class("replay"),
         "signals": per_class("signals"),
         "recordings": per_class("recordings"),
@@ -82,10 +84,12 @@ def _plainly(facts: Mapping[str, Any]) -> list[str]:
     """Return what is and what is not in the file, without flattery."""
     lines = ["It holds the network's weights, and for each class what stands for it in the head."]
     # Methods that invert labels note how many signals they want, as anchors without values.
-    if facts["method"] == "anchorinv" and any(facts["anchors"].values()):
+    if facts["method"] in ("anchorinv", *JUDGED) and any(facts["anchors"].values()):
         lines.append(
             "Anchors are feature vectors of real samples: computed from people's recordings, not recordings."
         )
+    if facts["views"]:
+        lines.append(f"Each anchor also holds the {' and the '.join(facts['views'])} of its sample.")
     if facts["memory"] == "synthetic":
         lines.append("Replay is synthetic, but made to match what the network learned from real people.")
     if any(facts["signals"].values()):
