@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from anchorinv.core.catalogue import PUBLISHED
+from anchorinv.core.catalogue import JUDGED, PUBLISHED
 from anchorinv.core.geometry import GEOMETRIES
 from anchorinv.data import longterm, stress
 from anchorinv.data.dataset import Dataset
@@ -187,10 +187,11 @@ class TestOurs:
 
     def test_nine_methods_several_seeds_and_no_word_of_the_paper(self, name):
         found = only(name)
-        assert found.methods == PUBLISHED and found.protocol.seeds == (1, 2, 3)
+        assert found.methods == (*PUBLISHED, *JUDGED) and found.protocol.seeds == (1, 2, 3)
+        assert load(name).reference == "anchorinv-plus"
         assert found.standardise.per_channel and found.standardise.by == "base" and found.inversion.swift
         assert not load(name).paper and not found.not_published
-        assert "Provisional" in shipped()[name].read_text()
+        assert "chosen on" in shipped()[name].read_text()
 
     @pytest.mark.parametrize("scale", ["tiny", "smoke"])
     def test_it_can_be_small(self, name, scale):
