@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from anchorinv.core.heads import Cosine, Head, Mlp
-from anchorinv.core.prototypes import mean_of_shots, new_outputs, random_rows, reinforced
+from anchorinv.core.prototypes import mean_of_shots, new_outputs, random_rows, refreshed, reinforced
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.types import Batch, State
 from tests.core.small import randn, untouched_generators
@@ -100,3 +100,33 @@ class TestReinforced:
         head = cosine()
         reinforced(state(head), Batch(randn(2, 6, seed=3), torch.tensor([7, 8])), counts=[1, 1])
         assert torch.equal(head.prototypes, cosine().prototypes)
+
+
+class TestRefreshed:
+    def test_prototypes_follow_their_replay(self) -> None:
+        head = Cosine(randn(1, 6, seed=2), randn(2, 6, seed=1))
+        replay = Batch(randn(7, 6, seed=3), torch.arange(7) % 2)
+        turned = nn.Linear(6, 6, bias=False).double().requires_grad_(False)
+        found = refreshed(head, replay, nn.Identity(), turned)
+        for column in (0, 1):
+            moved = turned(replay.of(column).values) - replay.of(column).values
+            torch.testing.assert_close(found.prototypes[column], head.fixed[column] + moved.mean(0))
+        assert torch.equal(found.prototypes[2], head.free[0]), "the new class has been trained, not replayed"
+        assert found.width == head.width and found.scale == head.scale
+
+    def test_stay_where_the_network_has_not_moved(self) -> None:
+        head, replay = cosine(), Batch(randn(4, 6, seed=3), torch.arange(4) % 2)
+        found = refreshed(head, replay, nn.Identity(), nn.Identity())
+        assert torch.equal(found.prototypes, head.prototypes)
+
+    def test_are_prototypes(self) -> None:
+        with pytest.raises(TypeError, match="Cosine"):
+            refreshed(mlp(), SHOTS, nn.Identity(), nn.Identity())
+
+
+def test_where_distances_are_measured_a_prototype_is_the_mean_itself() -> None:
+    own = state(cosine())
+    more = Batch(randn(3, 6, seed=4), torch.tensor([8, 8, 8]))
+    found = reinforced(own, more, [10, 5], exact=True)
+    expected = (5 * own.head.prototypes[1] + more.values.sum(0)) / 8  # type: ignore[index, operator]
+    torch.testing.assert_close(found.prototypes[1], expected)

@@ -7,12 +7,13 @@ import pytest
 from pydantic import ValidationError
 
 from anchorinv.core.catalogue import JUDGED, PUBLISHED
-from anchorinv.core.geometry import GEOMETRIES
+from anchorinv.core.geometry import GEOMETRIES, Geometry
+from anchorinv.core.selection import Validated
 from anchorinv.data import longterm, stress
 from anchorinv.data.dataset import Dataset
-from anchorinv.study.config import Experiment, dotted
+from anchorinv.study.config import FINETUNED, Experiment, dotted
 from anchorinv.study.loading import load, shipped
-from anchorinv.study.methods import methods_of
+from anchorinv.study.methods import REPLAYING, methods_of
 from anchorinv.study.samples import geometry_of
 from anchorinv.study.scale import scaled
 
@@ -335,3 +336,30 @@ def test_all_methods_can_be_made_of_a_config():
     made = methods_of(load("demo").variants[""], GEOMETRIES["bci2a"], range(5))
     assert list(made) == list(PUBLISHED)
     assert [recipe.name for recipe in made.values()] == list(PUBLISHED)
+
+
+def test_how_far_to_finetune_can_be_left_to_validation():
+    course = {"base_classes": [0, 1], "sessions": [2]}
+    chosen = {"select": "validation", "lengths": [0, 7], "lrs": [1e-3], "folds": 4, "refresh": True}
+    steps = {name: [5] for name in FINETUNED}
+    experiment = Experiment(protocol=course, finetuning={"start": "mean", "steps": steps, **chosen})
+    made = methods_of(experiment, Geometry(3, 40, kernel=5, pool=6, pool_stride=3), (0, 1))
+    for name, recipe in made.items():
+        choosing = name in REPLAYING
+        assert recipe.refresh == choosing and isinstance(recipe.adapt, Validated) == choosing
+    adapt = made["anchorinv"].adapt
+    assert (adapt.lengths, adapt.lrs, adapt.folds, adapt.refresh) == ((0, 7), (1e-3,), 4, True)
+    assert Experiment(protocol=course, methods=["protonet"]).finetuning.select == "fixed"
+    with pytest.raises(ValueError, match="select"):
+        Experiment(protocol=course, finetuning={"select": "test"}, methods=["protonet"])
+
+
+@pytest.mark.parametrize("name", ["emg-longterm-select", "eeg-stress-select"])
+def test_the_choices_on_the_results_page_extend_the_studies(name):
+    page = Path(__file__).parents[2] / "docs" / "results"
+    found = load(str(page / f"{name}.toml")).variants
+    whole = only(name.removesuffix("-select"))
+    for variant, experiment in found.items():
+        assert ("validation" in variant) == (experiment.finetuning.select == "validation")
+        assert ("refreshed" in variant) == experiment.finetuning.refresh
+        assert (experiment.training, experiment.geometry) == (whole.training, whole.geometry)
