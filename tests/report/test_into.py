@@ -124,6 +124,7 @@ def test_cost_and_choices(record, tmp_path):
     assert len(rows) == len(RunFolder(run).study().variants) and head[1:4] == [
         "all classes", "base classes", "new classes",
     ]  # fmt: skip
+    assert head[-2:] == ["Trials", "Seconds a session"] and all(number(row[-1]) > 0 for row in rows.values())
 
 
 def test_words_stay_and_filling_again_changes_nothing(record, tmp_path):

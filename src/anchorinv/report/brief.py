@@ -49,12 +49,16 @@ def choices(run: Run) -> Table:
                 Number(c.mean, c.std, 1, best=b) if c else "" for c, b in zip(cells, best, strict=True)
             ]
             n = sum(result.session == group.last for result in results)
-            rows.append([*([group.title] if len(groups) > 1 else []), line, *numbers, Number(n, digits=0)])
+            seconds = [result.seconds for result in results if result.session]
+            cost = Number(sum(seconds) / len(seconds), digits=1) if seconds else ""
+            before = [group.title] if len(groups) > 1 else []
+            rows.append([*before, line, *numbers, Number(n, digits=0), cost])
     columns = [
         *([Column("Variant")] if len(groups) > 1 else []),
         Column("Method" if groups[0].of == "methods" else "Variant"),
         *(Column(words) for words in PARTS.values()),
         Column("Trials"),
+        Column("Seconds a session"),
     ]
     notes = [
         "Macro-F1 in percent after the last session: mean ± population standard deviation; best in bold."
