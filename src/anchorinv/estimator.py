@@ -52,7 +52,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     geometry : sizes of the network; None derives them from the shape of the signals.
     epochs : of base training; None trains until the loss has stopped falling, 200 at the most.
     batch_size, lr : of base training.
-    n_anchors : feature vectors kept of each base class.
+    n_anchors : feature vectors kept of each base class; fewer where views make them larger.
     inversion_steps : of the inversion that turns anchors into replay signals, at the most; a sample is done
         when its error has stopped falling.
     inversion_lr : of methods that invert labels; anchors are reached by quasi-Newton steps, which need none.
