@@ -2,7 +2,6 @@
 
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,15 +14,11 @@ from torch import Tensor
 from anchorinv.bars import progress_bars
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
-from anchorinv.core.inverted import InvertedAnchors
-from anchorinv.core.memory import Anchors
-from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.prototypes import reinforced
+from anchorinv.core.networks import mapped
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.rng import stream
-from anchorinv.core.spread import Spread
 from anchorinv.core.standardise import Standardisation
-from anchorinv.core.types import Batch, Session, joined
+from anchorinv.core.types import Batch, Session
 from anchorinv.core.views import sizes_of
 from anchorinv.history import entry, sound
 from anchorinv.inputs import (
@@ -214,12 +209,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         columns = np.array([column[label] for label in labels.tolist()])
         features = Batch(self._features(signals), torch.tensor(state.classes)[columns])
         recipe = self._recipe(self.geometry_, len(labels))
-        moved = reinforced(state, features, self.counts_.tolist(), exact=isinstance(state.head, Spread))
-        anchors = state.anchors
-        if isinstance(recipe.memory, InvertedAnchors | Anchors):
-            anchors = joined(anchors, features)
-        state = replace(state, head=frozen(moved), anchors=anchors)
-        self.state_ = recipe.judged(state, state.anchors)
+        self.state_ = recipe.add_shots(state, features, self.counts_.tolist())
         self.counts_ = self.counts_ + np.bincount(columns, minlength=len(self.classes_))
         self.history_ = [*self.history_, entry("shots", state.session, labels, (), began)]
         return self

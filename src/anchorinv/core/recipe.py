@@ -1,6 +1,6 @@
 """The one skeleton: every method is a foundation, a placement, an adaptation and a memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from anchorinv.core.checkpoint import Checkpoint
 from anchorinv.core.heads import Head
-from anchorinv.core.memory import Memory
+from anchorinv.core.inverted import InvertedAnchors
+from anchorinv.core.memory import Anchors, Memory
 from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.prototypes import Placement, refreshed
+from anchorinv.core.prototypes import Placement, refreshed, reinforced
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.selection import Validated
 from anchorinv.core.training import Adaptation, Training, train
@@ -159,6 +160,20 @@ class Recipe:
         # Anchors are where features were; the network that moved is asked where they are now.
         seen = joined(kept.replay, latents)
         return self.judged(kept, seen.with_values(mapped(tail, seen.values)))
+
+    def add_shots(self, state: State, features: Batch, counts: Sequence[int]) -> State:
+        """Take in more examples of known classes: prototypes move, the network stays.
+
+        Parameters
+        ----------
+        features : of the examples (n, dim), labelled by known classes; they join the anchors, if any.
+        counts : examples behind each prototype so far, in the order of the classes.
+        """
+        moved = reinforced(state, features, counts, exact=self.judge is not None)
+        anchors = state.anchors
+        if isinstance(self.memory, InvertedAnchors | Anchors):
+            anchors = joined(anchors, features)
+        return self.judged(replace(state, head=frozen(moved), anchors=anchors), anchors)
 
     def _told(self, session: int, curve: Tensor) -> tuple[Curve, ...]:
         told = Curve("finetune", session, curve)

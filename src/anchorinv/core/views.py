@@ -7,7 +7,6 @@ head that knows the spread (``spread.py``) gives each the same vote.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -19,16 +18,22 @@ from anchorinv.core.types import Batch, State, columns
 
 #: Bands of the spectrum, of equal width up to half the sampling rate, whatever that is.
 BANDS = 5
-#: Of the mean, added to what a logarithm is taken of: a silent band or channel is quiet, not minus infinity.
+#: Of the mean, added to what a logarithm is taken of: a silent channel or band is quiet, not minus infinity.
 FLOOR = 1e-2
+_FLOOR_OF_BANDS = 1e-3
 _LEAST = 1e-8
 
 
 class Spectrum(nn.Module):
     """Log power of each channel in each band, by averaged periodograms (Welch, IEEE TAE 1967)."""
 
+    @staticmethod
+    def size(n_chans: int) -> int:
+        """Return the number of its columns."""
+        return n_chans * BANDS
+
     def forward(self, signals: Tensor) -> Tensor:
-        """Return (n, n_chans * n_bands) of signals (n, n_chans, n_times)."""
+        """Return (n, size) of signals (n, n_chans, n_times)."""
         length = max(2, signals.shape[2] // 4)
         pieces = signals.unfold(2, length, max(1, length // 2))  # (n, n_chans, n_pieces, length)
         pieces = pieces - pieces.mean(-1, keepdim=True)
@@ -41,7 +46,7 @@ class Spectrum(nn.Module):
         ends = [max(low + 1, high) for low, high in zip(starts, edges[1:], strict=True)]
         bands = [power[:, :, low:high].mean(2) for low, high in zip(starts, ends, strict=True)]
         inside = torch.stack(bands, dim=2)
-        floor = 0.1 * FLOOR * inside.mean(2, keepdim=True) + _LEAST
+        floor = _FLOOR_OF_BANDS * inside.mean(2, keepdim=True) + _LEAST
         return (inside + floor).log().flatten(1)
 
 
@@ -52,8 +57,13 @@ class Covariance(nn.Module):
     differences and means of them say more than those of the covariances (Barachant et al., IEEE TBME 2012).
     """
 
+    @staticmethod
+    def size(n_chans: int) -> int:
+        """Return the number of its columns."""
+        return n_chans * (n_chans + 1) // 2
+
     def forward(self, signals: Tensor) -> Tensor:
-        """Return (n, n_chans * (n_chans + 1) / 2) of signals (n, n_chans, n_times)."""
+        """Return (n, size) of signals (n, n_chans, n_times)."""
         # Double: the smallest of a matrix's eigenvalues would drown in rounding.
         centred = (signals - signals.mean(2, keepdim=True)).double()
         matrices = centred @ centred.transpose(1, 2) / signals.shape[2]
@@ -70,7 +80,7 @@ class Covariance(nn.Module):
 
 
 #: By the names under which files know them.
-VIEWS: dict[str, Callable[[], nn.Module]] = {"spectrum": Spectrum, "covariance": Covariance}
+VIEWS: dict[str, type[Spectrum] | type[Covariance]] = {"spectrum": Spectrum, "covariance": Covariance}
 
 
 class Wide(nn.Module):
@@ -109,13 +119,11 @@ def widened(
     trunk: nn.Module, tail: nn.Module, views: tuple[str, ...], shape: tuple[int, int]
 ) -> tuple[Wide, WideTail]:
     """Return trunk and tail with views beside them, for signals of a shape (n_chans, n_times)."""
-    wide = Wide(trunk, views)
     like = next(tail.parameters())
-    probe = torch.zeros(1, *shape, dtype=like.dtype, device=like.device)
     with torch.no_grad():
-        latents = trunk(probe)
-        sizes = [tail(latents).shape[1], *(view(probe).shape[1] for view in wide.views)]
-    return frozen(wide), frozen(WideTail(tail, tuple(latents.shape[1:]), tuple(sizes)))
+        latents = trunk(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
+        sizes = (tail(latents).shape[1], *(VIEWS[name].size(shape[0]) for name in views))
+    return frozen(Wide(trunk, views)), frozen(WideTail(tail, tuple(latents.shape[1:]), sizes))
 
 
 def with_views(state: State, train: Batch, views: tuple[str, ...]) -> State:
@@ -123,13 +131,14 @@ def with_views(state: State, train: Batch, views: tuple[str, ...]) -> State:
 
     A view that would take more than the features is left out: of very many channels, their covariances.
     """
-    _, tail = widened(state.trunk, state.tail, views, state.shape)
-    own, *others = tail.sizes
-    kept = tuple(name for name, size in zip(views, others, strict=True) if size <= own)
-    trunk, tail = widened(state.trunk, state.tail, kept, state.shape)
     head = state.head
     if not isinstance(head, Cosine):
         raise TypeError(f"views go with prototypes, a Cosine head, not with a {type(head).__name__}")
+    own = head.prototypes.shape[1]
+    kept = tuple(name for name in views if VIEWS[name].size(state.shape[0]) <= own)
+    if not kept:
+        return state
+    trunk, tail = widened(state.trunk, state.tail, kept, state.shape)
     seen = mapped(tail, mapped(trunk, train.values))
     prototypes = class_means(seen, columns(train.labels, state.classes))
     return replace(state, trunk=trunk, tail=tail, head=frozen(head.with_prototypes(prototypes, width=own)))
@@ -143,9 +152,8 @@ def sizes_of(state: State) -> tuple[int, ...]:
 def bare(state: State) -> tuple[nn.Module, nn.Module]:
     """Return trunk and tail without views."""
     trunk, tail = state.trunk, state.tail
-    return trunk.trunk if isinstance(trunk, Wide) else trunk, tail.tail if isinstance(
-        tail, WideTail
-    ) else tail
+    trunk = trunk.trunk if isinstance(trunk, Wide) else trunk
+    return trunk, tail.tail if isinstance(tail, WideTail) else tail
 
 
 def seen_as(latents: Tensor, anchors: Tensor, state: State) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.splits import WIDTH
-from anchorinv.core.views import BANDS
+from anchorinv.core.views import VIEWS
 from anchorinv.model.header import Header
 
 #: Of a window, in or within the network: 256 MB.
@@ -50,7 +50,7 @@ def _check_shapes(header: Header, geometry: Geometry, tensors: Mapping[str, Tens
     pooled = header.method == "nc-fscil"
     dim = WIDTH if pooled else geometry.dim
     latent: tuple[int, ...] = (WIDTH,) if pooled else (geometry.n_tokens, geometry.width)
-    if views := _view_sizes(header, geometry):
+    if views := [VIEWS[name].size(geometry.n_chans) for name in header.state.views]:
         dim, latent = dim + sum(views), (math.prod(latent) + sum(views),)
     signal = (geometry.n_chans, geometry.n_times)
     free = {"deepdream": (0,), "deepinv": (0,)}.get(header.method, (dim,))
@@ -70,12 +70,6 @@ def _check_shapes(header: Header, geometry: Geometry, tensors: Mapping[str, Tens
     if not (tensors["standardisation.std"] > 0).all() or not (tensors["statistics.std"] >= 0).all():
         raise ValueError("a spread is below 0")
     _check_head(header, [dim - sum(views), *views], tensors)
-
-
-def _view_sizes(header: Header, geometry: Geometry) -> list[int]:
-    n_chans = geometry.n_chans
-    sizes = {"spectrum": n_chans * BANDS, "covariance": n_chans * (n_chans + 1) // 2}
-    return [sizes[name] for name in header.state.views]
 
 
 def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tensor]) -> None:
