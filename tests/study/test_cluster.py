@@ -68,8 +68,7 @@ class Seen:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory) -> Iterator[Seen]:
     folder = tmp_path_factory.mktemp("ray")
-    errors = (folder / "stderr").open("w+")
-    with subprocess.Popen(
+    with (folder / "stderr").open("w") as errors, subprocess.Popen(
         [*ALONE, sys.executable, "-m", "tests.study.two_nodes", str(folder)],
         env=ENV, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
     ) as cluster:  # fmt: skip
@@ -80,7 +79,6 @@ def seen(tmp_path_factory) -> Iterator[Seen]:
             yield Seen(address, folder, json.loads((folder / "seen.json").read_text()), enter)
         finally:
             cluster.stdin.close()
-    errors.close()
 
 
 @pytest.fixture(scope="module")

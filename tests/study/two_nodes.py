@@ -17,7 +17,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from anchorinv.cluster.driver import OnRay
+from anchorinv.cluster.executor import RayExecutor
 from anchorinv.core.progress import Tick, listening
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Curve
@@ -105,7 +105,7 @@ def killed_node(cluster: Cluster, node: Any, folder: Path) -> dict[str, Any]:
             at_kill.append(tick.done)
 
     with listening(watch):
-        run_study(study, folder / "cluster", own=own, executor=OnRay(cluster=cluster.address))
+        run_study(study, folder / "cluster", own=own, executor=RayExecutor(cluster=cluster.address))
     run_study(study, folder / "here", own=own)
     return {"at_kill": at_kill, "of": len(lines(folder / "here"))}
 
@@ -115,14 +115,14 @@ def failing(address: str, folder: Path) -> dict[str, Any]:
     study, run = little(methods=["protonet"]), folder / "failing"
     broken = {"broken": lambda _: Broken(), "worse": lambda _: Broken(at_once=True)}
     said = {}
-    for where, executor in {"here": None, "cluster": OnRay(cluster=address)}.items():
+    for where, executor in {"here": None, "cluster": RayExecutor(cluster=address)}.items():
         try:
             run_study(study, run if executor else folder / "failing-here", own=broken, executor=executor)
         except Unfinished as error:
             said[where] = str(error)
     found = lines(run)
     mended: Mapping[str, Any] = {"broken": lambda _: Nearest(), "worse": lambda _: Nearest()}
-    run_study(study, run, own=mended, executor=OnRay(cluster=address))
+    run_study(study, run, own=mended, executor=RayExecutor(cluster=address))
     return {"said": said, "found": found}
 
 
@@ -133,7 +133,7 @@ def refused(address: str, folder: Path) -> str:
             little(methods=["protonet"]),
             folder / "refused",
             own={"mine": lambda _: (lock, Nearest())[1]},
-            executor=OnRay(cluster=address),
+            executor=RayExecutor(cluster=address),
         )
     except ValueError as error:
         return str(error)
@@ -142,7 +142,7 @@ def refused(address: str, folder: Path) -> str:
 
 def too_large(address: str, folder: Path) -> str:
     try:
-        run_study(little(), folder / "too-large", executor=OnRay(cluster=address, gpus=0.5))
+        run_study(little(), folder / "too-large", executor=RayExecutor(cluster=address, gpus=0.5))
     except ValueError as error:
         return str(error)
     return ""
@@ -157,7 +157,7 @@ def many_trials(address: str, folder: Path) -> list[float]:
             held[tick.done] = peak_mb()
 
     with listening(watch):
-        run_study(study, folder / "many", executor=OnRay(cluster=address))
+        run_study(study, folder / "many", executor=RayExecutor(cluster=address))
     return [held[10], held[200]]
 
 

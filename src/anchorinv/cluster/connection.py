@@ -30,9 +30,9 @@ def local(n_cpus: int) -> Iterator[str]:
     heard, tell = os.pipe()
     # Ray sets OMP_NUM_THREADS in its workers to what a task asks for, unless it finds it set.
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    command = [sys.executable, "-m", "anchorinv.cluster.warden", str(n_cpus), folder, str(tell)]
+    command = [sys.executable, "-m", "anchorinv.cluster.supervisor", str(n_cpus), folder, str(tell)]
     with tempfile.TemporaryFile() as said:
-        warden = subprocess.Popen(  # noqa: S603 (our own module)
+        supervisor = subprocess.Popen(  # noqa: S603 (our own module)
             command,
             env=environment,
             stdin=subprocess.PIPE,
@@ -46,15 +46,15 @@ def local(n_cpus: int) -> Iterator[str]:
             with os.fdopen(heard) as pipe:
                 address = pipe.read()
             if not address:
-                warden.wait()
+                supervisor.wait()
                 said.seek(0)
                 words = said.read().decode(errors="replace").strip().splitlines() or ["nothing"]
                 raise OSError(f"Ray did not start on this machine; its last words: {words[-1]}")
             yield address
         finally:
-            assert warden.stdin is not None
-            warden.stdin.close()
-            warden.wait()
+            assert supervisor.stdin is not None
+            supervisor.stdin.close()
+            supervisor.wait()
 
 
 @contextmanager

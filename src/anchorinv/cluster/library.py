@@ -12,8 +12,3 @@ def ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     return needed("ray", extra="cluster")
-
-
-def scheduling() -> Any:
-    """Return its ways to say where something runs."""
-    return needed("ray.util.scheduling_strategies", extra="cluster")

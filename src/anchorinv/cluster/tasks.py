@@ -1,11 +1,10 @@
-"""What workers do: make a base model, open a lane, run a trial.
+"""What workers do: make a base model, open a method's run, compute a trial.
 
-A worker keeps the samples and the lane that it used last, and nothing else: its memory does not grow with the
-number of trials. Samples are views of the node's object store, which all workers of a node share.
+A worker keeps the samples and the method that it used last, and nothing else: its memory does not grow with
+the number of trials. Samples are views of the node's object store, which all workers of a node share.
 """
 
 import time
-import traceback
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,117 +16,96 @@ from torch import Tensor
 
 from anchorinv._version import __version__
 from anchorinv.cluster.library import ray
-from anchorinv.cluster.post import Arrays, PostCheckpoint, Relay, to_arrays, to_tensors
-from anchorinv.core.memory import Memory
+from anchorinv.cluster.messages import Arrays, Positions, Send, now_and_then, streaming, to_arrays, to_tensors
 from anchorinv.core.packing import packed, unpacked
 from anchorinv.core.progress import listening
 from anchorinv.core.recipe import Foundation, Method, Recipe
-from anchorinv.core.runner import Lane, Scorer, fit_foundation
-from anchorinv.core.types import Batch, Session, State
+from anchorinv.core.runner import InMemory, Lane, Scorer, fit_foundation
+from anchorinv.core.types import Batch, State
 from anchorinv.study.environment import reset_peak
 from anchorinv.study.shelf import inverted
-from anchorinv.study.work import Leg, Outcome, Own, described
+from anchorinv.study.work import Leg, Outcome, Own
 
 #: A packed state as it travels.
-Parcel = tuple[Arrays, dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stores:
-    """References into the object store; a worker looks up what it does not hold yet.
-
-    Parameters
-    ----------
-    samples : the leg's windows and labels.
-    own : methods of one's own.
-    base : the base model; of a method that is no recipe the state after its base session.
-    replay : the replay of the base classes, where it was made beforehand.
-    """
-
-    samples: Any
-    own: Any
-    base: Any = None
-    replay: Any = None
+PackedState = tuple[Arrays, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Order:
-    """A lane of work: one method in one leg.
+    """Which method in which leg, and references to what it starts from.
 
     Parameters
     ----------
-    lane : a name that no other lane has.
-    post : where to report, and to leave long trainings.
-    versions : of the driver; other ones give other last digits.
+    run : str
+        A name that no other method in a leg has.
+    samples, own : ObjectRef
+        The leg's windows and labels; methods of one's own.
+    base : ObjectRef or None
+        The base model; of a method that is no recipe the state after its base session.
+    replay : ObjectRef or None
+        The replay of the base classes, where it was made beforehand.
+    versions : tuple of str
+        Of the driver; other ones give other last digits.
     """
 
-    lane: str
+    run: str
     leg: Leg
     method: str
-    stores: Stores
-    post: Any
+    samples: Any
+    own: Any
+    base: Any
+    replay: Any
     versions: tuple[str, str] = (__version__, torch.__version__)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Opened:
-    """What comes of opening a lane.
-
-    Parameters
-    ----------
-    outcome : of the base session, if it was asked for.
-    replay : inverted, with the seconds that it took.
-    state : after the base session, of a method that is no recipe.
-    error, details : why the trials cannot be computed, if they cannot.
-    """
-
-    outcome: Outcome | None
-    replay: tuple[Parcel, float] | None = None
-    state: Any = None
-    error: str = ""
-    details: str = ""
-
-
+@streaming
 def make_base(
-    order: Order, foundation: Foundation, name: str, left: Arrays | None, seconds: float
-) -> tuple[Parcel, float]:
+    send: Send, order: Order, foundation: Foundation, begun: Arrays | None, seconds: float
+) -> tuple[PackedState, float]:
     """Train a base model, from where it was left, and return it with the seconds that it took."""
     train, _, _ = _ready(order)
-    checkpoint = PostCheckpoint(order.post, name, left, seconds=seconds, get=ray().get)
     base_train = train.of(*order.leg.protocol.base_classes)
     began = time.perf_counter()
-    with listening(Relay(order.post, order.lane)):
-        state = fit_foundation(foundation, base_train, order.leg.protocol, checkpoint)
-    return _parcel(state), time.perf_counter() - began
+    with listening(now_and_then(send)):
+        state = fit_foundation(
+            foundation, base_train, order.leg.protocol, Positions(send, begun, seconds=seconds)
+        )
+    return _packed(state), time.perf_counter() - began
 
 
-def open_lane(order: Order, *, base_session: bool, recall: bool) -> Opened:
-    """Compute a method's base session, and make what its trials share."""
+@streaming
+def open_run(send: Send, order: Order, *, base_session: bool, recall: bool) -> Any:
+    """Compute a method's base session, and return what its trials share.
+
+    Of a recipe that is the inverted replay of the base classes with the seconds that it took, or None; of
+    another method its state after the base session.
+    """
     lane, method = _lane(order)
     reset_peak()
-    outcome = None
-    with listening(Relay(order.post, order.lane)):
+    with listening(now_and_then(send)):
         if base_session:
-            outcome = Outcome.of(order.leg.part(order.method, None), list(lane.results(None)))
+            send(Outcome.of(order.leg.part(order.method, None), list(lane.results(None))))
+        base, _ = lane.base()
         if not isinstance(method, Recipe):
-            return Opened(outcome, state=lane.base()[0])
+            return base
         if not recall:
-            return Opened(outcome)
-        lane.base()
+            return None
         began = time.perf_counter()
-        try:
-            state = lane.ready()
-        except Exception as error:
-            return Opened(outcome, error=described(error), details=traceback.format_exc())
-        took = time.perf_counter() - began
-    return Opened(outcome, (_parcel(state), took) if inverted(state) else None)
+        state = lane.ready()
+    return (_packed(state), time.perf_counter() - began) if inverted(state) else None
 
 
-def run_trial(order: Order, trial: int) -> Outcome:
+@streaming
+def run_trial(send: Send, order: Order, trial: int) -> Outcome:
     """Compute a trial, through all sessions."""
     lane, _ = _lane(order)
     reset_peak()
     return Outcome.of(order.leg.part(order.method, trial), list(lane.results(trial)))
+
+
+def _packed(state: State) -> PackedState:
+    tensors, facts = packed(state)
+    return to_arrays(tensors), facts
 
 
 class _Held:
@@ -146,74 +124,38 @@ def _ready(order: Order) -> tuple[Batch, Scorer, Mapping[str, Own]]:
             f"{order.versions[0]} and {order.versions[1]}; install the same on all nodes"
         )
     torch.set_num_threads(order.leg.experiment.threads)
-    if _Held.samples is None or _Held.samples[0] != order.stores.samples:
+    if _Held.samples is None or _Held.samples[0] != order.samples:
         _Held.lane = None  # it holds the samples, too
         _Held.samples = None
-        arrays = ray().get(order.stores.samples)
+        arrays = ray().get(order.samples)
         train, test = (
             Batch(_view(arrays[part]), _view(arrays[f"{part}.labels"])) for part in ("train", "test")
         )
-        _Held.samples = order.stores.samples, train, Scorer(test)
+        _Held.samples = order.samples, train, Scorer(test)
     _, train, scorer = _Held.samples
-    return train, scorer, ray().get(order.stores.own)
+    return train, scorer, ray().get(order.own)
 
 
 def _lane(order: Order) -> tuple[Lane, Method]:
     train, scorer, own = _ready(order)
-    # A lane is opened without its replay and used with it.
-    name = (order.lane, order.stores.base, order.stores.replay)
+    # It is opened without its replay and used with it.
+    name = (order.run, order.base, order.replay)
     if _Held.lane is None or _Held.lane[0] != name:
         _Held.lane = None
+        base, replay = (each and ray().get(each) for each in (order.base, order.replay))
         method = order.leg.methods(own)[order.method]
-        if not isinstance(method, Recipe) and order.stores.base is not None:
-            method = _Begun(method, ray().get(order.stores.base))
-        shelf = _Handed(order.stores)
-        _Held.lane = name, Lane(order.method, method, train, scorer, order.leg.protocol, shelf), method
+        begun, shelf = base, InMemory()
+        if isinstance(method, Recipe):
+            known = {method.foundation: _unpacked(base, method.foundation)}
+            begun, shelf = None, InMemory(known, replay and _unpacked(replay, method.foundation)[0])
+        lane = Lane(order.method, method, train, scorer, order.leg.protocol, shelf, base=begun)
+        _Held.lane = name, lane, method
     return _Held.lane[1:]
 
 
-class _Handed:
-    """A shelf of what came through the object store."""
-
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    def base(self, foundation: Foundation, make: Any) -> tuple[State, float]:
-        """Return the base model, and the seconds it took where it was made."""
-        arrays, facts = ray().get(self._stores.base)
-        return unpacked(to_tensors(arrays), facts, foundation.backbone), float(facts["seconds"])
-
-    def recalled(self, foundation: Foundation, memory: Memory, make: Any) -> State:
-        """Return the replay that was handed over, or make it."""
-        if self._stores.replay is None:
-            made: State = make()
-            return made
-        arrays, facts = ray().get(self._stores.replay)
-        return unpacked(to_tensors(arrays), facts, foundation.backbone)
-
-
-class _Begun:
-    """A method whose base session is over."""
-
-    def __init__(self, method: Method, state: State) -> None:
-        self._method, self._state = method, state
-
-    def fit_base(self, train: Batch, *, rng: torch.Generator) -> State:
-        """Return the state as it came."""
-        return self._state
-
-    def learn_session(self, state: State, session: Session, *, rng: torch.Generator) -> State:
-        """Learn as the method does."""
-        return self._method.learn_session(state, session, rng=rng)
-
-    def predict(self, state: State, signals: Tensor) -> Tensor:
-        """Predict as the method does."""
-        return self._method.predict(state, signals)
-
-
-def _parcel(state: State) -> Parcel:
-    tensors, facts = packed(state)
-    return to_arrays(tensors), facts
+def _unpacked(state: PackedState, foundation: Foundation) -> tuple[State, float]:
+    arrays, facts = state
+    return unpacked(to_tensors(arrays), facts, foundation.backbone), float(facts["seconds"])
 
 
 def _view(array: np.ndarray) -> Tensor:

@@ -92,11 +92,11 @@ def _executor(workers: int | None, cluster: str | None, gpus: float) -> "Executo
         if gpus:
             raise ValueError("--gpus-per-worker is for workers; say how many with --workers, or --cluster")
         return None
-    from anchorinv.cluster.driver import OnRay
+    from anchorinv.cluster.executor import RayExecutor
     from anchorinv.cluster.library import ray
 
     ray()  # missing? said before anything begins
-    return OnRay(workers, cluster, gpus)
+    return RayExecutor(workers, cluster, gpus)
 
 
 def _run(

@@ -131,14 +131,23 @@ class Lane:
     name : under which results are reported.
     train : signals of all classes.
     scorer : of the test data; lanes may share one.
+    base : state after the base session, where that is over already.
     """
 
     def __init__(
-        self, name: str, method: Method, train: Batch, scorer: "Scorer", protocol: Protocol, shelf: Shelf
+        self,
+        name: str,
+        method: Method,
+        train: Batch,
+        scorer: "Scorer",
+        protocol: Protocol,
+        shelf: Shelf,
+        *,
+        base: State | None = None,
     ) -> None:
         self._name, self._method, self._train = name, method, train
         self._scorer, self._protocol, self._shelf = scorer, protocol, shelf
-        self._base: tuple[State, float] | Exception | None = None
+        self._base: tuple[State, float] | Exception | None = None if base is None else (base, 0.0)
         self._ready: State | Exception | None = None
 
     def results(self, trial: int | None) -> Iterator[SessionResult]:
@@ -226,10 +235,18 @@ def _recalled(method: Method, base: State, shelf: Shelf, protocol: Protocol) -> 
 
 
 class InMemory:
-    """A shelf that lasts as long as the run."""
+    """A shelf that lasts as long as the run.
 
-    def __init__(self) -> None:
-        self._bases: dict[Foundation, tuple[State, float]] = {}
+    Parameters
+    ----------
+    bases : base models that are there already, and the seconds they took.
+    replay : base model with replay that is there already, for the only method that asks.
+    """
+
+    def __init__(
+        self, bases: Mapping[Foundation, tuple[State, float]] | None = None, replay: State | None = None
+    ) -> None:
+        self._bases, self._replay = dict(bases or {}), replay
 
     def base(self, foundation: Foundation, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
         """Return a base model and the seconds it took."""
@@ -240,8 +257,8 @@ class InMemory:
         return self._bases[foundation]
 
     def recalled(self, foundation: Foundation, memory: Memory, make: Callable[[], State]) -> State:
-        """Return the replay, made anew: a method asks once."""
-        return make()
+        """Return the replay, made anew unless it was given: a method asks once."""
+        return self._replay or make()
 
 
 class Scorer:

@@ -1,4 +1,4 @@
-"""What is left of a study as lanes: one method in one leg, its base model first, then its trials."""
+"""What is left of a study: for each method in each leg its base model first, then its trials."""
 
 import copyreg
 from collections import deque
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from anchorinv.cluster.library import ray
-from anchorinv.cluster.post import to_arrays
+from anchorinv.cluster.messages import to_arrays
 from anchorinv.core.recipe import Method, Recipe
 from anchorinv.study.parts import Part
 from anchorinv.study.samples import Samples
@@ -20,16 +20,21 @@ from anchorinv.study.work import Leg, Own, Work
 
 
 @dataclass(eq=False)
-class LaneLeft:
-    """A lane and what is left of it.
+class PendingRun:
+    """One method in one leg, and what is left of it.
 
     Parameters
     ----------
-    name : no other lane has it.
-    pending : its parts, in order; those handed out are taken from here.
-    samples : reference to the leg's windows.
-    base, replay : references, when they are known.
-    base_path, replay_path : where they lie on the shelf; None for a method that is no recipe.
+    name : str
+        No other one has it.
+    pending : deque of Part
+        In order; those handed out are taken from here.
+    samples : ObjectRef
+        The leg's windows.
+    base, replay : ObjectRef or None
+        Once they are known.
+    base_path, replay_path : Path or None
+        Where they lie on the shelf; None for a method that is no recipe.
     """
 
     name: str
@@ -112,8 +117,8 @@ class Legs:
     def __bool__(self) -> bool:
         return bool(self._left)
 
-    def open(self) -> Iterator[LaneLeft]:
-        """Yield the lanes of the next leg."""
+    def open(self) -> Iterator[PendingRun]:
+        """Yield the methods of the next leg that are not finished."""
         leg, parts = self._left.popleft()
         samples, placed_samples = self._placed(leg)
         shelf = self._work.shelf_of(leg, samples)
@@ -121,7 +126,7 @@ class Legs:
             pending = deque(part for part in parts if part.method == name)
             if pending:
                 where = f"{leg.where}{name}, seed {leg.protocol.seed}"
-                yield LaneLeft(where, leg, name, method, pending, shelf, placed_samples)
+                yield PendingRun(where, leg, name, method, pending, shelf, placed_samples)
 
     def _placed(self, leg: Leg) -> tuple[Samples, Any]:
         settings = leg.experiment.model_dump(

@@ -3,7 +3,7 @@
 A process of its own, because a process that is killed cannot clean up: this one notices that the pipe to its
 starter has closed, and ends every process of that Ray, however the starter ended.
 
-``python -m anchorinv.cluster.warden CPUS FOLDER FD`` writes Ray's address to the file descriptor FD and
+``python -m anchorinv.cluster.supervisor CPUS FOLDER FD`` writes Ray's address to the file descriptor FD and
 waits for the end of its standard input.
 """
 
