@@ -34,6 +34,7 @@ ENV = {
     "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
+    "RAY_worker_niceness": "0",  # on a busy machine workers would get next to nothing
     "COLUMNS": "120",
 }
 

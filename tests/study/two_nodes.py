@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,9 +161,20 @@ def many_trials(address: str, folder: Path) -> list[float]:
     return [held[10], held[200]]
 
 
+def patiently(start: Callable[[], Any], attempts: int = 5) -> Any:
+    """Start something of Ray's, which has half a minute for it: on a busy machine that may be too little."""
+    try:
+        return start()
+    except Exception:
+        if attempts == 1:
+            raise
+        return patiently(start, attempts - 1)
+
+
 def main(folder: Path) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={**PARTS, "include_dashboard": False})
-    node = cluster.add_node(**PARTS)
+    head = {**PARTS, "include_dashboard": False}
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
+    node = patiently(lambda: cluster.add_node(**PARTS))
     try:
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
         address = cluster.address

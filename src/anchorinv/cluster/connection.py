@@ -30,6 +30,8 @@ def local(n_cpus: int) -> Iterator[str]:
     heard, tell = os.pipe()
     # Ray sets OMP_NUM_THREADS in its workers to what a task asks for, unless it finds it set.
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    # Ray lowers the priority of its workers so far that beside any other program they get next to nothing.
+    environment.setdefault("RAY_worker_niceness", "0")
     command = [sys.executable, "-m", "anchorinv.cluster.supervisor", str(n_cpus), folder, str(tell)]
     with tempfile.TemporaryFile() as said:
         supervisor = subprocess.Popen(  # noqa: S603 (our own module)

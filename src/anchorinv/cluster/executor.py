@@ -75,9 +75,15 @@ class RayExecutor:
                 )
             room = min(room, self.workers or room)
             logger.info("%s; %d workers of %d threads", described(address), room, threads)
-            driver = _Driver(work, self, threads)
-            stack.callback(driver.stop)
-            yield from driver.run()
+            try:
+                driver = _Driver(work, self, threads)
+                stack.callback(driver.stop)
+                yield from driver.run()
+            except ray().exceptions.RayError as error:
+                raise OSError(
+                    f"Ray at {address} failed ({_in_a_line(error)}); run the same command again, what is "
+                    f"finished is kept"
+                ) from None
 
 
 @dataclass(eq=False)
@@ -211,8 +217,7 @@ class _Driver:
 
     def _gone(self, job: _Job, error: Exception) -> Generator[Outcome, None, None]:
         """Hand a task out again that was lost by no fault of its own, unless that happens all the time."""
-        why = next(iter(str(error).strip().splitlines()), "") or "its stream ended"
-        why = f"{type(error).__name__}: {why}"
+        why = _in_a_line(error)
         job.losses += 1
         if job.losses <= RETRIES:
             logger.warning("%s was lost (%s); computed again, %d of %d", job, why, job.losses, RETRIES)
@@ -268,3 +273,8 @@ class _Driver:
             for each in self._runs:
                 if each.replay_path == run.replay_path:
                     each.replay = replay
+
+
+def _in_a_line(error: Exception) -> str:
+    """Return an error's kind and the first line of what it says; Ray's errors have many."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])

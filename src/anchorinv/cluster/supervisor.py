@@ -22,6 +22,17 @@ def main(n_cpus: int, folder: Path, tell: int) -> None:
     # Ctrl-C is for the starter, which ends this process in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
+        os.write(tell, _started(n_cpus, folder, attempts=3).encode())
+        os.close(tell)
+        sys.stdin.buffer.read()
+    finally:
+        ray().shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(n_cpus: int, folder: Path, *, attempts: int) -> str:
+    """Start Ray and return its address; on a busy machine its parts may not find each other in their time."""
+    try:
         context = ray().init(
             "local",
             num_cpus=n_cpus,
@@ -31,12 +42,12 @@ def main(n_cpus: int, folder: Path, tell: int) -> None:
             _node_ip_address="127.0.0.1",
             _temp_dir=str(folder),
         )
-        os.write(tell, context.address_info["address"].encode())
-        os.close(tell)
-        sys.stdin.buffer.read()
-    finally:
+    except Exception:  # Ray raises no other kind when it runs out of time
+        if attempts == 1:
+            raise
         ray().shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        return _started(n_cpus, folder, attempts=attempts - 1)
+    return str(context.address_info["address"])
 
 
 if __name__ == "__main__":
