@@ -72,8 +72,7 @@ def campaign(rounds: int, seed: int) -> int:
                     failed = str(error)
                 took = time.monotonic() - began
                 kill.join()
-                # Deaths are spread over a whole run, however fast the machine is at the moment.
-                longest = 0.9 * took
+                longest = min(longest if number > 1 else took, 0.8 * took)  # deaths are spread over a run
                 same = lines(folder / f"{number}") == expected
                 wrong += bool(failed) or not same
                 lost = dict(losses.of - before)
