@@ -15,7 +15,7 @@ from anchorinv.core.frontend import FrontEnd
 from anchorinv.core.heads import DotRegression, simplex_etf
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.priors import Prior, energy, length, roughness, statistics, total_variation, with_priors
-from anchorinv.core.prototypes import calibrated, mean_of_shots
+from anchorinv.core.prototypes import calibrated, mean_of_shots, next_vertices
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.training import Finetune
 from anchorinv.core.types import Batch, Session
@@ -171,6 +171,25 @@ class TestVertices:
         assert float(head.loss(features, targets, weights)) == pytest.approx(
             sum(each) / float(weights[targets].sum())
         )
+
+    def test_nc_fscil_takes_a_mean_over_the_shots_and_one_over_the_stored_means(self):
+        recipe = catalogue.nc_fscil(FOUNDATION, n_all=5, adapt=Finetune(steps=(1,), lr=1e-3))
+        before = recipe.fit_base(BASE, rng=stream(5))
+        after = recipe.learn_session(before, Session(1, NEW), rng=stream(6))
+        head = next_vertices(before, NEW)
+        shots, means = before.trunk(NEW.values), before.replay
+        reached = [head(before.tail(x)) for x in (shots, means.values)]
+        new = 5 * (reached[0][:, 3] - 1).square()  # weight 10, and a half
+        old = 5 * (reached[1].gather(1, before.columns(means.labels)[:, None])[:, 0] - 1).square()
+        start = float(after.curves[-1].values[0])
+        assert start == pytest.approx(float(new.mean() + old.mean()), rel=1e-5)
+        # One mean over both, as in NC-FSCIL's own code, is the same up to a factor with another weight.
+        joined, weight = torch.cat([new, old]).mean(), len(old) / len(new)
+        factor = (len(new) + len(old)) / len(new)
+        assert float(factor * joined) == pytest.approx(float(new.mean() + weight * old.mean()), rel=1e-5)
+        lighter = replace(recipe, adapt=Finetune(steps=(1,), lr=1e-3, replay_weight=weight))
+        other = lighter.learn_session(before, Session(1, NEW), rng=stream(6)).curves[-1].values[0]
+        assert float(other) == pytest.approx(float(factor * joined), rel=1e-5) != start
 
     def test_nc_fscil_splits_after_the_pooling_and_keeps_a_mean_per_class(self):
         recipe = catalogue.nc_fscil(FOUNDATION, n_all=5, adapt=Finetune(steps=(2,), lr=1e-3))

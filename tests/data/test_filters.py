@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from scipy import signal
+from scipy.io import loadmat
 
 from anchorinv.data.filters import Filter, filtered, parse_band, resampled
+from tests.data.genuine import shared
 
 RNG = np.random.default_rng(0)
 
@@ -64,6 +66,15 @@ def test_how_far_ends_are_mirrored_matters_at_the_ends_alone():
     assert away[250:-250].max() < 2e-3
 
 
+def test_how_far_ends_are_mirrored_matters_on_genuine_windows():
+    windows = loadmat(shared("bci2b_mat") / "B0101T.mat")["data"].transpose(2, 1, 0).reshape(-1, 1000)
+    sections = signal.cheby2(6, 60, [4, 40], "bandpass", fs=250, output="sos")
+    ours = filtered(windows, 250, parse_band("conformer"))
+    away = np.abs(ours - signal.sosfiltfilt(sections, windows, padlen=39)) / ours.std(1, keepdims=True)
+    assert len(windows) == 360 and 0.24 < away.max() < 0.5
+    assert 0.05 < np.median(away.max(1)) < 0.1 and away[:, 250:-250].max() < 0.002
+
+
 @pytest.mark.parametrize(
     ("band", "reach"),
     [
@@ -119,4 +130,5 @@ def test_nonsense_is_refused(make, told):
 
 def test_bands_in_words():
     assert str(parse_band("1-")) == "1- Hz, Butterworth of order 5, causal"
-    assert str(parse_band("conformer")) == "4-40 Hz, Chebyshev II, 60 dB of order 6, zero phase, not causal"
+    told = "4-40 Hz, Chebyshev II, 60 dB of order 6, zero phase, not causal, ends as MATLAB has them"
+    assert str(parse_band("conformer")) == told

@@ -75,6 +75,8 @@ class Filter:
         low, high = ("" if edge is None else f"{edge:g}" for edge in (self.low, self.high))
         name = "Butterworth" if self.attenuation is None else f"Chebyshev II, {self.attenuation:g} dB"
         way = "causal" if self.causal else "zero phase, not causal"
+        if not self.causal and self.attenuation is not None:
+            way += ", ends as MATLAB has them"
         return f"{low}-{high} Hz, {name} of order {self.order}, {way}"
 
 
