@@ -29,6 +29,9 @@ METHODS: dict[str, Method] = {
     "anchorinv, mean start": anchorinv(FOUNDATION, start=mean_of_shots, adapt=SHORT),
     "anchorinv, random start": anchorinv(FOUNDATION, start=random_rows, adapt=SHORT),
     "anchorinv, from zeros": anchorinv(FOUNDATION, inversion=Inversion(steps=2, from_zeros=True, chunk=4)),
+    "anchorinv, shared noise": anchorinv(
+        FOUNDATION, inversion=replace(BRIEF, shared_noise=True, new_batch=10)
+    ),
     "protonet": catalogue.protonet(FOUNDATION),
     "finetune": catalogue.finetune(FOUNDATION, adapt=SHORT),
     "teen": catalogue.teen(FOUNDATION),

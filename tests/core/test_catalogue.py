@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from anchorinv.core import catalogue
-from anchorinv.core.anchors import SELECTIONS, KMeans, RandomClosest, closest_anchors
+from anchorinv.core.anchors import MEASURES, SELECTIONS, Closest, KMeans, RandomClosest, selection
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.frontend import FrontEnd
 from anchorinv.core.heads import DotRegression, simplex_etf
 from anchorinv.core.inversion import Inversion
-from anchorinv.core.priors import Prior, energy, roughness, statistics, total_variation, with_priors
-from anchorinv.core.prototypes import calibrated, mean_of_shots
+from anchorinv.core.priors import Prior, energy, length, roughness, statistics, total_variation, with_priors
+from anchorinv.core.prototypes import calibrated, mean_of_shots, next_vertices
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.training import Finetune
 from anchorinv.core.types import Batch, Session
@@ -172,6 +172,25 @@ class TestVertices:
             sum(each) / float(weights[targets].sum())
         )
 
+    def test_nc_fscil_takes_a_mean_over_the_shots_and_one_over_the_stored_means(self):
+        recipe = catalogue.nc_fscil(FOUNDATION, n_all=5, adapt=Finetune(steps=(1,), lr=1e-3))
+        before = recipe.fit_base(BASE, rng=stream(5))
+        after = recipe.learn_session(before, Session(1, NEW), rng=stream(6))
+        head = next_vertices(before, NEW)
+        shots, means = before.trunk(NEW.values), before.replay
+        reached = [head(before.tail(x)) for x in (shots, means.values)]
+        new = 5 * (reached[0][:, 3] - 1).square()  # weight 10, and a half
+        old = 5 * (reached[1].gather(1, before.columns(means.labels)[:, None])[:, 0] - 1).square()
+        start = float(after.curves[-1].values[0])
+        assert start == pytest.approx(float(new.mean() + old.mean()), rel=1e-5)
+        # One mean over both, as in NC-FSCIL's own code, is the same up to a factor with another weight.
+        joined, weight = torch.cat([new, old]).mean(), len(old) / len(new)
+        factor = (len(new) + len(old)) / len(new)
+        assert float(factor * joined) == pytest.approx(float(new.mean() + weight * old.mean()), rel=1e-5)
+        lighter = replace(recipe, adapt=Finetune(steps=(1,), lr=1e-3, replay_weight=weight))
+        other = lighter.learn_session(before, Session(1, NEW), rng=stream(6)).curves[-1].values[0]
+        assert float(other) == pytest.approx(float(factor * joined), rel=1e-5) != start
+
     def test_nc_fscil_splits_after_the_pooling_and_keeps_a_mean_per_class(self):
         recipe = catalogue.nc_fscil(FOUNDATION, n_all=5, adapt=Finetune(steps=(2,), lr=1e-3))
         state = learned(recipe, n_sessions=2)
@@ -201,8 +220,23 @@ class TestPriors:
     def test_terms_by_hand(self):
         ramp = torch.tensor([[[0.0, 1.0, 3.0]]])
         assert float(energy(None, ramp)) == pytest.approx(10 / 3)
+        assert float(length(None, ramp)) == pytest.approx(10**0.5)
         assert float(total_variation(None, ramp)) == pytest.approx(1.5)
         assert float(roughness(None, ramp)) == pytest.approx(1.0)
+
+    def test_the_norm_pulls_all_signals_alike_and_the_mean_square_the_large_ones_more(self):
+        signals = torch.stack([torch.ones(2, 8), 3 * torch.ones(2, 8), torch.zeros(2, 8)]).requires_grad_()
+        pulls = [
+            torch.autograd.grad(term(None, signals).sum(), signals)[0].flatten(1).norm(dim=1)
+            for term in (length, energy)
+        ]
+        assert pulls[0].tolist() == pytest.approx([1, 1, 0]), "and none where there is nothing to pull"
+        assert (pulls[1] / pulls[1][0]).tolist() == pytest.approx([1, 3, 0])
+
+    @pytest.mark.parametrize("make", [catalogue.deepdream, catalogue.deepinv])
+    def test_l2_is_ours_unless_asked_otherwise(self, make):
+        assert make(FOUNDATION).memory.priors[0] == Prior("l2", energy)
+        assert make(FOUNDATION, l2=length).memory.priors[0] == Prior("l2", length)
 
     def test_open_weights_start_at_the_goals_magnitude_and_fixed_ones_stay(self):
         start = randn(4, 2, 9, seed=0)
@@ -230,6 +264,15 @@ class TestPriors:
         assert curve[-1] < 0.8 * curve[0]
 
 
+def textbook_distance(row, rows, measure):
+    """Written out: how far a row is from the mean of all rows."""
+    mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    if measure == "euclidean":
+        return sum((x - m) ** 2 for x, m in zip(row, mean, strict=True)) ** 0.5
+    product = sum(x * m for x, m in zip(row, mean, strict=True))
+    return 1 - product / (math.hypot(*row) * math.hypot(*mean))
+
+
 class TestSelections:
     FEATURES = randn(40, 6, seed=5) + 3
 
@@ -240,15 +283,52 @@ class TestSelections:
         near = {"random-closest-30": 12, "random-closest-50": 20, "random-closest-70": 28}
         assert anchors.shape == (min(quota, near.get(name, 40)), 6)
 
-    def test_closest_are_the_nearest_to_the_prototype(self):
-        anchors = closest_anchors(self.FEATURES, 3, stream(0))
-        cosine = F.cosine_similarity(self.FEATURES, self.FEATURES.mean(0, keepdim=True))
-        assert torch.equal(anchors, self.FEATURES[cosine.topk(3).indices])
+    @pytest.mark.parametrize("measure", sorted(MEASURES))
+    def test_closest_are_the_textbooks(self, measure):
+        rows = self.FEATURES.tolist()
+        order = sorted(range(40), key=lambda i: textbook_distance(rows[i], rows, measure))
+        for quota in (1, 3, 40):
+            anchors = selection("closest", measure)(self.FEATURES, quota, stream(0))
+            assert torch.equal(anchors, self.FEATURES[order[:quota]])
 
-    def test_random_closest_draws_from_the_near_share_alone(self):
-        near = closest_anchors(self.FEATURES, 12, stream(0))
-        anchors = RandomClosest(0.3)(self.FEATURES, 5, stream(7))
-        assert all((near == anchor).all(1).any() for anchor in anchors)
+    @pytest.mark.parametrize("measure", sorted(MEASURES))
+    def test_random_closest_draws_from_the_near_share_alone(self, measure):
+        near = selection("closest", measure)(self.FEATURES, 12, stream(0))
+        drawn = [
+            selection("random-closest-30", measure)(self.FEATURES, 5, stream(seed)) for seed in range(40)
+        ]
+        assert all((near == anchor).all(1).any() for anchors in drawn for anchor in anchors)
+        everything = torch.cat(drawn).unique(dim=0)
+        assert len(everything) == 12, "and from all of it"
+
+    def test_the_two_measures_by_hand(self):
+        # The mean is (10, 0): in its direction but far away, or beside it and near.
+        features = torch.tensor([[19.0, 0.0], [9.0, 2.0], [9.0, -2.0], [3.0, 0.0]])
+        found = {name: selection("closest", name)(features, 1, stream(0)).tolist() for name in MEASURES}
+        assert found == {"cosine": [[19.0, 0.0]], "euclidean": [[9.0, 2.0]]}
+
+    def test_the_two_measures_agree_on_part_of_fifty_anchors(self):
+        # Lengths that vary by a fifth, as those of trained features do: less than half is the same.
+        directions = F.normalize(1 + 0.5 * randn(300, 200, seed=1))
+        features = directions * torch.exp(0.2 * randn(300, 1, seed=2))
+        ours, theirs = (
+            {tuple(row) for row in selection("closest", name)(features, 50, stream(0)).tolist()}
+            for name in MEASURES
+        )
+        assert 5 < len(ours & theirs) < 30
+
+    @pytest.mark.parametrize(
+        ("n", "share", "n_near"), [(39, 0.3, 11), (33, 0.5, 16), (9, 0.7, 6), (2, 0.3, 1)]
+    )
+    def test_a_share_is_rounded_down_but_to_one_at_least(self, n, share, n_near):
+        assert len(RandomClosest(share)(randn(n, 3, seed=0), 50, stream(0))) == n_near
+
+    def test_a_measure_changes_nothing_where_closeness_is_not_asked_for(self):
+        for name in SELECTIONS:
+            one, other = (selection(name, measure) for measure in MEASURES)
+            assert (one == other) == (name in ("random", "kmeans"))
+            assert one == SELECTIONS[name], "cosine, unless another one is named"
+        assert Closest() == SELECTIONS["closest"]
 
     def test_kmeans_centroids_repeat_in_turn(self):
         blobs = torch.cat([torch.full((8, 2), 10.0 * i) for i in range(5)]) + 0.01 * randn(40, 2, seed=1)

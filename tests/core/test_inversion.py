@@ -63,6 +63,14 @@ class TestEquivalence:
         expected = textbook(twin, anchors, start, 12, eps=1e-8 * 100 / n)
         torch.testing.assert_close(found.signals, expected, rtol=0, atol=1e-9)
 
+    @pytest.mark.parametrize("batch", [10, 100])
+    def test_ten_samples_are_the_twins_where_eps_is_scaled_to_ten(self, batch: int) -> None:
+        network, twin, anchors, start = task(10)
+        found = invert(network, anchors, start, Inversion(steps=12, batch=batch))
+        expected = naive.invert(twin, anchors, start, steps=12, lr=1e-2)
+        away = (found.signals - expected).abs().max()
+        assert (away < 1e-9) == (batch == 10) and (away > 1e-7) == (batch == 100)
+
     def test_eps_matters_where_gradients_are_small(self) -> None:
         # The published eps is relative to a mean over 100 samples: not scaled, results would differ.
         network, twin, anchors, start = task(100)

@@ -205,6 +205,40 @@ class TestRecall:
         assert not torch.allclose(one.of(1).values, other.of(1).values, atol=1e-3)
         assert same(one.of(*BASE).values, other.of(*BASE).values)
 
+    def test_shared_noise_is_the_same_in_all_trials_and_for_all_new_classes(self, spy: Spy) -> None:
+        later = grown(ANCHORS.recall(kept(), rng=stream(0)))
+        shared = replace(ANCHORS, inversion=Inversion(steps=0, shared_noise=True))
+        for seed in (1, 2):
+            shared.recall(later, rng=stream(seed))
+        assert later.anchors is not None
+        as_if = replace(later, classes=(*BASE, 7))  # the same shots as another class
+        labels = torch.where(later.anchors.labels == 1, 7, later.anchors.labels)
+        shared.recall(replace(as_if, anchors=Batch(later.anchors.values, labels)), rng=stream(3))
+        one, again, other = (found.signals for found in spy.found[1:])
+        assert same(one, again) and same(one, other)
+        own = replace(ANCHORS, inversion=Inversion(steps=0))
+        own.recall(later, rng=stream(1))
+        assert not torch.allclose(spy.found[-1].signals, one), "drawn by the trial, unless asked otherwise"
+
+    def test_shared_noise_leaves_the_base_classes_as_they_are(self) -> None:
+        shared = replace(ANCHORS, inversion=replace(ANCHORS.inversion, shared_noise=True, new_batch=10))
+        assert same(
+            state_of(shared.recall(kept(), rng=stream(1))), state_of(ANCHORS.recall(kept(), rng=stream(1)))
+        )
+
+    def test_eps_is_scaled_to_the_batch_of_new_classes_for_them_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        batches = []
+        monkeypatch.setattr(
+            inverted,
+            "pursue",
+            lambda goal, start, plan: batches.append(plan.batch) or pursue(goal, start, plan),
+        )
+        memory = replace(ANCHORS, inversion=Inversion(steps=1, new_batch=10))
+        memory.recall(grown(memory.recall(kept(), rng=stream(0))), rng=stream(1))
+        assert batches == [100, 10]
+
     def test_states_that_came_in_stay_and_nothing_global_is_drawn(self) -> None:
         state = kept()
         before = state_of(state)

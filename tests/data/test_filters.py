@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from scipy import signal
+from scipy.io import loadmat
 
 from anchorinv.data.filters import Filter, filtered, parse_band, resampled
+from tests.data.genuine import shared
 
 RNG = np.random.default_rng(0)
 
@@ -20,6 +22,70 @@ def test_butterworth_is_scipys(low, high, kind, zero_phase):
     run = signal.sosfiltfilt if zero_phase else signal.sosfilt
     found = filtered(values, 128, Filter(low, high, order=4, causal=not zero_phase))
     np.testing.assert_allclose(found, run(sections, values, axis=1), atol=1e-9)
+
+
+def matlabs_filtfilt(b, a, x):
+    """The documented rule of MATLAB's filtfilt, written out: mirrored ends, steady start, there and back."""
+    n = len(a)
+    reach = 3 * (n - 1)
+    before = [2 * x[0] - x[i] for i in range(reach, 0, -1)]
+    after = [2 * x[-1] - x[-1 - i] for i in range(1, reach + 1)]
+    # The state that a constant 1 leaves unchanged: z = A z + B.
+    step = np.eye(n - 1, k=1)
+    step[:, 0] -= a[1:]
+    steady = np.linalg.solve(np.eye(n - 1) - step, b[1:] - a[1:] * b[0])
+
+    def run(values):
+        state, out = steady * values[0], []
+        for value in values:
+            out.append(b[0] * value + state[0])
+            state = np.append(state[1:], 0.0) + b[1:] * value - a[1:] * out[-1]
+        return np.array(out)
+
+    there = run(np.concatenate([before, x, after]))
+    back = run(there[::-1])[::-1]
+    return back[reach:-reach]
+
+
+def test_the_conformers_filter_is_matlabs():
+    b, a = signal.cheby2(6, 60, [4, 40], "bandpass", fs=250)
+    assert len(a) == 13 and parse_band("conformer").reach(250) == 36
+    values = np.random.default_rng(1).normal(size=(3, 300)) + np.linspace(0, 5, 300)
+    wanted = np.stack([matlabs_filtfilt(b, a, channel) for channel in values])
+    np.testing.assert_allclose(filtered(values, 250, parse_band("conformer")), wanted, atol=1e-6)
+
+
+def test_how_far_ends_are_mirrored_matters_at_the_ends_alone():
+    # scipy's 39 samples against MATLAB's 36, in standard deviations of the filtered windows.
+    values = np.random.default_rng(2).normal(size=(50, 1000))
+    sections = signal.cheby2(6, 60, [4, 40], "bandpass", fs=250, output="sos")
+    assert 3 * (2 * len(sections) + 1) == 39
+    ours = filtered(values, 250, parse_band("conformer"))
+    away = np.abs(ours - signal.sosfiltfilt(sections, values, padlen=39)).max(0) / ours.std()
+    assert 0.24 < away.max() < 1 and away.max() == max(away[:20].max(), away[-20:].max())
+    assert away[250:-250].max() < 2e-3
+
+
+def test_how_far_ends_are_mirrored_matters_on_genuine_windows():
+    windows = loadmat(shared("bci2b_mat") / "B0101T.mat")["data"].transpose(2, 1, 0).reshape(-1, 1000)
+    sections = signal.cheby2(6, 60, [4, 40], "bandpass", fs=250, output="sos")
+    ours = filtered(windows, 250, parse_band("conformer"))
+    away = np.abs(ours - signal.sosfiltfilt(sections, windows, padlen=39)) / ours.std(1, keepdims=True)
+    assert len(windows) == 360 and 0.24 < away.max() < 0.5
+    assert 0.05 < np.median(away.max(1)) < 0.1 and away[:, 250:-250].max() < 0.002
+
+
+@pytest.mark.parametrize(
+    ("band", "reach"),
+    [
+        (Filter(1, 40, order=4, causal=False), 27),
+        (Filter(None, 40, order=4, causal=False), 15),
+        (Filter(4, 40, order=6, causal=False, attenuation=60), 36),
+        (Filter(None, 40, order=5, causal=False, attenuation=60), 15),
+    ],
+)
+def test_a_filter_of_both_ways_mirrors_as_scipy_or_matlab(band, reach):
+    assert band.reach(250) == reach
 
 
 def test_the_whole_chain_of_nhie_is_scipys_in_one_go():
@@ -64,4 +130,5 @@ def test_nonsense_is_refused(make, told):
 
 def test_bands_in_words():
     assert str(parse_band("1-")) == "1- Hz, Butterworth of order 5, causal"
-    assert str(parse_band("conformer")) == "4-40 Hz, Chebyshev II, 60 dB of order 6, zero phase, not causal"
+    told = "4-40 Hz, Chebyshev II, 60 dB of order 6, zero phase, not causal, ends as MATLAB has them"
+    assert str(parse_band("conformer")) == told

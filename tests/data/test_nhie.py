@@ -98,6 +98,45 @@ def test_the_published_fold_and_a_seed(tmp_path):
     assert (seeded != grouped_split(given_grades, babies)).any()
 
 
+#: The pairs as the paper's text lists them.
+TEXT = ("F3-C3", "T3-C3", "O1-C3", "C3-Cz", "Cz-C4", "F4-C4", "T4-C4", "O2-C4")
+
+
+def test_pairs_are_those_of_the_text_in_another_order_and_five_with_another_sign():
+    turned = [pair for pair in PAIRS if pair not in TEXT]
+    assert turned == ["C4-O2", "C3-O1", "C4-Cz", "Cz-C3", "C3-T3"]
+    back = {"-".join(reversed(pair.split("-"))) if pair in turned else pair for pair in PAIRS}
+    assert back == set(TEXT) and len(PAIRS) == 8
+    method = (Path(__file__).parents[2] / "docs" / "method.md").read_text()
+    assert ", ".join(PAIRS) in method and ", ".join(TEXT) in method
+
+
+def sides(folder: Path, written) -> list[str]:
+    """The side of each recording of 53 babies, whose names are written so."""
+    rng = np.random.default_rng(4)
+    babies = [b for b in range(1, 54) for _ in range(rng.integers(1, 6))]
+    epochs = [babies[:i].count(b) + 1 for i, b in enumerate(babies)]
+    table = [
+        (f"{written(b)}_epoch{e}", written(b), rng.choice([1, 2, 3, 4], p=[0.6, 0.2, 0.12, 0.08]), 256)
+        for b, e in zip(babies, epochs, strict=True)
+    ]
+    grades(folder, rng.permutation(np.array(table, dtype=object)).tolist())
+    for name, *_ in table:
+        (folder / f"{name}.edf").write_bytes(b"")
+    found = {source.name: source.read.args[1] for source in plan_nhie(folder).sources}
+    assert list(found) == [name for name, *_ in table], "in the order of their numbers"
+    given = [str(grade) for _, _, grade, _ in table]
+    wanted = next(StratifiedGroupKFold(5).split(babies, given, babies))[1]
+    assert [i for i, side in enumerate(found.values()) if side == "test"] == wanted.tolist()
+    return list(found.values())
+
+
+def test_babies_are_split_in_the_order_of_their_numbers_however_they_are_written(tmp_path):
+    ways = [str, "ID{:02d}".format, "ID{}".format, "ID{:030d}".format]
+    found = [sides(tmp_path / str(i), written) for i, written in enumerate(ways)]
+    assert found[1:] == found[:-1]
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=6, max_size=40).filter(

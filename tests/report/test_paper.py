@@ -1,10 +1,14 @@
 """The paper's figures, and how a run's settings differ from its text."""
 
+import html
+
 import pytest
 
 from anchorinv.report.departures import departures
 from anchorinv.report.gather import gather
-from anchorinv.report.paper import published
+from anchorinv.report.paper import CHOSEN_BY_TEST, published
+from anchorinv.report.tables import paper_table
+from anchorinv.report.write import make_report
 from anchorinv.study.loading import load, shipped
 from tests.report.made import made, smoke
 
@@ -30,6 +34,32 @@ def test_every_number_belongs_to_the_config(config):
         assert number.method in experiment.methods
         assert number.session <= len(experiment.protocol.sessions)
         assert number.std is not None or number.session == 0
+
+
+#: Those whose table has ten trials: 7a and 7b, 8, 9.
+OF_TEN_TRIALS = {"grabmyo-6base", "grabmyo-4base", "bci2a-real-replay", "bci2a-base-pairs"}
+
+
+@pytest.mark.parametrize("config", [*TABLES, "bci2a-published", "grabmyo-published", "demo"])
+def test_beside_tables_of_ten_trials_it_is_said_that_the_test_set_may_have_chosen(tmp_path, config):
+    (run,) = gather([made(tmp_path / "run", smoke(config))])
+    table = paper_table(run)
+    assert (table is not None and CHOSEN_BY_TEST in table.notes) == (config in OF_TEN_TRIALS)
+
+
+@pytest.mark.parametrize("config", ["bci2a-real-replay", "bci2a"])
+def test_the_page_says_so_too(tmp_path, undrawn, config):
+    run = made(tmp_path / "run", smoke(config, trials=3))
+    page = html.unescape(make_report([run], tmp_path / "report").read_text())
+    assert (CHOSEN_BY_TEST in page) == (config in OF_TEN_TRIALS)
+
+
+def test_trials_are_those_of_the_captions_and_of_the_configs():
+    told = {config: {number.trials for number in published(config)} for config in TABLES}
+    assert {config for config, trials in told.items() if trials == {10}} == OF_TEN_TRIALS
+    for config, trials in told.items():
+        asked = {each.protocol.trials for each in load(config).variants.values()}
+        assert trials in ({None}, asked), config
 
 
 def test_published_settings_have_the_same_table_and_others_none():
@@ -78,6 +108,15 @@ def test_departures_of_the_authors_settings(tmp_path):
         found
     )
     assert "standardise.by" not in found
+    for key in ("anchors.measure", "inversion.noise", "inversion.new_batch", "inversion.l2"):
+        assert "authors" in found[key].why
+    assert (found["training.epochs"].run, found["training.epochs"].why) == ("1500", "as in the authors' run")
+    assert (found["protocol.trials"].run, found["protocol.trials"].why) == ("1", "")
+
+
+def test_departures_of_the_authors_trials(tmp_path):
+    trials = keys(tmp_path, load("grabmyo-published"))["protocol.trials"]
+    assert (trials.paper, trials.run, trials.why) == ("20", "100", "as in the authors' run")
 
 
 def test_departures_of_a_small_run_name_the_data(tmp_path):

@@ -1,13 +1,16 @@
 """The shipped configs say what the paper says; a config with mistakes is answered in words."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from anchorinv.core.anchors import euclidean_distance
 from anchorinv.core.catalogue import JUDGED, PUBLISHED
 from anchorinv.core.geometry import GEOMETRIES, Geometry
+from anchorinv.core.priors import energy, length
 from anchorinv.core.selection import Validated
 from anchorinv.data import longterm, stress
 from anchorinv.data.dataset import Dataset
@@ -95,6 +98,7 @@ class TestPaper:
                 {
                     "data.filtered": True,
                     "standardise.by": "paper",
+                    "training.epochs": 1501,
                     "training.betas": (0.5, 0.999),
                     "finetuning.betas": (0.5, 0.999),
                     "finetuning.steps.anchorinv": (1250, 700),
@@ -107,6 +111,7 @@ class TestPaper:
                 {
                     "standardise.by": "paper",
                     "standardise.per_channel": False,
+                    "training.epochs": 1500,
                     "training.betas": (0.5, 0.999),
                     "training.class_weights": (104, 31),
                     "finetuning.betas": (0.5, 0.999),
@@ -120,7 +125,8 @@ class TestPaper:
                 "grabmyo",
                 {
                     "standardise.by": "paper",
-                    "training.epochs": 1900,
+                    "protocol.trials": 100,
+                    "training.epochs": 1901,
                     "training.betas": (0.5, 0.999),
                     "finetuning.betas": (0.5, 0.999),
                 },
@@ -131,7 +137,12 @@ class TestPaper:
         text, runs = (dotted(only(each).model_dump()) for each in (name, f"{name}-published"))
         assert {
             key: runs[key] for key in runs if runs[key] != text[key] and key != "not_published"
-        } == different
+        } == different | {
+            "anchors.measure": "euclidean",
+            "inversion.noise": "shared",
+            "inversion.new_batch": 10,
+            "inversion.l2": "norm",
+        }
 
     def test_variants(self):
         shots = load("bci2a-shots").variants
@@ -157,6 +168,7 @@ class TestPaper:
             )
         }  # fmt: skip
         assert {v.protocol.trials for v in chosen.values() if v.data.name == "grabmyo"} == {20}
+        assert {v.anchors.measure for v in chosen.values()} == {"euclidean"}
 
     def test_variants_share_a_base_model(self):
         for name in ("bci2a-shots", "bci2a-anchors"):
@@ -225,6 +237,10 @@ class TestMistakes:
             ("methods = ['teen', 'teen']", "not distinct"),
             ("methods = []", "at least 1 item"),
             ("[anchors]\nselect = 'closets'", r"unknown selection 'closets'; did you mean 'closest'\?"),
+            ("[anchors]\nmeasure = 'manhattan'", r"'anchors.measure'.*'cosine' or 'euclidean'"),
+            ("[inversion]\nnoise = 'none'", r"'inversion.noise'.*'trial' or 'shared'"),
+            ("[inversion]\nnew_batch = 0", r"'inversion.new_batch'.*got 0"),
+            ("[inversion]\nl2 = 'mean'", r"'inversion.l2'.*'square' or 'norm'"),
             ("[finetuning.steps]\nanchorin = [1]", r"did you mean 'anchorinv'\?"),
             ("[finetuning.steps]\nprotonet = [1]", "unknown method with finetuning steps 'protonet'"),
             ("[finetuning]\nstart = 'zero'", r"'finetuning.start'.*'mean' or 'random'"),
@@ -336,6 +352,22 @@ def test_all_methods_can_be_made_of_a_config():
     made = methods_of(load("demo").variants[""], GEOMETRIES["bci2a"], range(5))
     assert list(made) == list(PUBLISHED)
     assert [recipe.name for recipe in made.values()] == list(PUBLISHED)
+
+
+def test_the_authors_settings_reach_the_methods():
+    ours, theirs = (
+        methods_of(only(name), GEOMETRIES["bci2a"], (0, 1)) for name in ("bci2a", "bci2a-published")
+    )
+    for name in ("anchorinv", "deepdream", "deepinv"):
+        one, other = (each[name].memory.inversion for each in (ours, theirs))
+        assert (one.batch, one.new_batch, one.shared_noise) == (100, 100, False)
+        assert other == replace(one, new_batch=10, shared_noise=True)
+    for name in ("deepdream", "deepinv"):
+        terms = [each[name].memory.priors[0].term for each in (ours, theirs)]
+        assert terms == [energy, length]
+    for variant, experiment in load("anchor-selection").variants.items():
+        select = methods_of(experiment, GEOMETRIES["bci2a"], range(10))["anchorinv"].memory.select
+        assert "closest" not in variant or select.measure is euclidean_distance
 
 
 def test_how_far_to_finetune_can_be_left_to_validation():

@@ -111,6 +111,21 @@ class TestAgain:
             run_study(little(protocol={"shots": 9}), copy)
         assert all(path.read_bytes() == content for path, content in before.items())
 
+    def test_a_folder_from_before_a_key_was_there_goes_on(self, whole, copy):
+        about = json.loads((copy / "config.json").read_text())
+        for variant in about["study"]["variants"].values():
+            del variant["anchors"]["measure"]
+            for key in ("noise", "new_batch", "l2"):
+                del variant["inversion"][key]
+        (copy / "config.json").write_text(json.dumps(about))
+        path = copy / "results.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:5]))
+        assert RunFolder(copy).study() == little()
+        run_study(little(), copy)
+        assert lines(copy) == lines(whole)
+        with pytest.raises(ValueError, match=r"inversion\.noise was trial, is shared"):
+            run_study(little(inversion={"noise": "shared"}), copy)
+
     def test_a_folder_of_something_else_is_refused(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
         (tmp_path / ".notes.part").write_text("more of it")

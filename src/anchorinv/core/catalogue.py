@@ -11,7 +11,7 @@ from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
 from anchorinv.core.memory import Anchors, ClassMeans, LatentSamples, Nothing, RealSamples
-from anchorinv.core.priors import Prior, energy, statistics, total_variation
+from anchorinv.core.priors import Prior, Term, energy, statistics, total_variation
 from anchorinv.core.prototypes import (
     Calibrated,
     Placement,
@@ -56,9 +56,10 @@ def deepdream(
     adapt: Adaptation = FINETUNE_ON_LABELS,
     per_class: int = 50,
     inversion: Inversion = Inversion(),
+    l2: Term = energy,
 ) -> Recipe:
     """Replay signals inverted from labels, kept small and smooth."""
-    priors = (Prior("l2", energy), Prior("tv", total_variation))
+    priors = (Prior("l2", l2), Prior("tv", total_variation))
     memory = InvertedLabels(per_class, inversion, priors)
     return Recipe("deepdream", foundation, start, adapt, memory, "Mordvintsev et al., Inceptionism, 2015")
 
@@ -70,9 +71,10 @@ def deepinv(
     adapt: Adaptation = FINETUNE_ON_LABELS,
     per_class: int = 50,
     inversion: Inversion = Inversion(),
+    l2: Term = energy,
 ) -> Recipe:
     """Replay signals inverted from labels, with the statistics that the BatchNorm has seen."""
-    priors = (Prior("l2", energy), Prior("tv", total_variation), Prior("statistics", statistics))
+    priors = (Prior("l2", l2), Prior("tv", total_variation), Prior("statistics", statistics))
     memory = InvertedLabels(per_class, inversion, priors)
     return Recipe("deepinv", foundation, start, adapt, memory, "Yin et al., Dreaming to Distill, CVPR 2020")
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from anchorinv.core.descend import Descent, Plateau, descend
 
-# The published loss is a mean over a batch of 100 samples, ours a sum over samples, so that no sample
-# depends on its neighbours. Gradients are 100 times larger and so is Adam's eps: the steps are the same.
-EPS = 1e-8 * 100
+# The published loss is a mean over a batch, ours a sum over samples, so that no sample depends on its
+# neighbours. Gradients are as many times larger as a batch has samples, and so is Adam's eps: same steps.
+EPS = 1e-8
 
 #: (signals (n, n_chans, n_times), which of all samples they are) -> errors (n,).
 Goal = Callable[[Tensor, slice], Tensor]
@@ -39,6 +39,9 @@ class Inversion:
         gets as close. Priors and labels are always pursued by Adam.
     stop : leave a sample where it is when its loss has stopped falling, by its own curve; the chunk ends
         with its last one.
+    batch, new_batch : samples of base and of new classes whose mean the published loss is; they scale Adam's
+        eps and nothing else. The authors invert the 10 shots of a new class by themselves: there it is 10.
+    shared_noise : start every new class in every trial from the same noise, as the authors' runs do.
     """
 
     steps: int = 4000
@@ -48,6 +51,9 @@ class Inversion:
     chunk: int = 50
     curvature: bool = False
     stop: Plateau | None = None
+    batch: int = 100
+    new_batch: int = 100
+    shared_noise: bool = False
 
     @classmethod
     def swift(cls, steps: int = 4000, **settings: Any) -> "Inversion":
@@ -145,7 +151,9 @@ def _pursue_chunk(goal: Goal, part: slice, start: Tensor, plan: Inversion) -> In
         errors.append(error)
         return losses
 
-    descent = Descent(plan.steps, plan.lr, plan.betas, EPS, plan.stop, curvature=smooth is not None)
+    descent = Descent(
+        plan.steps, plan.lr, plan.betas, EPS * plan.batch, plan.stop, curvature=smooth is not None
+    )
     descend(objective, [leaf], descent, task="inverting")
     with torch.no_grad():
         after = goal(leaf.transpose(1, 2), part)

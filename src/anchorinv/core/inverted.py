@@ -101,6 +101,8 @@ def _recalled(
         return state
     like = next(state.tail.parameters())
     start = torch.cat([start for _, start in parts]).to(like)
+    if not set(pending.classes) & set(state.classes[: state.n_base]):
+        inversion = replace(inversion, batch=inversion.new_batch)
     goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, start)
     found = pursue(goal, start, inversion)
     session = state.session + 1
@@ -120,6 +122,10 @@ def _pending(state: State, label: int, inversion: Inversion, *, rng: torch.Gener
     anchors = state.anchors.of(label)
     anchors = Batch(anchors.values[n_replay:], anchors.labels[n_replay:])
     # All trials share the base classes' replay, so its start is drawn from the base session's seed.
-    shared = label in state.classes[: state.n_base] and n_replay == 0
-    origin = stream(state.seed if shared else rng, "invert", label)
+    if label in state.classes[: state.n_base] and n_replay == 0:
+        origin = stream(state.seed, "invert", label)
+    elif inversion.shared_noise:
+        origin = stream(state.seed, "invert", "new", n_replay)
+    else:
+        origin = stream(rng, "invert", label)
     return anchors, inversion.start(len(anchors), state.shape, rng=origin)

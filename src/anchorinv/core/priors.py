@@ -27,6 +27,12 @@ def energy(trunk: nn.Module, signals: Tensor) -> Tensor:
     return signals.square().mean((1, 2))
 
 
+def length(trunk: nn.Module, signals: Tensor) -> Tensor:
+    """Return the Euclidean norm of each signal (n,): the ℓ2 of DeepInv's authors, and of the paper's runs."""
+    norms: Tensor = signals.flatten(1).norm(dim=1)
+    return norms
+
+
 def total_variation(trunk: nn.Module, signals: Tensor) -> Tensor:
     """Return the mean absolute step from sample to sample (n,)."""
     return signals.diff(dim=2).abs().mean((1, 2))

@@ -18,7 +18,8 @@ class Filter:
     low, high : edges in Hz; None leaves that side open.
     order : of the design; a band-pass has twice as many poles.
     causal : run forwards only, as a live source allows; otherwise forwards and backwards, without delay.
-    attenuation : None for Butterworth; otherwise Chebyshev type II with so many dB in the stop band.
+    attenuation : None for Butterworth; otherwise Chebyshev type II with so many dB in the stop band, and ends
+        as MATLAB has them (:meth:`reach`), since such filters are there to repeat what was done with it.
 
     Examples
     --------
@@ -60,10 +61,22 @@ class Filter:
             found = signal.cheby2(self.order, self.attenuation, at, kind, fs=sfreq, output="sos")
         return np.asarray(found)
 
+    def reach(self, sfreq: float) -> int:
+        """Return by how many samples both ends are mirrored about their last value before it runs both ways.
+
+        By scipy's rule three times the coefficients of the transfer function; by MATLAB's (``filtfilt``)
+        three times one less, its order. Both then start as if the first value had always been there.
+        """
+        if self.attenuation is None:
+            return 3 * (2 * len(self.sections(sfreq)) + 1)
+        return 3 * self.order * (1 if self.low is None or self.high is None else 2)
+
     def __str__(self) -> str:
         low, high = ("" if edge is None else f"{edge:g}" for edge in (self.low, self.high))
         name = "Butterworth" if self.attenuation is None else f"Chebyshev II, {self.attenuation:g} dB"
         way = "causal" if self.causal else "zero phase, not causal"
+        if not self.causal and self.attenuation is not None:
+            way += ", ends as MATLAB has them"
         return f"{low}-{high} Hz, {name} of order {self.order}, {way}"
 
 
@@ -96,12 +109,11 @@ def filtered(signals: npt.ArrayLike, sfreq: float, band: Filter) -> Array:
     from scipy import signal
 
     values = np.asarray(signals, dtype=np.float64)
-    sections = band.sections(sfreq)
+    sections, reach = band.sections(sfreq), band.reach(sfreq)
     found = np.empty_like(values)
     for channel, out in zip(values, found, strict=True):
         if not band.causal:
-            # Its ends are mirrored this far; a shorter signal is mirrored as far as it goes.
-            reach = 3 * (2 * len(sections) + 1)
+            # A signal that is shorter is mirrored as far as it goes.
             out[:] = signal.sosfiltfilt(sections, channel, padlen=max(0, min(reach, len(channel) - 1)))
         else:
             out[:] = signal.sosfilt(sections, channel)

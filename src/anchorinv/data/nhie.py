@@ -16,6 +16,8 @@ from anchorinv.data.splits import grouped_split
 from anchorinv.data.windows import window_starts
 from anchorinv.data.writing import sha256
 
+# As in the authors' runs. The text has F3-C3, T3-C3, O1-C3, C3-Cz, Cz-C4, F4-C4, T4-C4, O2-C4: the same eight
+# pairs in another order, and C4-O2, C3-O1, C4-Cz, Cz-C3 and C3-T3 with the opposite sign.
 PAIRS = ("F4-C4", "C4-O2", "F3-C3", "C3-O1", "T4-C4", "C4-Cz", "Cz-C3", "C3-T3")
 GRADES = tuple(f"grade {grade}" for grade in range(1, 5))
 BAND = Filter(0.5, 30.0, order=5)
@@ -57,7 +59,9 @@ def plan_nhie(raw: Path, *, seed: int | None = None, allow_missing: bool = False
     if not allow_missing:
         raise_if_any(str(raw), missing, "download them, or pass --allow-missing to do without")
     # The whole table is divided, so that a partial download tests on the same babies.
-    split = grouped_split([e.grade for e in entries], [e.baby for e in entries], seed=seed)
+    # Babies are numbered in the order of the numbers in their names, as published: the split depends on it.
+    numbers = {baby: i for i, baby in enumerate(sorted({e.baby for e in entries}, key=_by_number))}
+    split = grouped_split([e.grade for e in entries], [numbers[e.baby] for e in entries], seed=seed)
     sides = {entry.name: str(side) for entry, side in zip(entries, split, strict=True)}
     entries = [entry for entry in entries if entry.name in files]
     if not entries:
@@ -120,7 +124,12 @@ def _entries(table: Path) -> list[Entry]:
         rate = re.match(r"\d+(\.\d+)?", cells.get("sampling_freq", ""))
         found[name] = Entry(name, cells["baby_id"], grade, float(rate[0]) if rate else None)
     raise_if_any(str(table), problems)
-    return [found[name] for name in sorted(found)]
+    return [found[name] for name in sorted(found, key=_by_number)]
+
+
+def _by_number(name: str) -> tuple[str, str]:
+    """Return what to sort names by so that ID2 comes before ID10: as if they were padded with zeros."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(20), name), name
 
 
 def _files(raw: Path) -> dict[str, Path]:

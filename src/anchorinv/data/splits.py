@@ -10,13 +10,14 @@ FOLDS = 5
 
 
 def grouped_split(
-    labels: Sequence[str], groups: Sequence[str], *, seed: int | None = None
+    labels: Sequence[str], groups: Sequence[str] | Sequence[int], *, seed: int | None = None
 ) -> npt.NDArray[np.str_]:
     """Return "train" or "test" (n,) for each recording, stratified by label; a group is never on both sides.
 
     Parameters
     ----------
-    labels, groups : (n,) one of each for a recording; a group is usually a person.
+    labels, groups : (n,) one of each for a recording; a group is usually a person. Groups that are equally
+        hard to place are taken in the order of their names or numbers.
     seed : None takes the first fold of an unshuffled division into five, as published for NHIE.
     """
     from sklearn.model_selection import StratifiedGroupKFold

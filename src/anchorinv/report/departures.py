@@ -17,6 +17,10 @@ _WHY = {
     "standardise.per_channel": "the authors' runs had one number for all channels",
     "inversion.smoothness": "a penalty of the authors' runs that the text does not mention",
     "training.class_weights": "the authors weighed by recordings",
+    "anchors.measure": "the text does not say by which distance; the authors' runs: Euclidean",
+    "inversion.noise": "in the authors' runs new classes start from the same noise in all trials",
+    "inversion.new_batch": "the authors invert a new class's ten shots by themselves, which sets Adam's eps",
+    "inversion.l2": "the mean norm in the authors' code, ours the mean square",
 }
 _NOT_THE_PAPERS = ("synthetic", "threads", "not_published", "methods")
 
@@ -39,13 +43,20 @@ def departures(run: Run) -> list[Departure] | None:
         return None
     text = load(name)
     found: dict[tuple[str, str, str], list[str]] = {}
-    small = "" if run.study.scale == "full" else f"a {run.study.scale} run"
+    theirs = _of_the_authors(run.study.name)
     compared = [variant for variant in run.study.variants if variant in text.variants]
     for variant in compared:
         for key, (paper, ours) in _differences(text.variants[variant], run.study.variants[variant]).items():
             found.setdefault((key, paper, ours), []).append(variant)
+    small = "" if run.study.scale == "full" else f"a {run.study.scale} run"
     return [
-        Departure(key, paper, ours, _where(variants, compared), _WHY.get(key, small))
+        Departure(
+            key,
+            paper,
+            ours,
+            _where(variants, compared),
+            _WHY.get(key) or ("as in the authors' run" if theirs.get(key) == ours else small),
+        )
         for (key, paper, ours), variants in found.items()
     ]
 
@@ -53,6 +64,13 @@ def departures(run: Run) -> list[Departure] | None:
 def not_published(run: Run) -> list[str]:
     """Return the keys whose values the paper does not give."""
     return list(dict.fromkeys(key for each in run.study.variants.values() for key in each.not_published))
+
+
+def _of_the_authors(config: str) -> dict[str, str]:
+    """Return the settings of the authors' runs, where a config has them."""
+    if not config.endswith("-published"):
+        return {}
+    return {key: _shown(value) for key, value in dotted(load(config).variants[""].model_dump()).items()}
 
 
 def _differences(text: Experiment, ours: Experiment) -> dict[str, tuple[str, str]]:

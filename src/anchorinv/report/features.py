@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from matplotlib.lines import Line2D
 
-from anchorinv.core.anchors import SELECTIONS
+from anchorinv.core.anchors import selection
 from anchorinv.core.heads import class_means
 from anchorinv.core.inverted import InvertedAnchors
 from anchorinv.core.networks import mapped
@@ -31,14 +31,14 @@ class Kept:
 
 def kept(specimen: Specimen, selections: Sequence[str], latents: Batch) -> dict[str, Kept]:
     """Return the anchors of each selection, and what the run inverted from them; ``latents`` of the base."""
-    base, state = specimen.base, specimen.state
+    base, state, asked = specimen.base, specimen.state, specimen.experiment.anchors
     own = {}
     for (_, method), replayed in specimen.replay.items():
         if method == "anchorinv" and replayed.anchors is not None:
             own[_digest(replayed.anchors)] = replayed
     found = {}
     for name in selections:
-        memory = InvertedAnchors(specimen.experiment.anchors.per_class, SELECTIONS[name])
+        memory = InvertedAnchors(asked.per_class, selection(name, asked.measure))
         anchors = memory.keep(state, base, latents, rng=stream(specimen.seed, "base")).anchors
         assert anchors is not None
         match = own.get(_digest(anchors))

@@ -6,7 +6,7 @@ from anchorinv.core.runner import SessionResult
 from anchorinv.report.cells import SIGNIFICANT, Cell, Column, Number, Table
 from anchorinv.report.gather import Run
 from anchorinv.report.groups import PARTS, Group, groups_of
-from anchorinv.report.paper import published
+from anchorinv.report.paper import caveat, published
 from anchorinv.study.names import method_name
 from anchorinv.study.summary import place
 from anchorinv.study.tables import assumptions
@@ -165,6 +165,8 @@ def paper_table(run: Run) -> Table | None:
     about = [f"The paper's numbers are as printed in its {numbers[0].table}; difference is ours − paper."]
     if any(number.marked for number in numbers):
         about.append(f"{SIGNIFICANT} in the paper: differs from random sampling with p < 0.05, uncorrected.")
+    if told := caveat(run.study.name):
+        about.append(told)
     if run.synthetic:
         about.insert(0, "This run is on synthetic recordings: the differences mean nothing.")
     title = f"Beside the paper ({numbers[0].table}): macro-F1 in percent"

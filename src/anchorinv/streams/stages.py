@@ -98,17 +98,17 @@ class Overlapping:
         return self._transform(samples)[:, int(self._left * self._ratio) : stop]
 
 
-def zero_phase(sections: np.ndarray) -> Overlapping:
+def zero_phase(how: Filter, rate: float) -> Overlapping:
     """Return a filter that runs forwards and backwards; a past of less than 1e-7 is forgotten."""
     from scipy.signal import sos2zpk, sosfiltfilt
 
+    sections, reach = how.sections(rate), how.reach(rate)
     _, poles, _ = sos2zpk(sections)
     radius = min(float(np.abs(poles).max()), 1 - 1e-9)
     settle = math.ceil(math.log(1e-7) / math.log(radius)) + 1
     # Short recordings leave less room for the usual extension at their ends.
-    usual = 3 * (2 * len(sections) + 1)
     return Overlapping(
-        lambda x: np.asarray(sosfiltfilt(sections, x, axis=1, padlen=min(usual, x.shape[1] - 1))), settle
+        lambda x: np.asarray(sosfiltfilt(sections, x, axis=1, padlen=min(reach, x.shape[1] - 1))), settle
     )
 
 
@@ -126,8 +126,7 @@ def stages_of(how: Filter | None, *, source: float, target: float) -> list[Stage
     """Return the filter, then the change of rate where there is one."""
     found: list[Stage] = []
     if how is not None:
-        sections = how.sections(source)
-        found.append(CausalFilter(sections) if how.causal else zero_phase(sections))
+        found.append(CausalFilter(how.sections(source)) if how.causal else zero_phase(how, source))
     if source != target:
         found.append(resampled(source, target))
     return found

@@ -139,10 +139,14 @@ class BaseTraining(_Table):
 
 
 class Anchors(_Table):
-    """What is kept of each base class: how many anchors, samples or labels, and which anchors."""
+    """What is kept of each base class: how many anchors, samples or labels, and which anchors.
+
+    ``measure`` says what close to the prototype means where ``select`` asks for it: the paper does not.
+    """
 
     per_class: Count = 50
     select: str = "random"
+    measure: Literal["cosine", "euclidean"] = "cosine"
 
     @field_validator("select")
     @classmethod
@@ -154,7 +158,10 @@ class Inverting(_Table):
     """How replay signals are made; ``smoothness`` weighs a penalty on second differences.
 
     ``swift`` takes quasi-Newton steps and stops each sample by its own error curve, ``steps`` at the most;
-    off in the paper, and where something else than anchors is inverted.
+    off in the paper, and where something else than anchors is inverted. Three keys are for the authors' runs:
+    ``noise``, whether a new class starts from noise of its trial or from noise that all trials share;
+    ``new_batch``, to how many samples Adam's eps is scaled where new classes are inverted; ``l2``, whether
+    DeepDream and DeepInv keep signals small by their mean square or by their norm.
     """
 
     steps: Steps = 4000
@@ -164,6 +171,9 @@ class Inverting(_Table):
     chunk: Count = 50
     swift: bool = False
     smoothness: Annotated[float, Field(ge=0)] = 0.0
+    noise: Literal["trial", "shared"] = "trial"
+    new_batch: Count = 100
+    l2: Literal["square", "norm"] = "square"
 
 
 class Finetuning(_Table):

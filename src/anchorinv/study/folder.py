@@ -67,7 +67,7 @@ class RunFolder:
         own : names of methods beside the study's.
         """
         asked = {
-            "study": json.loads(study.model_dump_json()),
+            "study": _plainly(study),
             "data": data,
             "people": people,
             "own": list(own),
@@ -220,10 +220,16 @@ def checked(about: Any, path: Path) -> Study:
         raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
 
 
+def _plainly(study: Study) -> Any:
+    return json.loads(study.model_dump_json())
+
+
 def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> None:
     if known.get("format") != FORMAT:
         raise ValueError(f"{path} has format {known.get('format')}, this version writes {FORMAT}")
-    before, now = (dotted({key: each.get(key) for key in asked}) for each in (known, asked))
+    # Keys that the folder's version did not have yet are at their defaults: what it did.
+    whole = {**known, "study": _plainly(checked(known, path / "config.json"))}
+    before, now = (dotted({key: each.get(key) for key in asked}) for each in (whole, asked))
     different = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if different:
         shown = [f"{_plain(key)} was {before.get(key)}, is {now.get(key)}" for key in different[:5]]

@@ -5,13 +5,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from anchorinv.core.anchors import SELECTIONS
+from anchorinv.core.anchors import selection
 from anchorinv.core.catalogue import CATALOGUE, JUDGED
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
-from anchorinv.core.priors import Prior, roughness
+from anchorinv.core.priors import Prior, energy, length, roughness
 from anchorinv.core.prototypes import mean_of_shots, random_rows
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.selection import Validated
@@ -42,7 +42,8 @@ def methods_of(experiment: Experiment, geometry: Geometry, base_classes: Sequenc
 def inversion_of(settings: Inverting) -> Inversion:
     """Return how replay signals are made."""
     make = Inversion.swift if settings.swift else Inversion
-    return make(**settings.model_dump(exclude={"smoothness", "swift"}))
+    plain = settings.model_dump(exclude={"smoothness", "swift", "noise", "l2"})
+    return make(**plain, shared_noise=settings.noise == "shared")
 
 
 def _options(experiment: Experiment, name: str) -> dict[str, Any]:
@@ -73,8 +74,10 @@ def _options(experiment: Experiment, name: str) -> dict[str, Any]:
         options["per_class"] = experiment.anchors.per_class
     if name in ("anchorinv", "deepdream", "deepinv"):
         options["inversion"] = inversion_of(experiment.inversion)
+    if name in ("deepdream", "deepinv"):
+        options["l2"] = length if experiment.inversion.l2 == "norm" else energy
     if name in ("anchorinv", *JUDGED):
-        options["select"] = SELECTIONS[experiment.anchors.select]
+        options["select"] = selection(experiment.anchors.select, experiment.anchors.measure)
     if name == "anchorinv" and (smoothness := experiment.inversion.smoothness):
         options["priors"] = (Prior("smoothness", roughness, smoothness),)
     return options
