@@ -22,27 +22,6 @@ def fif(path, values, sfreq=128.0):
     raw.save(path, verbose="ERROR", fmt="double")
 
 
-def brainvision(path, values, sfreq=128):
-    """The three text and binary files of BrainVision, as its exporter writes them."""
-    stem = path.stem
-    channels = "\n".join(f"Ch{i}={name},,0.1,µV" for i, name in enumerate(NAMES, 1))
-    path.write_text(
-        "Brain Vision Data Exchange Header File Version 1.0\n[Common Infos]\n"
-        f"Codepage=UTF-8\nDataFile={stem}.eeg\nMarkerFile={stem}.vmrk\nDataFormat=BINARY\n"
-        "DataOrientation=MULTIPLEXED\n"
-        f"NumberOfChannels={len(NAMES)}\nSamplingInterval={1e6 / sfreq}\n"
-        "[Binary Infos]\nBinaryFormat=INT_16\n"
-        f"[Channel Infos]\n{channels}\n",
-        encoding="utf-8",
-    )
-    path.with_suffix(".vmrk").write_text(
-        "Brain Vision Data Exchange Marker File, Version 1.0\n[Common Infos]\nCodepage=UTF-8\n"
-        f"DataFile={stem}.eeg\n[Marker Infos]\nMk1=New Segment,,1,1,0,20240101120000000000\n",
-        encoding="utf-8",
-    )
-    path.with_suffix(".eeg").write_bytes(np.rint(values / 0.1).astype("<i2").T.tobytes())
-
-
 def written(folder, kind):
     """Write a recording of three channels at 128 Hz; return its path and its samples in µV."""
     found = digital()
@@ -68,7 +47,7 @@ def written(folder, kind):
         path = folder / "rec_raw.fif"
         fif(path, values)
     else:
-        brainvision(path, values)
+        making.brainvision(path, values, NAMES)
     return path, values
 
 

@@ -64,7 +64,7 @@ class Client:
         return int(length) if length and length.isdigit() else None
 
     def fetch(self, url: str, part: Path, *, size: int | None = None) -> None:
-        """Fetch a file into ``part``, going on from what is already there; stop beyond its listed ``size``."""
+        """Fetch a file into ``part``, from where it broke off; stop well beyond its listed ``size``."""
         most = _UNLISTED if size is None else size + max(_MORE, size // 10)
         self._persist(url, lambda: self._continue(url, part, most))
 

@@ -47,14 +47,14 @@ def _bci2a(address: str, ask: Ask, size: Size) -> list[Remote]:
 
 def _nhie(address: str, ask: Ask, size: Size) -> list[Remote]:
     """Zenodo lists names, sizes and checksums; the recordings in CSV are the same ones once more."""
-    found = []
+    found, text = [], ask(address)
     try:
-        for file in json.loads(ask(address))["files"]:
+        for file in json.loads(text)["files"]:
             name, size_told = str(file["key"]), int(file["size"])
             if not re.search(r"csv_format|csv\.(xz|zip)$", name, flags=re.IGNORECASE):
                 url = f"{address}/files/{name}/content"
                 found.append(Remote(name, url, max(0, size_told), str(file["checksum"])))
-    except (LookupError, TypeError, OverflowError, RecursionError, json.JSONDecodeError):
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
         raise ValueError(f"{address} did not answer with a list of files; try again later") from None
     return found
 
