@@ -88,7 +88,7 @@ def _data(path: Path, model: AnchorInvClassifier) -> None:
         show(data, path)
         _show_subjects(data)
     if len(data) and len(data.class_names) < 10:  # drawing is slow
-        draw_trials(data, path.parent / "trials.svg")
+        draw_trials(data, path.parent / "trials.png")
 
 
 def _mat(path: Path, model: AnchorInvClassifier) -> None:
@@ -98,7 +98,7 @@ def _mat(path: Path, model: AnchorInvClassifier) -> None:
 
 
 def _nhie(path: Path, model: AnchorInvClassifier) -> None:
-    plan_nhie(path)
+    plan_nhie(path, allow_missing=True)
 
 
 def _volts(n_seconds: int = 4) -> np.ndarray:
@@ -228,6 +228,7 @@ def _genuine(*names: str) -> Callable[[Path], Path]:
     return write
 
 
+_GRABMYO = "grabmyo_sample/Session1/session1_participant1/session1_participant1_gesture10_trial1"
 _STREAM = (_own, _predict, _learn)
 _WINDOWS = (_predict, _learn, _evaluate, _train)
 FORMATS: dict[str, Format] = {
@@ -259,6 +260,6 @@ FORMATS: dict[str, Format] = {
 if (PLACE / "eegmmidb_sample").is_dir():
     FORMATS |= {
         "genuine edf+": Format(_genuine("eegmmidb_sample/S001R04.edf"), (_own,)),
-        "genuine wfdb": Format(_genuine("mitdb_sample/100.hea", "mitdb_sample/100.dat"), (_own,)),
+        "genuine wfdb": Format(_genuine(f"{_GRABMYO}.hea", f"{_GRABMYO}.dat"), (_own,)),
         "genuine mat": Format(_genuine("bci2a_true_labels/A01E.mat"), (_mat,)),
     }

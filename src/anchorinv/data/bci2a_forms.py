@@ -106,7 +106,7 @@ def read_bnci(path: Path) -> Trials:
     with reading(path):
         for run in np.ravel(_loaded(path, "data")["data"]):
             fields = _struct(run)
-            starts = np.ravel(fields["trial"]).astype(np.int64) - 1  # counted from 1
+            starts = np.ravel(fields["trial"]).astype(np.float64) - 1  # counted from 1
             if not len(starts):
                 continue  # eye movements
             if float(np.ravel(fields["fs"])[0]) != SFREQ:
@@ -114,11 +114,12 @@ def read_bnci(path: Path) -> Trials:
                     f"{path} has a rate of {np.ravel(fields['fs'])[0]} Hz; {SFREQ:g} Hz is wanted"
                 )
             signals = np.asarray(fields["X"], dtype=np.float64)
-            beyond = starts.min() < 0 or starts.max() + WINDOW[1] > len(signals)
+            beyond = not ((starts >= 0) & (starts + WINDOW[1] <= len(signals))).all()
             if signals.ndim != 2 or signals.shape[1] < N_CHANS or beyond or _crowded(starts):
                 raise ValueError(
                     f"{path} is cut short: a run has shape {signals.shape}, a trial at {starts.max()}"
                 )
+            starts = starts.astype(np.int64)
             windows += [signals[start + WINDOW[0] : start + WINDOW[1], :N_CHANS].T for start in starts]
             numbers = _class_numbers(path, fields["y"])
             marks = np.ravel(fields["artifacts"]) if "artifacts" in fields else np.zeros(len(starts))
@@ -157,7 +158,7 @@ def _loaded(path: Path, *names: str) -> dict[str, Any]:
     return found
 
 
-def _crowded(starts: npt.NDArray[np.int64]) -> bool:
+def _crowded(starts: npt.NDArray[Any]) -> bool:
     """Tell whether trials (n,) begin within each other's window: each of them would be a copy of the rest."""
     return bool((np.diff(np.sort(starts)) < WINDOW[1] - WINDOW[0]).any())
 

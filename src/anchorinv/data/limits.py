@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from anchorinv.data.problems import MissingExtra
 
 #: A recording is held in memory as a whole; so many values (480 MB) leave room to work in.
@@ -22,8 +25,10 @@ ROWS = 1_000_000
 #: Bytes of a header or a table in text.
 TEXT = 64 << 20
 #: Events of a recording.
-EVENTS = 100_000
+EVENTS = 20_000
 SLOWEST, FASTEST = 0.01, 1e7
+#: Values beyond cannot be computed with.
+REACH = 1e30
 
 
 def room(n_bytes: int) -> int:
@@ -81,6 +86,16 @@ def check_rate(path: Path, sfreq: float) -> float:
             "is its header damaged?"
         )
     return float(sfreq)
+
+
+def check_reach(path: Path, signals: npt.NDArray[np.float64]) -> None:
+    """Refuse signals (n_chans, n_samples), gaps and all, that reach beyond what can be computed with."""
+    for channel in signals:
+        if (largest := np.max(np.abs(channel), where=np.isfinite(channel), initial=0.0)) > REACH:
+            raise ValueError(
+                f"{path} reaches {largest:.1e}, beyond what can be computed with; is its header damaged, or "
+                "its unit another?"
+            )
 
 
 def read_text(path: Path, *, encoding: str = "utf-8-sig") -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from anchorinv.data.dataset import SPLITS
 from anchorinv.data.filters import Filter
-from anchorinv.data.limits import ROWS, check_claim, check_size
+from anchorinv.data.limits import ROWS, check_claim, check_reach, check_size
 from anchorinv.data.manifest import Entry
 from anchorinv.data.npzfiles import StoredArray, load_array, stored_arrays, told_rate
 from anchorinv.data.readers import Recording, read_recording
@@ -146,7 +146,9 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
     sfreq, rate = _rates(told_rate(path, inside.get("sfreq")), path, options)
     length = round(n_times * rate / sfreq)
     check_size(path, len(names), n * length, in_one=False)
-    recording = Recording(_flat(signals, picks), sfreq, names, ("",) * len(names))
+    flat = _flat(signals, picks)
+    check_reach(path, flat)
+    recording = Recording(flat, sfreq, names, ("",) * len(names))
     parts = [
         Part(i * length, length, *(columns[key][i] for key in ("label", "subject", "session", "split")))
         for i in range(n)

@@ -4,6 +4,7 @@ import gzip
 import lzma
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from anchorinv.data import limits
 from anchorinv.data.headers import check_header
-from anchorinv.data.limits import check_claim, check_rate, check_size, reading, room
+from anchorinv.data.limits import check_claim, check_rate, check_reach, check_size, reading, room
 from anchorinv.data.npzfiles import stored_array
 from anchorinv.data.problems import listed, needed
 from anchorinv.data.textheaders import check_wfdb
@@ -62,6 +63,7 @@ def read_recording(path: Path, *, channels: Sequence[str] | None = None) -> Reco
         raise ValueError(f"{path} is not there")
     with reading(path):
         found = reader(path, channels)
+        check_reach(path, found.signals)
     if found.sfreq is not None:
         check_rate(path, found.sfreq)
     if found.signals.size == 0:
@@ -169,16 +171,19 @@ def _csv(path: Path, channels: Sequence[str] | None) -> Recording:
         ours = [i for i in range(len(names)) if i != times]
         picks = _picked(path, names, channels, ours)
         columns = picks if times is None else [*picks, times]
-        # One row more than will be taken.
+        # One row more than will be taken; numpy would ask for the room of all of them at once.
         most = min(limits.LONGEST, limits.LARGEST // max(1, len(picks))) + 1
-        form: dict[str, Any] = {"delimiter": ",", "ndmin": 2, "usecols": columns, "max_rows": most}
+        form: dict[str, Any] = {"delimiter": ",", "ndmin": 2, "usecols": columns}
         try:
-            values = np.loadtxt(lines, **form)
-        except ValueError:  # an empty cell is a missing sample; looking at each cell is slow
+            values = np.loadtxt(islice(lines, most), **form)
+        except ValueError as error:
+            if str(error).startswith(str(path)):
+                raise
+            # An empty cell is a missing sample; looking at each cell is slow.
             file.seek(0)
             lines = _lines(path, file)
             next(lines)
-            values = np.loadtxt(lines, converters=_number, **form)
+            values = np.loadtxt(islice(lines, most), converters=_number, **form)
     sfreq = None
     if times is not None:
         sfreq = _rate(path, values[:, -1]) if len(values) > 1 else None

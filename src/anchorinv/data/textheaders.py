@@ -55,6 +55,10 @@ def check_brainvision(path: Path) -> None:
         for value in told[key]:
             if not re.fullmatch(r"\d{1,6}", value) or int(value) > most:
                 raise ValueError(f"{path} has {key} {value[:40]!r}, and at most {most} are taken")
+    described = {found[0].casefold() for line in lines if (found := re.match(r"Ch\d+(?=\s*=)", line, re.I))}
+    if [str(len(described))] != told["NumberOfChannels"]:
+        claimed = ", ".join(told["NumberOfChannels"]) or "no"
+        raise ValueError(f"{path} speaks of {claimed} channels and describes {len(described)}")
     markers = [path.parent / name for name in told["MarkerFile"]] + [path.with_suffix(".vmrk")]
     for file in {marker for marker in markers if marker.is_file()}:
         events = _lines(file)
