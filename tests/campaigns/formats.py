@@ -87,7 +87,11 @@ def _data(path: Path, model: AnchorInvClassifier) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         show(data, path)
         _show_subjects(data)
-    if len(data) and len(data.class_names) < 10:  # drawing is slow
+
+
+def _draw(path: Path, model: AnchorInvClassifier) -> None:
+    data = Dataset.open(path)
+    if len(data) and len(data.class_names) < 10:
         draw_trials(data, path.parent / "trials.png")
 
 
@@ -252,7 +256,7 @@ FORMATS: dict[str, Format] = {
     "npy recording": Format(_flat_npy, (_own,)),
     "mat": Format(_bnci(compressed=False), (_mat,)),
     "mat compressed": Format(_bnci(compressed=True), (_mat,)),
-    "prepared folder": Format(_folder, (_data, *_WINDOWS)),
+    "prepared folder": Format(_folder, (_data, *_WINDOWS, _draw)),
     "manifest": Format(_table, (_own_table,), damage=("table.csv",)),
     "grades": Format(_grades, (_nhie,), damage=("raw/metadata.csv",)),
     "study toml": Format(_toml, (lambda path, model: load(str(path)),)),
