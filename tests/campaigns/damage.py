@@ -1,7 +1,12 @@
 """Ways to damage a file: flipped bits, cuts, insertions, and numbers that a header should not hold."""
 
+import gzip
+import io
+import lzma
 import random
 import re
+import zipfile
+import zlib
 
 _TEXT = (
     b"0",
@@ -76,3 +81,27 @@ def text_number(whole: bytes, rng: random.Random) -> bytes:
 
 
 WAYS = (flipped, flipped, cut, inserted, removed, number, number, text_number, text_number)
+
+
+def inside_xz(whole: bytes, rng: random.Random) -> bytes:
+    """Damage what is packed, and pack it again: its checksum does not tell."""
+    return lzma.compress(damaged(lzma.decompress(whole), rng), preset=0)
+
+
+def inside_gz(whole: bytes, rng: random.Random) -> bytes:
+    return gzip.compress(damaged(gzip.decompress(whole), rng))
+
+
+def inside_npz(whole: bytes, rng: random.Random) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as new:
+        chosen = rng.choice(old.namelist())
+        for name in old.namelist():
+            new.writestr(name, damaged(old.read(name), rng) if name == chosen else old.read(name))
+    return made.getvalue()
+
+
+def inside_mat(whole: bytes, rng: random.Random) -> bytes:
+    """Of a file with one variable, which begins after 136 bytes."""
+    packed = zlib.compress(damaged(zlib.decompress(whole[136:]), rng))
+    return whole[:128] + (15).to_bytes(4, "little") + len(packed).to_bytes(4, "little") + packed

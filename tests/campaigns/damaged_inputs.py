@@ -20,8 +20,6 @@ import warnings
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from tests.campaigns.damage import damaged
-
 MOST_BYTES, MOST_SECONDS = 1 << 30, 10.0
 #: A worker is given so much more memory than it starts with, and so long.
 _ROOM, _PATIENCE = 5 << 29, 60.0
@@ -38,7 +36,7 @@ def case(name: str, number: int, folder: Path) -> Path:
     rng = random.Random(f"{name} {number}")
     files = sorted(file for pattern in form.damage for file in folder.rglob(pattern) if file.is_file())
     chosen = rng.choice(files)
-    chosen.write_bytes(damaged(chosen.read_bytes(), rng))
+    chosen.write_bytes(form.how(chosen.read_bytes(), rng))
     return path
 
 

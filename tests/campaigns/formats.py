@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from anchorinv.model.scoring import scored
 from anchorinv.model.serving import Watch, predicted, shots
 from anchorinv.streams.windowed import open_windows
 from anchorinv.study.loading import load, shipped
+from tests.campaigns.damage import damaged, inside_gz, inside_mat, inside_npz, inside_xz
 from tests.data import making
 from tests.data.genuine import PLACE
 from tests.models import CHANNELS, windows
@@ -41,11 +43,12 @@ Read = Callable[[Path, AnchorInvClassifier], object]
 
 @dataclass(frozen=True)
 class Format:
-    """``write`` puts a sound input into a folder and returns what commands are given."""
+    """``write`` puts a sound input into a folder and returns what commands are given; ``how`` damages it."""
 
     write: Callable[[Path], Path]
     reads: tuple[Read, ...]
     damage: tuple[str, ...] = ("*",)
+    how: Callable[[bytes, random.Random], bytes] = damaged
 
 
 def _own(path: Path, model: AnchorInvClassifier) -> None:
@@ -252,6 +255,10 @@ FORMATS: dict[str, Format] = {
     "npz compressed": Format(_npz(save=np.savez_compressed), (_own_npz, *_WINDOWS)),
     "npz emg-longterm": Format(_trials("emg_longterm"), (lambda path, _: read_trials(path, longterm.FORM),)),
     "npz eeg-stress": Format(_trials("eeg_stress"), (lambda path, _: read_trials(path, stress.FORM),)),
+    "fif in gz": Format(_fif_gz, _STREAM, how=inside_gz),
+    "csv in xz": Format(_csv("r.csv.xz"), (_own,), how=inside_xz),
+    "arrays in npz": Format(_npz(save=np.savez_compressed), (_own_npz, *_WINDOWS), how=inside_npz),
+    "variables in mat": Format(_bnci(compressed=True), (_mat,), how=inside_mat),
     "npy windows": Format(_npy, (_predict, _learn)),
     "npy recording": Format(_flat_npy, (_own,)),
     "mat": Format(_bnci(compressed=False), (_mat,)),
