@@ -66,7 +66,7 @@ def read_json(path: Path) -> Any:
     """Return the value of a JSON file; a damaged one is an error that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: it is no JSON ({error})") from None
 
 

@@ -148,6 +148,27 @@ def wfdb_record(
     )
 
 
+def brainvision(path: Path, values: np.ndarray, names: list[str], *, sfreq=128) -> None:
+    """The three text and binary files of BrainVision, as its exporter writes them."""
+    stem = path.stem
+    channels = "\n".join(f"Ch{i}={name},,0.1,µV" for i, name in enumerate(names, 1))
+    path.write_text(
+        "Brain Vision Data Exchange Header File Version 1.0\n[Common Infos]\n"
+        f"Codepage=UTF-8\nDataFile={stem}.eeg\nMarkerFile={stem}.vmrk\nDataFormat=BINARY\n"
+        "DataOrientation=MULTIPLEXED\n"
+        f"NumberOfChannels={len(names)}\nSamplingInterval={1e6 / sfreq}\n"
+        "[Binary Infos]\nBinaryFormat=INT_16\n"
+        f"[Channel Infos]\n{channels}\n",
+        encoding="utf-8",
+    )
+    path.with_suffix(".vmrk").write_text(
+        "Brain Vision Data Exchange Marker File, Version 1.0\n[Common Infos]\nCodepage=UTF-8\n"
+        f"DataFile={stem}.eeg\n[Marker Infos]\nMk1=New Segment,,1,1,0,20240101120000000000\n",
+        encoding="utf-8",
+    )
+    path.with_suffix(".eeg").write_bytes(np.rint(values / 0.1).astype("<i2").T.tobytes())
+
+
 def rows(path: Path, *lines: dict[str, object]) -> Path:
     """Write a manifest."""
     columns = list(dict.fromkeys(key for line in lines for key in line))

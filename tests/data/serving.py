@@ -8,6 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 #: Bytes after which a connection is cut.
 CUT = 4 << 16
+#: Bytes that a server without measure sends.
+ENDLESS = 600 << 20
 
 
 class Server:
@@ -21,6 +23,7 @@ class Server:
         self.release = threading.Event()
         self.lock = threading.Lock()
         self.tags = True
+        self.sent = 0
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -59,6 +62,13 @@ class Server:
         if path not in self.files or trouble == "gone":
             return request.send_error(404)
         content = self.files[path]
+        if trouble == "endless":  # says no length, and goes on
+            request.send_response(200)
+            request.end_headers()
+            while self.sent < ENDLESS:
+                request.wfile.write(bytes(1 << 20))
+                self.sent += 1 << 20
+            return None
         tag = '"' + hashlib.md5(content).hexdigest() + '"'
         start = 0
         if asked and request.headers.get("If-Range") == tag:

@@ -14,7 +14,7 @@ from anchorinv.data.client import Client, Manners
 from anchorinv.data.download import check_space, download, still_to_come
 from anchorinv.data.homes import HOMES, Remote, remote_files
 from anchorinv.data.problems import Problems
-from tests.data.serving import CUT, serving
+from tests.data.serving import CUT, ENDLESS, serving
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB
 SHA = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
@@ -137,6 +137,41 @@ def test_a_server_that_stalls_counts_as_broken_and_is_resumed(server, tmp_path):
     download([file], tmp_path, client(timeout=0.3))
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
     assert server.asked[-1][2].startswith("bytes=")
+
+
+def test_a_file_that_is_far_longer_than_listed_is_stopped(server, tmp_path):
+    """Listed as 100 bytes; the server says no length and sends 600 MB."""
+    server.files["a.bin"] = b""
+    server.trouble["a.bin"] = ["endless"] * 3
+    with pytest.raises(Problems, match="sends more than the 1048676 bytes that were to be expected; stopped"):
+        download([Remote("a.bin", f"{server.url}/a.bin", 100)], tmp_path, client())
+    # What was on its way in buffers is little beside all of it.
+    assert server.sent < ENDLESS // 4 and len(server.asked) == 1
+    assert not (tmp_path / "a.bin").exists() and (tmp_path / "a.bin.part").stat().st_size == 0
+
+
+def test_a_listing_without_end_is_stopped(server, monkeypatch):
+    monkeypatch.setattr("anchorinv.data.client.TEXT", 1 << 20)
+    server.files["list"] = b""
+    server.trouble["list"] = ["endless"]
+    with pytest.raises(ValueError, match="answered with more than 1 MB"):
+        client().text(f"{server.url}/list")
+    assert server.sent < ENDLESS // 4
+
+
+@pytest.mark.parametrize(
+    "listing", ["[]", '{"files": 5}', '{"files": [{"key": "a", "size": "x"}]}', "[" * 99_999]
+)
+def test_listings_that_are_none(listing):
+    with pytest.raises(ValueError, match="did not answer with a list of files"):
+        remote_files("nhie", lambda url: listing, lambda url: None)
+
+
+def test_a_ledger_that_is_none(server, tmp_path):
+    for text in ("[]", '{"a.bin": 5}'):
+        (tmp_path / ".checksums.json").write_text(text)
+        with pytest.raises(ValueError, match="no list of checksums; delete it"):
+            download([remote(server)], tmp_path, client())
 
 
 def test_nobody_there(tmp_path):

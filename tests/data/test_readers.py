@@ -5,7 +5,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anchorinv.data import readers
 from anchorinv.data.readers import read_recording
 from tests.data import making
 
@@ -21,27 +20,6 @@ def fif(path, values, sfreq=128.0):
 
     raw = mne.io.RawArray(values * 1e-6, mne.create_info(NAMES, sfreq, "eeg"), verbose="ERROR")
     raw.save(path, verbose="ERROR", fmt="double")
-
-
-def brainvision(path, values, sfreq=128):
-    """The three text and binary files of BrainVision, as its exporter writes them."""
-    stem = path.stem
-    channels = "\n".join(f"Ch{i}={name},,0.1,µV" for i, name in enumerate(NAMES, 1))
-    path.write_text(
-        "Brain Vision Data Exchange Header File Version 1.0\n[Common Infos]\n"
-        f"Codepage=UTF-8\nDataFile={stem}.eeg\nMarkerFile={stem}.vmrk\nDataFormat=BINARY\n"
-        "DataOrientation=MULTIPLEXED\n"
-        f"NumberOfChannels={len(NAMES)}\nSamplingInterval={1e6 / sfreq}\n"
-        "[Binary Infos]\nBinaryFormat=INT_16\n"
-        f"[Channel Infos]\n{channels}\n",
-        encoding="utf-8",
-    )
-    path.with_suffix(".vmrk").write_text(
-        "Brain Vision Data Exchange Marker File, Version 1.0\n[Common Infos]\nCodepage=UTF-8\n"
-        f"DataFile={stem}.eeg\n[Marker Infos]\nMk1=New Segment,,1,1,0,20240101120000000000\n",
-        encoding="utf-8",
-    )
-    path.with_suffix(".eeg").write_bytes(np.rint(values / 0.1).astype("<i2").T.tobytes())
 
 
 def written(folder, kind):
@@ -69,7 +47,7 @@ def written(folder, kind):
         path = folder / "rec_raw.fif"
         fif(path, values)
     else:
-        brainvision(path, values)
+        making.brainvision(path, values, NAMES)
     return path, values
 
 
@@ -140,7 +118,7 @@ def test_what_is_no_recording(tmp_path):
     with pytest.raises(ValueError, match=r"numbers \(channels, times\) are wanted"):
         read_recording(tmp_path / "text.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"objects\.npy cannot be read"):
+    with pytest.raises(ValueError, match=r"objects\.npy holds Python objects"):
         read_recording(tmp_path / "objects.npy")
     making.edf(tmp_path / "b.gdf", digital(), NAMES, sfreq=128)
     with pytest.raises(ValueError, match="is no GDF file"):
@@ -158,7 +136,7 @@ def test_a_fif_file_that_leads_back_is_no_endless_loop(tmp_path):
 
 
 def test_too_much_at_once_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "LARGEST", 1000)
+    monkeypatch.setattr("anchorinv.data.limits.LARGEST", 1000)
     for kind in ("edf", "hea", "csv", "npy"):
         path, _ = written(tmp_path, kind)
         with pytest.raises(ValueError, match="are read at once; choose fewer channels"):

@@ -138,3 +138,9 @@ class TestPreprocessing:
             Preprocessing(unit="parsec")
         with pytest.raises(ValueError, match="order"):
             Filter(4, 40, order=0)
+
+
+@pytest.mark.parametrize(("source", "target"), [(1e7, 128), (0.01, 128)])
+def test_rates_too_far_apart_are_told(source, target):
+    with pytest.raises(ValueError, match="cannot be brought to 128 Hz"):
+        resampled(source, target)

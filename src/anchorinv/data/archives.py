@@ -3,6 +3,8 @@
 import shutil
 import stat
 import zipfile
+import zlib
+from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 
 from anchorinv.core.progress import tick
@@ -38,7 +40,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 with file.open(member) as source, replacing(place) as beside, beside.open("wb") as target:
                     shutil.copyfileobj(source, target, 1 << 20)
             tick(f"unpacking {archive.name}", len(new), len(new))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(
             f"{archive} is a damaged archive ({error}); delete it and download it again"
         ) from None

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from scipy.io import loadmat, whosmat
 
 from anchorinv.data.headers import gdf_limits
+from anchorinv.data.limits import reading
 from anchorinv.data.matfiles import check_mat
-from anchorinv.data.readers import open_mne, reading
+from anchorinv.data.readers import open_mne
 
 SFREQ = 250.0
 CH_NAMES = (
@@ -86,14 +87,13 @@ def read_gdf(path: Path) -> Trials:
                 f"{path} has {len(begun)} trials (768) and {len(cues)} cues (769-772, 783), one in each is "
                 "wanted; is it whole?"
             )
-        places = begun[:, None] + np.arange(*WINDOW)
-        if places.max() >= raw.n_times:
+        if begun.min() < 0 or begun.max() + WINDOW[1] > raw.n_times or _crowded(begun):
             raise ValueError(f"{path} is cut short: its last trial ends after the file")
         low, high = gdf_limits(path)[:, :N_CHANS]
-        windows = np.empty((len(begun), N_CHANS, places.shape[1]))
+        windows = np.empty((len(begun), N_CHANS, WINDOW[1] - WINDOW[0]))
         gaps = 0
         for window, start in zip(windows, begun + WINDOW[0], strict=True):
-            stop = start + places.shape[1]
+            stop = start + windows.shape[2]
             window[:] = raw.get_data(picks=range(N_CHANS), start=int(start), stop=int(stop)) * 1e6
             gaps += _fill(window, low, high)
     labels = np.array([label for _, label in cues], dtype=np.int64)
@@ -106,7 +106,7 @@ def read_bnci(path: Path) -> Trials:
     with reading(path):
         for run in np.ravel(_loaded(path, "data")["data"]):
             fields = _struct(run)
-            starts = np.ravel(fields["trial"]).astype(np.int64) - 1  # counted from 1
+            starts = np.ravel(fields["trial"]).astype(np.float64) - 1  # counted from 1
             if not len(starts):
                 continue  # eye movements
             if float(np.ravel(fields["fs"])[0]) != SFREQ:
@@ -114,10 +114,12 @@ def read_bnci(path: Path) -> Trials:
                     f"{path} has a rate of {np.ravel(fields['fs'])[0]} Hz; {SFREQ:g} Hz is wanted"
                 )
             signals = np.asarray(fields["X"], dtype=np.float64)
-            if signals.shape[1] < N_CHANS or starts.max() + WINDOW[1] > len(signals):
+            beyond = not ((starts >= 0) & (starts + WINDOW[1] <= len(signals))).all()
+            if signals.ndim != 2 or signals.shape[1] < N_CHANS or beyond or _crowded(starts):
                 raise ValueError(
                     f"{path} is cut short: a run has shape {signals.shape}, a trial at {starts.max()}"
                 )
+            starts = starts.astype(np.int64)
             windows += [signals[start + WINDOW[0] : start + WINDOW[1], :N_CHANS].T for start in starts]
             numbers = _class_numbers(path, fields["y"])
             marks = np.ravel(fields["artifacts"]) if "artifacts" in fields else np.zeros(len(starts))
@@ -154,6 +156,11 @@ def _loaded(path: Path, *names: str) -> dict[str, Any]:
     if missing := [name for name in names if name not in found]:
         raise ValueError(f"{path} has no variable {', '.join(missing)}; is it what it should be?")
     return found
+
+
+def _crowded(starts: npt.NDArray[Any]) -> bool:
+    """Tell whether trials (n,) begin within each other's window: each of them would be a copy of the rest."""
+    return bool((np.diff(np.sort(starts)) < WINDOW[1] - WINDOW[0]).any())
 
 
 def _fill(window: npt.NDArray[np.float64], low: npt.NDArray[Any], high: npt.NDArray[Any]) -> int:

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from anchorinv._version import __version__
+from anchorinv.data.limits import TEXT
 from anchorinv.data.problems import needed
 from anchorinv.files import read_json, write_json
 
 _CHUNK = 1 << 16
+#: Bytes beyond what is listed that are still taken, and those of a file that nobody lists.
+_MORE, _UNLISTED = 1 << 20, 4 << 30
 #: Answers of a server that is busy, not wrong.
 _BUSY = (408, 429, 500, 502, 503, 504)
 
@@ -53,16 +56,17 @@ class Client:
 
     def text(self, url: str) -> str:
         """Return the text at an address."""
-        return str(self._persist(url, lambda: self._ask("GET", url).text))
+        return str(self._persist(url, lambda: self._text(url)))
 
     def size(self, url: str) -> int | None:
         """Return the size of what lies at an address, where the server says."""
         length = self._persist(url, lambda: self._ask("HEAD", url)).headers.get("Content-Length")
         return int(length) if length and length.isdigit() else None
 
-    def fetch(self, url: str, part: Path) -> None:
-        """Fetch a file into ``part``, going on from what is already there."""
-        self._persist(url, lambda: self._continue(url, part))
+    def fetch(self, url: str, part: Path, *, size: int | None = None) -> None:
+        """Fetch a file into ``part``, from where it broke off; stop well beyond its listed ``size``."""
+        most = _UNLISTED if size is None else size + max(_MORE, size // 10)
+        self._persist(url, lambda: self._continue(url, part, most))
 
     def _persist(self, url: str, attempt: Callable[[], Any]) -> Any:
         requests = needed("requests", extra="download")
@@ -95,7 +99,16 @@ class Client:
             raise Gone(f"{url} answered {answer.status_code} {answer.reason}; has the data set moved?")
         return answer
 
-    def _continue(self, url: str, part: Path) -> None:
+    def _text(self, url: str) -> str:
+        found = bytearray()
+        with contextlib.closing(self._ask("GET", url, stream=True)) as answer:
+            for block in answer.iter_content(_CHUNK):
+                found += block
+                if len(found) > TEXT:
+                    raise Gone(f"{url} answered with more than {TEXT >> 20} MB; is it the right address?")
+        return found.decode("utf-8", errors="replace")
+
+    def _continue(self, url: str, part: Path, most: int) -> None:
         marks = part.with_name(part.name + ".json")
         have, mark = part.stat().st_size if part.is_file() else 0, ""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -118,6 +131,11 @@ class Client:
                 for block in answer.iter_content(_CHUNK):
                     if self._stopped.is_set():
                         raise Gone("stopped")
+                    if file.tell() + len(block) > most:
+                        file.truncate(0)
+                        raise Gone(
+                            f"{url} sends more than the {most} bytes that were to be expected; stopped"
+                        )
                     file.write(block)
                     with self._lock:
                         self.received += len(block)

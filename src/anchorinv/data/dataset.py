@@ -10,18 +10,47 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anchorinv._version import __version__
+from anchorinv.data.limits import CHANNELS, EXPANSION, FASTEST, SLOWEST
+from anchorinv.data.npzfiles import stored_array
+from anchorinv.data.tables import read_table
 from anchorinv.files import read_json, replacing, write_json
 
 FORMAT = 1
 _COLUMNS = ("start", "label", "subject", "session", "split")
 _EXTRA = {"recordings": "recording", "rejected": "rejected"}
 SPLITS = ("train", "test")
+_LARGEST_META = 16 << 20
+
+
+class Meta(BaseModel):
+    """The facts of ``meta.json`` that are read, with their types; whatever else is there stays."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    format: int
+    n_times: Annotated[int, Field(ge=1, le=2**40)]
+    sfreq: Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
+    class_names: tuple[str, ...]
+    ch_names: Annotated[tuple[str, ...], Field(min_length=1, max_length=CHANNELS)]
+    samples_blake2b: str | None = None
+    name: str | None = None
+    form: str | None = None
+    unit: str | None = None
+    split: str | None = None
+    origin: str | None = None
+    licence: str | None = None
+    steps: list[str] = []
+    accepted: list[str] = []
+    notes: list[str] = []
+    missing: list[str] = []
+    counts: dict[str, int] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,37 +255,58 @@ class Dataset:
         folder = Path(folder)
         if missing := [n for n in ("meta.json", "index.csv", "samples.npy") if not (folder / n).is_file()]:
             raise ValueError(f"{folder} is no prepared data set: {', '.join(missing)} is missing")
-        meta = read_json(folder / "meta.json")
+        meta = _read_meta(folder / "meta.json")
         try:
-            if meta["format"] != FORMAT:
-                raise ValueError(f"format {meta['format']} is not {FORMAT}, which this version reads")
-            with (folder / "index.csv").open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            optional = {
-                name: np.array([row[name] for row in rows])
-                for name in _EXTRA.values()
-                if rows and name in rows[0]
-            }
-            flags = optional.get("rejected")
-            numbers = {name: i for i, name in enumerate(meta["class_names"])}
+            facts = Meta.model_validate(meta)
+            table = read_table(folder / "index.csv", (*_COLUMNS, *_EXTRA.values()))
+            columns = {name: np.array(column, dtype=str) for name, column in table.columns.items()}
+            flags = columns.get("rejected")
+            numbers = {name: i for i, name in enumerate(facts.class_names)}
             return cls(
-                samples=np.load(folder / "samples.npy", mmap_mode="r", allow_pickle=False),
-                starts=np.array([int(row["start"]) for row in rows], dtype=np.int64),
-                n_times=int(meta["n_times"]),
-                labels=np.array([numbers[row["label"]] for row in rows], dtype=np.int64),
-                subjects=np.array([row["subject"] for row in rows], dtype=str),
-                sessions=np.array([row["session"] for row in rows], dtype=str),
-                split=np.array([row["split"] for row in rows], dtype=str),
-                sfreq=float(meta["sfreq"]),
-                class_names=tuple(meta["class_names"]),
-                ch_names=tuple(meta["ch_names"]),
+                samples=_mapped(folder / "samples.npy", facts.n_times * len(table.lines)),
+                starts=np.array([int(start) for start in table.columns["start"]], dtype=np.int64),
+                n_times=facts.n_times,
+                labels=np.array([numbers[label] for label in table.columns["label"]], dtype=np.int64),
+                subjects=columns["subject"],
+                sessions=columns["session"],
+                split=columns["split"],
+                sfreq=facts.sfreq,
+                class_names=facts.class_names,
+                ch_names=facts.ch_names,
                 meta=meta,
-                recordings=optional.get("recording"),
+                recordings=columns.get("recording"),
                 rejected=None if flags is None else flags == "1",
             )
-        except (KeyError, TypeError, ValueError, EOFError, OSError) as error:
+        except (KeyError, ValueError, OverflowError, OSError) as error:
             reason = f"{error.args[0]!r} is missing or unknown" if isinstance(error, KeyError) else error
+            if isinstance(error, ValidationError):
+                first = error.errors(include_url=False, include_input=False)[0]
+                reason = f"{'.'.join(map(str, first['loc'])) or 'meta.json'} is wrong ({first['msg']})"
             raise ValueError(f"{folder} is damaged: {reason}; prepare it again") from None
+
+
+def _read_meta(path: Path) -> Any:
+    if path.stat().st_size > _LARGEST_META:
+        raise ValueError(f"{path} is damaged: it has more than {_LARGEST_META >> 20} MB; prepare it again")
+    meta = read_json(path)
+    if isinstance(meta, dict) and meta.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"{path.parent} is damaged: format {meta['format']!r} is not {FORMAT}, "
+                         "which this version reads; prepare it again")  # fmt: skip
+    return meta
+
+
+def _mapped(path: Path, n_wanted: int) -> npt.NDArray[np.float32]:
+    """Return the samples of a folder, whose windows hold ``n_wanted`` of them, overlaps counted again."""
+    stored = stored_array(path)
+    if stored.dtype != np.float32 or len(stored.shape) != 2:
+        raise ValueError(
+            f"{path.name} holds {stored.dtype} {stored.shape}, float32 (samples, channels) wanted"
+        )
+    if n_wanted > EXPANSION * max(1, stored.shape[0]):
+        raise ValueError(
+            f"its windows repeat the {stored.shape[0]} samples stored more than {EXPANSION} times"
+        )
+    return stored.mapped()
 
 
 def _column(values: npt.ArrayLike | None, n: int) -> npt.NDArray[np.str_]:

@@ -27,7 +27,7 @@ def download(files: Sequence[Remote], to: Path, client: Client) -> list[str]:
     # pooch's word on each file would break the progress bar; a file's troubles are told by us.
     pooch.get_logger().setLevel(logging.ERROR)
     to.mkdir(parents=True, exist_ok=True)
-    ledger: dict[str, str] = read_json(to / _LEDGER) if (to / _LEDGER).is_file() else {}
+    ledger = _ledger(to / _LEDGER)
     places = {remote.name: place_of(to, remote.name) for remote in files}
     problems: list[str] = []
     notes: list[str] = []
@@ -57,6 +57,13 @@ def download(files: Sequence[Remote], to: Path, client: Client) -> list[str]:
     return notes
 
 
+def _ledger(path: Path) -> dict[str, str]:
+    found = read_json(path) if path.is_file() else {}
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{path} is damaged: it is no list of checksums; delete it")
+    return found
+
+
 def _fetched(remote: Remote, place: Path, known: str | None, client: Client) -> tuple[str, str]:
     """Have a file in its place; return its checksum, and a note if an older copy had to go."""
     pooch = needed("pooch", extra="download")
@@ -71,7 +78,7 @@ def _fetched(remote: Remote, place: Path, known: str | None, client: Client) -> 
     place.parent.mkdir(parents=True, exist_ok=True)
 
     def downloader(url: str, output: str, _: object) -> None:
-        client.fetch(url, part)
+        client.fetch(url, part, size=remote.size)
         part.replace(output)
 
     resumed = part.is_file()

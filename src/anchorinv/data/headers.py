@@ -1,19 +1,33 @@
 """Headers of EDF, BDF, GDF and FIF files: do they fit the file? Looked at before a reader believes them."""
 
+import gzip
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from anchorinv.data.limits import CHANNELS, EVENTS, FASTEST, SLOWEST, room
+from anchorinv.data.textheaders import check_brainvision
+
 _GDF_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8, 18: 16, 279: 3, 535: 3}
+#: FIF's numbers for a directory's place, and for references to other files: the one before may be named.
+_DIRECTORY, _ROLE, _FILE_NUMBER, _FILE_NAME, _PREVIOUS = 101, 115, 117, 118, 1
+_TAGS = 200_000
 
 
 def check_header(path: Path) -> None:
-    """Refuse an EDF, BDF, GDF or FIF file that is not one, or is shorter than its header says."""
-    if path.suffix.lower() == ".fif":
-        _check_tags(path)
-    if path.suffix.lower() not in (".edf", ".bdf", ".gdf"):
-        return
+    """Refuse an EDF, BDF, GDF, FIF or BrainVision file that is not one, or whose header does not fit it."""
+    suffix = path.suffix.lower()
+    checks: dict[str, Callable[[Path], None]] = {
+        ".fif": _check_fif, ".gz": _check_fif, ".vhdr": check_brainvision
+    }  # fmt: skip
+    checks.get(suffix, _check_records)(path)
+
+
+def _check_records(path: Path) -> None:
     size = path.stat().st_size
     with path.open("rb") as file:
         fixed = file.read(256)
@@ -23,10 +37,8 @@ def check_header(path: Path) -> None:
         if gdf != (path.suffix.lower() == ".gdf"):
             raise ValueError(f"{path} is no {path.suffix[1:].upper()} file: it starts with {fixed[:8]!r}")
         try:
-            told = (
-                _gdf(fixed, file.read(65536 * 256), size) if gdf else _edf(path, fixed, file.read(9999 * 256))
-            )
-        except (ValueError, KeyError, IndexError) as error:
+            told = _gdf(fixed, file, size) if gdf else _edf(path, fixed, file, size)
+        except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise ValueError(f"{path} has a damaged header ({error}); download or export it again") from None
     if told > size:
         raise ValueError(
@@ -35,57 +47,138 @@ def check_header(path: Path) -> None:
         )
 
 
-def _check_tags(path: Path) -> None:
+def _check_fif(path: Path) -> None:
     """Follow the tags of a FIF file; one that leads back would have a reader go round for ever."""
     size = path.stat().st_size
-    with path.open("rb") as file:
-        at = 0
-        while at < size:
-            file.seek(at)
-            tag = file.read(16)
-            if len(tag) < 16:
-                raise ValueError(f"{path} is cut short: it ends within a tag")
-            _, _, length, following = (int(n) for n in np.frombuffer(tag, ">i4", 4))
-            end = at + 16 + length
-            if not at < end <= size or (following > 0 and not at < following <= size) or following < -1:
-                raise ValueError(
-                    f"{path} is damaged or cut short: a tag at {at} leads to {end} of {size} bytes"
-                )
-            if following == -1:
-                return
-            at = following or end
+    opener: Any = open
+    if path.suffix.lower() == ".gz":
+        opener, size = gzip.open, _unpacked(path)
+    with opener(path, "rb") as file:
+        _check_tags(path, file, size)
 
 
-def _edf(path: Path, fixed: bytes, rest: bytes) -> int:
+def _unpacked(path: Path) -> int:
+    """Return the size of what a file unpacks to."""
+    most, size = room(path.stat().st_size), 0
+    with gzip.open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            size += len(block)
+            if size > most:
+                raise ValueError(f"{path} unpacks to more than 200 times its size; is it damaged?")
+    return size
+
+
+def _check_tags(path: Path, file: IO[bytes], size: int) -> None:
+    at, role, n_tags, directory = 0, 0, 0, -1
+    while at < size:
+        kind, _, length, following = _tag(path, file, at)
+        end = at + 16 + length
+        if not at < end <= size or (following > 0 and not at < following <= size) or following < -1:
+            raise ValueError(f"{path} is damaged or cut short: a tag at {at} leads to {end} of {size} bytes")
+        if (n_tags := n_tags + 1) > _TAGS:
+            raise ValueError(f"{path} has more than {_TAGS} tags; is it damaged?")
+        if kind in (_ROLE, _DIRECTORY):
+            value = int.from_bytes(file.read(length)[:4], "big", signed=True)
+            role, directory = (value, directory) if kind == _ROLE else (role, value)
+        if kind in (_FILE_NUMBER, _FILE_NAME) and role != _PREVIOUS:
+            raise ValueError(f"{path} goes on in another file; join the parts of the recording first")
+        if following == -1:
+            break
+        at = following or end
+    if 0 < directory < size:
+        _check_directory(path, file, directory)
+
+
+def _tag(path: Path, file: IO[bytes], at: int) -> tuple[int, ...]:
+    file.seek(at)
+    tag = file.read(16)
+    if len(tag) < 16:
+        raise ValueError(f"{path} is cut short: it ends within a tag")
+    return tuple(np.frombuffer(tag, ">i4").tolist())
+
+
+def _check_directory(path: Path, file: IO[bytes], at: int) -> None:
+    """Look at the list of tags at the end of a file, which readers believe rather than the tags."""
+    length = _tag(path, file, at)[2]
+    if not 0 <= length <= 16 * _TAGS:
+        raise ValueError(f"{path} has a directory of {length} bytes; is it damaged?")
+    listed = file.read(length)
+    kinds = np.frombuffer(listed[: len(listed) // 16 * 16], ">i4").reshape(-1, 4)[:, 0]
+    if np.isin(kinds, (_FILE_NUMBER, _FILE_NAME)).any():
+        raise ValueError(f"{path} goes on in another file; join the parts of the recording first")
+
+
+def _edf(path: Path, fixed: bytes, file: IO[bytes], size: int) -> int:
     n_chans, n_records = int(fixed[252:256]), int(fixed[236:244])
-    header = int(fixed[184:192])
-    if n_chans < 1 or header != 256 * (n_chans + 1) or len(rest) < 256 * n_chans:
+    header, seconds = int(fixed[184:192]), float(fixed[244:252])
+    if n_chans < 1 or not header == 256 * (n_chans + 1) <= size:
         raise ValueError(f"{n_chans} signals in a header of {header} bytes")
-    if not float(fixed[244:252]) > 0:
-        raise ValueError(f"data records of {float(fixed[244:252])} s")
+    rest = file.read(256 * n_chans)
     at = 216 * n_chans
     samples = [int(rest[at + 8 * i : at + 8 * (i + 1)]) for i in range(n_chans)]
     if min(samples) < 1:
         raise ValueError(f"{min(samples)} samples in a record")
+    _check_rate(max(samples), seconds)
     width = 3 if path.suffix.lower() == ".bdf" else 2
+    per_record = sum(samples) * width
+    labels = [rest[16 * i : 16 * (i + 1)].strip() for i in range(n_chans)]
+    if notes := [i for i, name in enumerate(labels) if name in (b"EDF Annotations", b"BDF Annotations")]:
+        records = np.frombuffer(file.read((size - header) // per_record * per_record), np.uint8)
+        for i in notes:
+            start = sum(samples[:i]) * width
+            _check_notes(records.reshape(-1, per_record)[:, start : start + samples[i] * width].tobytes())
     # -1 records: the recording was not closed, and readers go by the size of the file.
-    return header + max(n_records, 0) * sum(samples) * width
+    return header + max(n_records, 0) * per_record
 
 
-def _gdf(fixed: bytes, rest: bytes, size: int) -> int:
+def _check_rate(samples: int, seconds: float) -> None:
+    if not seconds > 0 or not SLOWEST <= samples / seconds <= FASTEST:
+        raise ValueError(f"{samples} samples in data records of {seconds} s")
+
+
+def _check_notes(notes: bytes) -> None:
+    """Refuse annotations for which the pattern that mne finds them by would take the square of their size."""
+    if re.search(rb"[0-9]{40}", notes) or notes.count(b"\x14\x00") > EVENTS:
+        raise ValueError("annotations that are none, or too many")
+    for line in notes.split(b"\n"):
+        tail = line.rpartition(b"\x14\x00")[2]
+        if len(tail) > 1000 and b"\x14" in tail:
+            raise ValueError("annotations without an end")
+
+
+def _gdf(fixed: bytes, file: IO[bytes], size: int) -> int:
     version = float(fixed[4:8])
+    if not 1 <= version < 3:
+        raise ValueError(f"version {version}")
     first = version < 1.9
     header = _integer(fixed, 184, "<i8") if first else 256 * _integer(fixed, 184, "<u2")
     n_chans = _integer(fixed, 252, "<u4" if first else "<u2")
     n_records = _integer(fixed, 236, "<i8")
-    if n_chans < 1 or not 256 * (n_chans + 1) <= header <= size or n_records < 0:
+    if not 1 <= n_chans <= CHANNELS or not 256 * (n_chans + 1) <= header <= size or n_records < 0:
         raise ValueError(f"{n_chans} signals and {n_records} records in a header of {header} bytes")
+    rest = file.read(256 * n_chans)
     samples = np.frombuffer(rest, "<i4", n_chans, 216 * n_chans).astype(np.int64)
     kinds = np.frombuffer(rest, "<i4", n_chans, 220 * n_chans)
     if samples.min() < 1:
         raise ValueError(f"{samples.min()} samples in a record")
+    # A numerator of 0 stands for 1 s.
+    _check_rate(int(samples.max()) * _integer(fixed, 248, "<u4"), max(1, _integer(fixed, 244, "<u4")))
     per_record = sum(int(n) * _GDF_BYTES[int(kind)] for n, kind in zip(samples, kinds, strict=True))
-    return header + n_records * per_record
+    events = header + n_records * per_record
+    if events < size:
+        file.seek(events)
+        return events + _event_bytes(file.read(8), version)
+    return events
+
+
+def _event_bytes(table: bytes, version: float) -> int:
+    """Return the bytes of a table of events: a place and a type each, maybe a channel and a duration."""
+    if len(table) < 8:
+        raise ValueError("a table of events without its size")
+    n_events = int.from_bytes(table[4:8] if version < 1.94 else table[1:4], "little")
+    if n_events > EVENTS:
+        raise ValueError(f"{n_events} events, and at most {EVENTS} are read")
+    return 8 + n_events * (12 if table[0] == 3 else 6)
 
 
 def gdf_limits(path: Path) -> npt.NDArray[np.float64]:

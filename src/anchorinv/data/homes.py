@@ -1,10 +1,10 @@
 """Where the public data sets live, and what is to be had there."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any
 
 from anchorinv.data.bci2a import SESSIONS
 
@@ -47,12 +47,15 @@ def _bci2a(address: str, ask: Ask, size: Size) -> list[Remote]:
 
 def _nhie(address: str, ask: Ask, size: Size) -> list[Remote]:
     """Zenodo lists names, sizes and checksums; the recordings in CSV are the same ones once more."""
-    found = []
-    for file in _json(address, ask(address)).get("files", []):
-        name = str(file["key"])
-        if not re.search(r"csv_format|csv\.(xz|zip)$", name, flags=re.IGNORECASE):
-            url = f"{address}/files/{name}/content"
-            found.append(Remote(name, url, int(file["size"]), str(file["checksum"])))
+    found, text = [], ask(address)
+    try:
+        for file in json.loads(text)["files"]:
+            name, size_told = str(file["key"]), int(file["size"])
+            if not re.search(r"csv_format|csv\.(xz|zip)$", name, flags=re.IGNORECASE):
+                url = f"{address}/files/{name}/content"
+                found.append(Remote(name, url, max(0, size_told), str(file["checksum"])))
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
+        raise ValueError(f"{address} did not answer with a list of files; try again later") from None
     return found
 
 
@@ -96,16 +99,4 @@ def remote_files(
         raise ValueError(
             f"{address} lists no files of {name}{'' if only == '*' else f' that match {only!r}'}"
         )
-    return found
-
-
-def _json(address: str, text: str) -> dict[str, Any]:
-    import json
-
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError(f"{address} did not answer with a list of files; try again later")
     return found

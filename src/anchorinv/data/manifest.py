@@ -1,6 +1,5 @@
 """The table of a user's own recordings: a row per recording or part of one."""
 
-import csv
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -8,8 +7,10 @@ from pathlib import Path
 from anchorinv.data.dataset import SPLITS
 from anchorinv.data.problems import listed
 from anchorinv.data.readers import FORMATS
+from anchorinv.data.tables import read_table
 
 COLUMNS = ("path", "label", "subject", "session", "split", "start", "stop")
+_LATEST = 1e9  # seconds: thirty years
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +38,19 @@ def read_manifest(path: Path) -> tuple[list[Entry], list[str]]:
     """Return the rows that can be used, and a sentence for each that cannot."""
     if not path.is_file():
         raise ValueError(f"{path} is not there; a manifest is a table with the columns {', '.join(COLUMNS)}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is no text in UTF-8; save the table as CSV (UTF-8)") from None
-    first = text.partition("\n")[0]
-    table = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=first.count), restval="")
-    columns = {(name or "").strip().casefold(): name for name in table.fieldnames or []}
-    if absent := [name for name in ("path", "label") if name not in columns]:
-        raise ValueError(
-            f"{path} has no column {listed(absent)}; its first line names {listed(list(columns))}"
-        )
+    table = read_table(path, COLUMNS, delimiters=",;\t")
+    if absent := [name for name in ("path", "label") if name not in table.columns]:
+        raise ValueError(f"{path} has no column {listed(absent)}; its first line names {listed(table.names)}")
     problems = []
-    for name in set(columns) - set(COLUMNS):
-        if near := get_close_matches(name, set(COLUMNS) - set(columns), n=1):
+    for name in sorted(set(table.names) - set(COLUMNS)):
+        if near := get_close_matches(name[:40], set(COLUMNS) - set(table.names), n=1):
             problems.append(f"column {name!r} is unknown; did you mean {near[0]!r}?")
     entries = []
-    for row in table:
-        cells = {name: (row[column] or "").strip() for name, column in columns.items() if name in COLUMNS}
+    for line, *row in zip(table.lines, *table.columns.values(), strict=True):
+        cells = {name: cell.strip() for name, cell in zip(table.columns, row, strict=True)}
         if any(cells.values()):
-            entry, wrong = _entry(cells, table.line_num, path.parent)
-            problems += [f"line {table.line_num}: {sentence}" for sentence in wrong]
+            entry, wrong = _entry(cells, line, path.parent)
+            problems += [f"line {line}: {sentence}" for sentence in wrong]
             entries += [entry] if not wrong else []
     if not entries and not problems:
         problems.append("the table has no rows; list a recording in each")
@@ -78,7 +71,7 @@ def _entry(cells: dict[str, str], line: int, folder: Path) -> tuple[Entry, list[
         wrong.append("path is empty; name a file")
     elif not _known(path):
         wrong.append(f"{name} is of no known format; known are {', '.join(sorted(FORMATS))}")
-    elif not path.is_file():
+    elif not _is_file(path):
         wrong.append(f"{name} is not there (looked for {path})")
     if not cells["label"] and path.suffix.lower() != ".npz":
         wrong.append(f"{name} has no label; give one")
@@ -93,7 +86,7 @@ def _entry(cells: dict[str, str], line: int, folder: Path) -> tuple[Entry, list[
             except ValueError:
                 wrong.append(f"{key} is a number of seconds, got {text!r}")
     start, stop = times["start"] or 0.0, times["stop"]
-    if not start >= 0 or (stop is not None and not stop > start):
+    if not 0 <= start < _LATEST or (stop is not None and not start < stop < _LATEST):
         wrong.append(f"start lies at 0 or later and before stop, got {start:g} to {stop} s")
     entry = Entry(
         line,
@@ -111,3 +104,10 @@ def _entry(cells: dict[str, str], line: int, folder: Path) -> tuple[Entry, list[
 
 def _known(path: Path) -> bool:
     return bool({path.suffix.lower(), "".join(path.suffixes[-2:]).lower()} & FORMATS)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for one
+        return False

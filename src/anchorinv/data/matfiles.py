@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from anchorinv.data import limits
+from anchorinv.data.limits import room
+
 #: Bytes of a value, by the number of its type.
 _WIDTHS = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 4, 9: 8, 12: 8, 13: 8, 16: 1, 17: 2, 18: 4}
 _MATRIX, _COMPRESSED = 14, 15
@@ -16,24 +19,34 @@ _NUMBERS = range(6, 16)
 
 def check_mat(path: Path) -> None:
     """Refuse a file that is no MATLAB file (version 5 to 7), is cut short, or has sizes that do not fit."""
-    content = path.read_bytes()
-    order = {b"IM": "<", b"MI": ">"}.get(content[126:128])
+    content = memoryview(path.read_bytes())
+    order = {b"IM": "<", b"MI": ">"}.get(bytes(content[126:128]))
     if order is None:
-        newer = " (7.3: save it with -v7)" if content[:128].startswith(b"MATLAB 7.3") else ""
+        newer = " (7.3: save it with -v7)" if bytes(content[:128]).startswith(b"MATLAB 7.3") else ""
         raise ValueError(f"{path} is no MATLAB file of version 5 to 7{newer}; is it damaged or cut short?")
     try:
         for kind, inside in _elements(content[128:], order, top=True):
+            variables = [(kind, inside)]
             if kind == _COMPRESSED:
-                zlib.decompress(inside)  # holds itself to its checksum, and scipy does not
-            elif kind == _MATRIX:
-                _check_matrix(inside, order)
-            else:
+                variables = list(_elements(_unpacked(inside), order))
+            if [number for number, _ in variables] != [_MATRIX]:
                 raise ValueError(f"a variable of type {kind}")
+            _check_matrix(variables[0][1], order)
     except (ValueError, zlib.error, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error}); is it damaged or cut short?") from None
 
 
-def _elements(block: bytes, order: str, *, top: bool = False) -> Iterator[tuple[int, bytes]]:
+def _unpacked(packed: memoryview) -> memoryview:
+    """Unpack a variable and hold it to its checksum, as scipy does not; one without end is refused."""
+    most = min(room(len(packed)), 8 * limits.LARGEST)
+    stream = zlib.decompressobj()
+    found = stream.decompress(packed, most)
+    if not stream.eof:
+        raise ValueError(f"a compressed variable that is cut short or unpacks to more than {most} bytes")
+    return memoryview(found)
+
+
+def _elements(block: memoryview, order: str, *, top: bool = False) -> Iterator[tuple[int, memoryview]]:
     """Yield type and content of one element after the other."""
     at = 0
     while at < len(block):
@@ -54,7 +67,7 @@ def _elements(block: bytes, order: str, *, top: bool = False) -> Iterator[tuple[
         at = following
 
 
-def _check_matrix(block: bytes, order: str) -> None:
+def _check_matrix(block: memoryview, order: str) -> None:
     """Hold the parts of an array to what its head says."""
     if not block:  # an empty cell
         return
@@ -67,13 +80,18 @@ def _check_matrix(block: bytes, order: str) -> None:
     if len(dims) < 2 or min(dims) < 0:
         raise ValueError(f"an array of dimensions {dims}")
     count, content = math.prod(dims), parts[3:]
+    if count > limits.LARGEST:
+        raise ValueError(f"an array of dimensions {dims}, too large to be read at once")
     if kind in _NUMBERS:
         _check_numbers(content, count, n_parts)
     elif kind == _CHAR:
         _check_numbers(content, count, 1, text=True)
     elif kind in (_CELL, _STRUCT):
         if kind == _STRUCT:
-            count *= _n_fields(content, order)
+            n_fields = _n_fields(content, order)
+            if count and not n_fields:
+                raise ValueError(f"{count} structs without a field")
+            count *= n_fields
             content = content[2:]
         if len(content) != count or any(number != _MATRIX for number, _ in content):
             raise ValueError(f"{len(content)} entries where {count} arrays are told")
@@ -83,21 +101,26 @@ def _check_matrix(block: bytes, order: str) -> None:
         raise ValueError(f"an array of kind {kind}; numbers, text, cells and structs are wanted")
 
 
-def _check_numbers(parts: list[tuple[int, bytes]], count: int, n_parts: int, *, text: bool = False) -> None:
+def _check_numbers(
+    parts: list[tuple[int, memoryview]], count: int, n_parts: int, *, text: bool = False
+) -> None:
     if len(parts) != n_parts and not (text and count == 0):
         raise ValueError(f"{len(parts)} blocks of values where {n_parts} are told")
     for kind, inside in parts:
         width = _WIDTHS.get(kind)
         # Text in UTF-8 may take more bytes than letters.
-        if width is None or (len(inside) != count * width and not (text and kind == 16)):
+        fits = len(inside) == (count * width if width else -1) or (
+            text and kind == 16 and len(inside) >= count
+        )
+        if not fits:
             raise ValueError(f"{len(inside)} bytes of type {kind} where {count} values are told")
 
 
-def _n_fields(parts: list[tuple[int, bytes]], order: str) -> int:
+def _n_fields(parts: list[tuple[int, memoryview]], order: str) -> int:
     if len(parts) < 2 or parts[0][0] != 5 or len(parts[0][1]) != 4 or parts[1][0] != 1:
         raise ValueError("a struct without field names")
     length = int(np.frombuffer(parts[0][1], f"{order}i4", 1)[0])
-    names = parts[1][1]
+    names = bytes(parts[1][1])
     if (
         length < 1
         or len(names) % length

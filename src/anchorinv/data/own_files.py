@@ -1,5 +1,6 @@
 """A user's file with its labelled parts, before and after filtering."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +11,10 @@ import numpy.typing as npt
 
 from anchorinv.data.dataset import SPLITS
 from anchorinv.data.filters import Filter
+from anchorinv.data.limits import ROWS, check_claim, check_reach, check_size
 from anchorinv.data.manifest import Entry
-from anchorinv.data.npzfiles import load_arrays
-from anchorinv.data.problems import listed
-from anchorinv.data.readers import Recording, check_size, read_recording
+from anchorinv.data.npzfiles import StoredArray, load_array, stored_arrays, told_rate
+from anchorinv.data.readers import Recording, read_recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("resample", "sfreq", "window"):
-            if (value := getattr(self, name)) is not None and not value > 0:
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise ValueError(f"--{name} is a number above 0, got {value:g}")
         if not 0 <= self.overlap < 1:
             raise ValueError(f"--overlap is a share from 0 to below 1, got {self.overlap:g}")
@@ -126,14 +127,15 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
     entry, path = entries[0], entries[0].path
     if len(entries) > 1 or entry.start is not None or entry.stop is not None:
         raise ValueError(f"{path} holds trials already cut: list it once, without start and stop")
-    inside = load_arrays(path, _KEYS)
-    signals = _signals(path, inside)
+    arrays = stored_arrays(path, _KEYS)
+    signals = _signals(path, arrays)
+    inside = {name: load_array(array) for name, array in arrays.items() if name != "X"}
     n, n_chans, n_times = signals.shape
-    names = _names(path, inside, n_chans)
+    names, picks = _names(path, inside, n_chans), list(range(n_chans))
     if options.channels is not None:
         if absent := [name for name in options.channels if name not in names]:
             raise ValueError(f"{path} has no channel {', '.join(absent)}; it has {', '.join(names)}")
-        signals = signals[:, [names.index(name) for name in options.channels]]
+        picks = [names.index(name) for name in options.channels]
         names = options.channels
     told = {"label": entry.label, "subject": entry.subject, "session": entry.session, "split": entry.split}
     columns = {name: _column(path, inside, key, n, told[name]) for name, key in _COLUMNS.items()}
@@ -141,12 +143,12 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
         raise ValueError(f"{path} has no y, one label per trial; add it, or give a label in the table")
     if unknown := sorted(set(columns["split"]) - {*SPLITS, ""}):
         raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
-    flat = np.ascontiguousarray(signals.transpose(1, 0, 2).reshape(len(names), n * n_times), dtype=np.float64)
-    told_rate = _told_rate(path, inside)
-    sfreq, rate = _rates(told_rate, path, options)
-    recording = Recording(flat, sfreq, names, ("",) * len(names))
+    sfreq, rate = _rates(told_rate(path, inside.get("sfreq")), path, options)
     length = round(n_times * rate / sfreq)
     check_size(path, len(names), n * length, in_one=False)
+    flat = _flat(signals, picks)
+    check_reach(path, flat)
+    recording = Recording(flat, sfreq, names, ("",) * len(names))
     parts = [
         Part(i * length, length, *(columns[key][i] for key in ("label", "subject", "session", "split")))
         for i in range(n)
@@ -158,26 +160,30 @@ _COLUMNS = {"label": "y", "subject": "subject", "session": "session", "split": "
 _KEYS = {"X", "sfreq", "ch_names", *_COLUMNS.values()}
 
 
-def _told_rate(path: Path, inside: dict[str, npt.NDArray[Any]]) -> float | None:
-    if "sfreq" not in inside:
-        return None
-    told = np.ravel(inside["sfreq"])
-    if len(told) != 1 or told.dtype.kind not in "fiu" or not 0 < told[0] < 1e7:
-        raise ValueError(
-            f"{path}: sfreq is {listed(told.tolist(), most=3)}; one rate in Hz above 0 is wanted"
-        )
-    return float(told[0])
-
-
-def _signals(path: Path, inside: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    if "X" not in inside:
+def _signals(path: Path, arrays: dict[str, StoredArray]) -> StoredArray:
+    if "X" not in arrays:
         raise ValueError(f"{path} has no X, the signals (n, channels, times); save them under this name")
-    found = inside["X"]
+    found = arrays["X"]
     if 0 in found.shape:
         raise ValueError(f"{path}: X has no values, its shape is {found.shape}")
-    if found.ndim != 3 or found.dtype.kind not in "fiu":
+    if len(found.shape) != 3 or found.dtype.kind not in "fiu":
         raise ValueError(f"{path}: X is {found.dtype} {found.shape}; numbers (n, channels, times) are wanted")
+    check_claim(path, found.shape[1], 0)
+    check_size(path, 1, math.prod(found.shape), in_one=False)
+    if found.shape[0] > ROWS:
+        raise ValueError(f"{path}: X has {found.shape[0]} trials, and at most a million are read")
     return found
+
+
+def _flat(signals: StoredArray, picks: list[int]) -> npt.NDArray[np.float64]:
+    """Return all trials one after the other (channels, n · times), without a second copy on the way."""
+    n, _, n_times = signals.shape
+    flat, at = np.empty((len(picks), n * n_times)), 0
+    for block in signals.blocks(max(1, (1 << 22) // math.prod(signals.shape[1:]))):
+        stop = at + len(block) * n_times
+        flat[:, at:stop] = block[:, picks].transpose(1, 0, 2).reshape(len(picks), -1)
+        at = stop
+    return flat
 
 
 def _names(path: Path, inside: dict[str, npt.NDArray[Any]], n_chans: int) -> tuple[str, ...]:

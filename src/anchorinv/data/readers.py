@@ -2,24 +2,26 @@
 
 import gzip
 import lzma
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from anchorinv.data import limits
 from anchorinv.data.headers import check_header
-from anchorinv.data.problems import MissingExtra, listed, needed
+from anchorinv.data.limits import check_claim, check_rate, check_reach, check_size, reading, room
+from anchorinv.data.npzfiles import stored_array
+from anchorinv.data.problems import listed, needed
+from anchorinv.data.textheaders import check_wfdb
 
-#: A recording is held in memory as a whole; so many values (480 MB) leave room to work in.
-LARGEST = 60_000_000
-#: A channel is filtered as a whole, which takes several copies of it.
-LONGEST = 15_000_000
 _SECONDS_AT_A_TIME = 600
+_VALUES_AT_A_TIME = 1 << 24
+_LINE = 1 << 20  # characters of a line in a table
+_SKIPPED = 1000  # lines without values
 _VOLTAGES = frozenset(("eeg", "eog", "emg", "ecg", "seeg", "ecog", "dbs", "bio", "resp"))
 _VOLTS = {"v": 1e6, "mv": 1e3, "uv": 1.0, "µv": 1.0, "μv": 1.0, "nv": 1e-3}
 
@@ -61,41 +63,12 @@ def read_recording(path: Path, *, channels: Sequence[str] | None = None) -> Reco
         raise ValueError(f"{path} is not there")
     with reading(path):
         found = reader(path, channels)
-    if found.sfreq is not None and not 0 < found.sfreq < 1e7:
-        raise ValueError(f"{path} says a rate of {found.sfreq} Hz; is its header damaged?")
+        check_reach(path, found.signals)
+    if found.sfreq is not None:
+        check_rate(path, found.sfreq)
     if found.signals.size == 0:
         raise ValueError(f"{path} holds no samples")
     return found
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a reader trips over into an error that names the file; its warnings are not ours."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except MissingExtra:
-        raise
-    except Exception as error:
-        if isinstance(error, ValueError) and str(error).startswith(str(path)):  # already in words
-            raise
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"{path} cannot be read ({reason}); is it damaged or cut short?") from error
-
-
-def check_size(path: Path, n_chans: int, n_samples: int, *, in_one: bool = True) -> None:
-    """Refuse what does not fit into memory with room to work in; ``in_one``: samples are one recording."""
-    if in_one and n_samples > LONGEST:
-        raise ValueError(
-            f"{path} has {n_samples} samples in each channel, and at most {LONGEST // 10**6} million are "
-            "filtered at once; cut it into several files"
-        )
-    if n_chans * n_samples > LARGEST:
-        raise ValueError(
-            f"{path} holds {n_chans * n_samples} values, and at most {LARGEST // 10**6} "
-            "million are read at once; choose fewer channels, or cut it into several files"
-        )
 
 
 def _picked(
@@ -127,7 +100,13 @@ def open_mne(path: Path) -> Any:
     reader = readers.get(".fif" if suffix == ".gz" else suffix)  # a fif file may be compressed
     if reader is None:
         raise ValueError(f"{path} is of no known format; known are {', '.join(sorted(readers))}")
-    return reader(path, preload=False, verbose="ERROR")
+    raw = reader(path, preload=False, verbose="ERROR")
+    files = [Path(file) for file in raw.filenames if file is not None]
+    if any(file.parent.resolve() != path.parent.resolve() for file in files):
+        raise ValueError(f"{path} names samples that do not lie beside it; files elsewhere are not read")
+    check_claim(path, len(raw.ch_names), int(raw.n_times), *files)
+    check_rate(path, raw.info["sfreq"])
+    return raw
 
 
 def _mne(path: Path, channels: Sequence[str] | None) -> Recording:
@@ -138,7 +117,8 @@ def _mne(path: Path, channels: Sequence[str] | None) -> Recording:
     n_samples = int(raw.n_times)
     check_size(path, len(picks), n_samples)
     signals = np.empty((len(picks), n_samples))
-    step = max(1, int(_SECONDS_AT_A_TIME * raw.info["sfreq"]))
+    most = _VALUES_AT_A_TIME // len(kinds)
+    step = max(1, min(most, int(_SECONDS_AT_A_TIME * raw.info["sfreq"])))
     for start in range(0, n_samples, step):  # a stretch at a time: mne holds copies of what it reads
         stop = min(start + step, n_samples)
         signals[:, start:stop] = raw.get_data(picks=picks, start=start, stop=stop)
@@ -156,6 +136,7 @@ def _scaled(kind: str, told: str) -> tuple[float, str]:
 
 def _wfdb(path: Path, channels: Sequence[str] | None) -> Recording:
     wfdb = needed("wfdb", extra="recordings")
+    check_wfdb(path)
     stem = str(path.with_suffix(""))
     head = wfdb.rdheader(stem)
     n_samples = int(head.sig_len or 0)
@@ -169,6 +150,7 @@ def _wfdb(path: Path, channels: Sequence[str] | None) -> Recording:
             raise ValueError(
                 f"{path}: the samples of {name} do not fit the checksum in the header; download it again"
             )
+    check_size(path, *record.d_signal.shape[::-1])
     signals = record.dac()  # (n_samples, n_chans), with each channel's gain and baseline; missing is NaN
     record.d_signal = None
     factors = [_VOLTS.get(unit.casefold()) for unit in record.units]
@@ -182,25 +164,48 @@ def _csv(path: Path, channels: Sequence[str] | None) -> Recording:
     openers: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
     opener = openers.get(path.suffix.lower(), open)
     with opener(path, "rt", encoding="utf-8-sig") as file:
-        names = [name.strip().strip('"') for name in file.readline().rstrip("\r\n").split(",")]
+        lines = _lines(path, file)
+        names = [name.strip().strip('"') for name in next(lines, "").rstrip("\r\n").split(",")]
+        check_claim(path, len(names), 0)
         times = next((i for i, name in enumerate(names) if name.casefold() in ("time", "time_s")), None)
         ours = [i for i in range(len(names)) if i != times]
         picks = _picked(path, names, channels, ours)
         columns = picks if times is None else [*picks, times]
-        form: dict[str, Any] = {"delimiter": ",", "ndmin": 2}
-        most = LARGEST // max(1, len(picks)) + 1  # one row more than will be taken
+        # One row more than will be taken; numpy would ask for the room of all of them at once.
+        most = min(limits.LONGEST, limits.LARGEST // max(1, len(picks))) + 1
+        form: dict[str, Any] = {"delimiter": ",", "ndmin": 2, "usecols": columns}
         try:
-            values = np.loadtxt(file, usecols=columns, max_rows=most, **form)
-        except ValueError:  # an empty cell is a missing sample; looking at each cell is slow
+            values = np.loadtxt(islice(lines, most), **form)
+        except ValueError as error:
+            if str(error).startswith(str(path)):
+                raise
+            # An empty cell is a missing sample; looking at each cell is slow.
             file.seek(0)
-            values = np.loadtxt(file, usecols=columns, max_rows=most, skiprows=1, converters=_number, **form)
+            lines = _lines(path, file)
+            next(lines)
+            values = np.loadtxt(islice(lines, most), converters=_number, **form)
     sfreq = None
-    if times is not None and len(values) > 1:
-        sfreq = _rate(path, values[:, -1])
+    if times is not None:
+        sfreq = _rate(path, values[:, -1]) if len(values) > 1 else None
         values = values[:, :-1]
     check_size(path, len(picks), len(values))
     found = tuple(names[i] for i in picks)
     return Recording(values.T, sfreq, found, ("",) * len(found))
+
+
+def _lines(path: Path, file: IO[str]) -> Iterator[str]:
+    """Yield the lines of a table; one without end, or more than the file can well hold, is refused."""
+    left, skipped = room(path.stat().st_size), 0
+    while line := file.readline(_LINE + 1):
+        left -= len(line)
+        skipped += line.lstrip()[:1] in ("", "#")
+        if len(line) > _LINE:
+            raise ValueError(f"{path} has a line of more than a million characters; is it a table?")
+        if left < 0:
+            raise ValueError(f"{path} unpacks to more than 200 times its size; is it damaged?")
+        if skipped > _SKIPPED:
+            raise ValueError(f"{path} has more than {_SKIPPED} lines without values; is it damaged?")
+        yield line
 
 
 def _number(text: str) -> float:
@@ -219,15 +224,16 @@ def _rate(path: Path, times: npt.NDArray[np.float64]) -> float:
 
 
 def _npy(path: Path, channels: Sequence[str] | None) -> Recording:
-    values = np.load(path, allow_pickle=False, mmap_mode="r")
-    if values.ndim != 2 or values.dtype.kind not in "fiu":
+    values = stored_array(path)
+    if len(values.shape) != 2 or values.dtype.kind not in "fiu":
         raise ValueError(
             f"{path} holds {values.dtype} of shape {values.shape}; numbers (channels, times) are wanted"
         )
-    names = tuple(f"ch{i}" for i in range(1, len(values) + 1))
+    check_claim(path, *values.shape)
+    names = tuple(f"ch{i}" for i in range(1, values.shape[0] + 1))
     picks = _picked(path, names, channels, range(len(names)))
     check_size(path, len(picks), values.shape[1])
-    signals = np.asarray(values[picks], dtype=np.float64)
+    signals = np.asarray(values.mapped()[picks], dtype=np.float64)
     return Recording(signals, None, tuple(names[i] for i in picks), ("",) * len(picks))
 
 

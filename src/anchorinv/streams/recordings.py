@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from anchorinv.core.progress import tick
+from anchorinv.data.limits import check_rate, reading
 from anchorinv.data.problems import needed
-from anchorinv.data.readers import open_mne, reading
+from anchorinv.data.readers import open_mne
+from anchorinv.data.textheaders import check_wfdb
 from anchorinv.streams.preprocessing import UNITS
 
 #: Values read at once, over all channels.
@@ -67,7 +69,9 @@ def _open_mne(path: Path) -> Recording:
 def _open_wfdb(path: Path) -> Recording:
     wfdb = needed("wfdb", extra="recordings")
     record = str(path.with_suffix("")) if path.suffix else str(path)
+    check_wfdb(path)
     header = wfdb.rdheader(record)
+    check_rate(path, header.fs)
     volts = np.array([1 / UNITS.get(unit, 1.0) for unit in header.units])
 
     def read(start: int, stop: int, channels: list[int]) -> np.ndarray:

@@ -15,6 +15,8 @@ from anchorinv.data.filters import Filter
 
 #: Samples that a stage with a view to both sides takes at once.
 BLOCK = 1 << 14
+#: What a change of rate can make of a sample, and still be a signal.
+_LEAST_RATIO, _MOST_RATIO = 1 / 5000, 64
 
 
 class Stage(Protocol):
@@ -116,6 +118,11 @@ def resampled(source: float, target: float) -> Overlapping:
     """Return a change of rate from ``source`` to ``target`` Hz."""
     from scipy.signal import resample_poly
 
+    if not _LEAST_RATIO <= target / source <= _MOST_RATIO:
+        raise ValueError(
+            f"a recording at {source:g} Hz cannot be brought to {target:g} Hz; at most {1 / _LEAST_RATIO:g} "
+            f"samples become one, or one {_MOST_RATIO:g}"
+        )
     ratio = Fraction(target / source).limit_denominator(10_000)
     up, down = ratio.numerator, ratio.denominator
     reach = math.ceil(10 * max(up, down) / up) + 1  # scipy's own filter

@@ -1,15 +1,15 @@
 """Windows in files: ``.npz``, ``.npy`` and prepared folders, read some at a time."""
 
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
+from anchorinv.data.limits import check_claim, check_size
+from anchorinv.data.npzfiles import StoredArray, load_array, stored_array, stored_arrays, told_rate
 from anchorinv.streams.preprocessing import Preprocessing, preprocessing_of
 from anchorinv.streams.recordings import matched
 
@@ -62,12 +62,9 @@ def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
     """Open windows; of a prepared folder only the ``split`` asked for, if it has windows there."""
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}")
-    try:
-        if path.is_dir():
-            return _open_folder(path, split)
-        return _open_npz(path) if path.suffix == ".npz" else _open_npy(path)
-    except (zipfile.BadZipFile, EOFError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no arrays: {error}") from None
+    if path.is_dir():
+        return _open_folder(path, split)
+    return _open_npz(path) if path.suffix == ".npz" else _open_npy(path)
 
 
 def channels_for(
@@ -102,61 +99,32 @@ def _open_folder(path: Path, split: str | None) -> WindowFile:
 
 
 def _open_npy(path: Path) -> WindowFile:
-    windows = np.lib.format.open_memmap(path, mode="r")
-
-    def blocks(size: int) -> Iterator[np.ndarray]:
-        for start in range(0, len(windows), size):
-            yield np.array(windows[start : start + size])
-
-    return WindowFile(path.name, _shape(path, windows.shape), blocks)
+    windows = stored_array(path)
+    return WindowFile(path.name, _shape(windows), windows.blocks)
 
 
 def _open_npz(path: Path) -> WindowFile:
-    with zipfile.ZipFile(path) as archive:
-        held = [name.removesuffix(".npy") for name in archive.namelist()]
-        if "X" not in held:
-            raise ValueError(
-                f"{path} needs an array X (n, channels, times), it has {', '.join(held) or 'nothing'}"
-            )
-        with archive.open("X.npy") as member:
-            shape, by_column, dtype = _array_header(member)
-    if dtype.hasobject:
-        raise ValueError(f"{path} holds Python objects, which are not read; store X as plain numbers")
-    with np.load(path, allow_pickle=False) as file:
-        others = {name: file[name] for name in ("y", "sfreq", "ch_names") if name in held}
-
-    def blocks(size: int) -> Iterator[np.ndarray]:
-        if by_column:  # laid out the other way round: no window is in one place
-            with np.load(path, allow_pickle=False) as file:
-                yield file["X"]
-            return
-        with zipfile.ZipFile(path) as archive, archive.open("X.npy") as member:
-            _array_header(member)
-            for start in range(0, shape[0], size):
-                n = min(size, shape[0] - start)
-                raw = member.read(n * shape[1] * shape[2] * dtype.itemsize)
-                yield np.frombuffer(raw, dtype).reshape(n, *shape[1:])
-
+    arrays = stored_arrays(path, ("X", "y", "sfreq", "ch_names"))
+    if "X" not in arrays:
+        raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
+    windows = arrays.pop("X")
+    shape = _shape(windows)
+    others = {name: load_array(array) for name, array in arrays.items()}
     labels = np.atleast_1d(others["y"]) if "y" in others else None
     if labels is not None and labels.shape != shape[:1]:
         raise ValueError(f"{path} has {shape[0]} windows in X and labels of shape {labels.shape} in y")
-    rate = float(others["sfreq"]) if "sfreq" in others else None
-    names = tuple(map(str, others["ch_names"].tolist())) if "ch_names" in others else None
+    names = tuple(map(str, np.ravel(others["ch_names"]).tolist())) if "ch_names" in others else None
     if names is not None and len(names) != shape[1]:
         raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")
-    return WindowFile(path.name, _shape(path, shape), blocks, labels, rate, Preprocessing(names))
+    rate = told_rate(path, others.get("sfreq"))
+    return WindowFile(path.name, shape, windows.blocks, labels, rate, Preprocessing(names))
 
 
-def _array_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(member)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in read:
-        raise ValueError(f"an array in format {version} is too new")
-    return read[version](member)
-
-
-def _shape(path: Path, shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _shape(windows: StoredArray) -> tuple[int, int, int]:
+    path, shape = windows.path, windows.shape
     if len(shape) != 3 or 0 in shape:
         hint = "; for one window use X[None]" if len(shape) == 2 else ""
         raise ValueError(f"{path} must hold windows (n, channels, times), got shape {tuple(shape)}{hint}")
+    check_claim(path, shape[1], 0)
+    check_size(path, 1, shape[1] * shape[2])
     return shape[0], shape[1], shape[2]
