@@ -195,6 +195,12 @@ def test_mistakes_are_told(tmp_path):
     assert "grade '7'" in str(error.value) and "no baby_ID" in str(error.value)
 
 
+def test_a_cell_without_end_is_a_sentence(tmp_path):
+    (tmp_path / "metadata.csv").write_text(f'file_ID,baby_ID,grade\nID01_epoch1,"{"1" * 200_000}",1\n')
+    with pytest.raises(ValueError, match=r"metadata\.csv is no table \(field larger than"):
+        plan_nhie(tmp_path)
+
+
 def test_problems_of_several_recordings_are_told_together(tmp_path):
     small_set(tmp_path / "raw")
     folder = tmp_path / "raw" / "EDF_format"

@@ -1,6 +1,5 @@
 """NHIE: hours of newborns' EEG after lack of oxygen, each graded 1 to 4 by experts (Zenodo 6587973)."""
 
-import csv
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.problems import listed, raise_if_any
 from anchorinv.data.readers import read_recording
 from anchorinv.data.splits import grouped_split
+from anchorinv.data.tables import read_table
 from anchorinv.data.windows import window_starts
 from anchorinv.data.writing import sha256
 
@@ -105,15 +105,13 @@ def _table(raw: Path) -> Path:
 
 def _entries(table: Path) -> list[Entry]:
     """Read the table of grades, sorted by name; all its problems at once."""
-    text = table.read_text(encoding="utf-8-sig", errors="replace")
-    first = text.partition("\n")[0]
-    rows = csv.DictReader(text.splitlines(), delimiter=";" if ";" in first and "," not in first else ",")
-    columns = {(name or "").strip().casefold(): name for name in rows.fieldnames or []}
-    if absent := [name for name in ("file_ID", "baby_ID", "grade") if name.casefold() not in columns]:
-        raise ValueError(f"{table} has no column {listed(absent)}; it has {listed(list(columns))}")
+    wanted = ("file_ID", "baby_ID", "grade", "sampling_freq")
+    read = read_table(table, [name.casefold() for name in wanted], delimiters=",;")
+    if absent := [name for name in wanted[:3] if name.casefold() not in read.columns]:
+        raise ValueError(f"{table} has no column {listed(absent)}; it has {listed(read.names)}")
     problems, found = [], {}
-    for row in rows:
-        cells = {name: (row[column] or "").strip() for name, column in columns.items()}
+    for row in zip(*read.columns.values(), strict=True):
+        cells = {name: cell.strip() for name, cell in zip(read.columns, row, strict=True)}
         name, grade = re.sub(r"\.(edf|csv|csv\.xz)$", "", cells["file_id"]), cells["grade"]
         if grade not in ("1", "2", "3", "4"):
             problems.append(f"{name} has grade {grade!r}; a grade is 1, 2, 3 or 4")
