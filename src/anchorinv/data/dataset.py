@@ -201,6 +201,7 @@ class Dataset:
         """Write ``index.csv`` and ``meta.json`` into a folder that already holds the samples."""
         extra = self._extra_columns()
         with (folder / "index.csv").open("w", newline="", encoding="utf-8") as file:
+            # Read back, so names are as they are, even those that a spreadsheet would take for formulas.
             table = csv.writer(file, lineterminator="\n")
             table.writerow((*_COLUMNS, *(_EXTRA[name] for name in extra)))
             names = [self.class_names[label] for label in self.labels]
