@@ -4,8 +4,8 @@
   above it in `docs/architecture.md`; there is no cycle anywhere.
 - `data` stays clear of torch, `study` builds on `core` and `data`, nothing imports `cli`, and `cli` starts
   without torch.
-- Nobody prints but `terminal`, which quotes what it is given; the core writes nothing at all. Nobody unpickles,
-  nobody seeds or draws globally.
+- Nobody prints but `terminal`, which quotes what it is given; the core writes nothing at all. Nobody
+  unpickles, nobody seeds or draws globally.
 - What is public has a docstring, no file is a drawer for everything, `anchorinv.__all__` is what there is.
 """
 
