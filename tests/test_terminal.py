@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
@@ -26,7 +26,7 @@ from anchorinv.terminal import Terminal
 from tests.hostile import NAMES, ORDINARY, SENTENCE, check_readable, names
 from tests.models import RATE, fitted, windows
 
-few = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=12)
 three = st.lists(names, min_size=3, max_size=3, unique_by=lambda name: name.strip("\0"))
 
 

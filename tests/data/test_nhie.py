@@ -98,7 +98,7 @@ def test_the_published_fold_and_a_seed(tmp_path):
     assert (seeded != grouped_split(given_grades, babies)).any()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=6, max_size=40).filter(
         lambda rows: len({baby for _, baby in rows}) > 1 and len({grade for grade, _ in rows}) < len(rows)
