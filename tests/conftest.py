@@ -2,10 +2,61 @@
 
 import os
 import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
 
 # Before torch is imported, and inherited by the commands that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# How long an example takes is a matter of the machine and of who else is on it. A fixture that examples share
+# is a folder or a model that they do not change.
+settings.register_profile(
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("any machine")
+
 # A shell's background job ignores Ctrl-C, and so would all commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_leaks: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """Leave the process to the next test as it was: threads, folder, how warnings look."""
+    torch = sys.modules.get("torch")
+    n_threads, folder, look = torch and torch.get_num_threads(), Path.cwd(), warnings.formatwarning
+    yield
+    if torch and torch.get_num_threads() != n_threads:
+        torch.set_num_threads(n_threads)
+    os.chdir(folder)
+    warnings.formatwarning = look
+
+
+def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:
+    """Note what was left open: it is found whenever garbage is collected, in a test that cannot help it."""
+    if issubclass(warning_message.category, pytest.PytestUnraisableExceptionWarning):
+        _leaks.append(f"{nodeid or 'after all tests'}: {str(warning_message.message).splitlines()[0]}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail the run for what was left open, unless a failure that may have left it is told already."""
+    if _leaks and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left open, and in which test it was found."""
+    if _leaks:
+        terminalreporter.section("left open, found in or before")
+        for line in _leaks:
+            terminalreporter.line(line)

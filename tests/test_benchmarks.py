@@ -111,7 +111,7 @@ def test_latency_is_measured_window_by_window():
 
 def test_a_machine_and_a_process_have_sizes():
     machine = measured(repeats=1)
-    assert machine.cores >= 1 and machine.peak > 1e8 and machine.bandwidth > 1e8
+    assert machine.cores >= 1 and machine.peak > 0 and machine.bandwidth > 0
     held = torch.ones(10**7)
     assert held.nbytes < resident() <= peak_resident()
 

@@ -4,22 +4,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from anchorinv.core.progress import Tick, listening
+from anchorinv.quoting import shown
+from anchorinv.terminal import Terminal
 
 
 @contextmanager
-def progress_bars(console: Console | None = None) -> Iterator[None]:
+def progress_bars(console: Terminal | None = None) -> Iterator[None]:
     """Show a bar for every task inside the block; bars go when their task is done."""
-    console = console or Console(stderr=True)
+    console = console or Terminal(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[loss]}", markup=False),
     )
     with Progress(*columns, console=console, transient=True) as progress:
         tasks: dict[str, tuple[TaskID, float]] = {}
@@ -27,9 +28,13 @@ def progress_bars(console: Console | None = None) -> Iterator[None]:
         named: set[str] = set()
 
         def show(tick: Tick) -> None:
-            loss = tick.note if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
+            # Bars are drawn from text, not from strings, so the terminal cannot quote them.
+            loss = shown(tick.note) if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
             if tick.task not in tasks:
-                tasks[tick.task] = progress.add_task(tick.task, total=tick.total, loss=loss), time.monotonic()
+                tasks[tick.task] = (
+                    progress.add_task(shown(tick.task), total=tick.total, loss=loss),
+                    time.monotonic(),
+                )
             task, began = tasks[tick.task]
             progress.update(task, completed=tick.done, total=tick.total, loss=loss)
             if tick.done >= tick.total:
@@ -37,7 +42,7 @@ def progress_bars(console: Console | None = None) -> Iterator[None]:
                 del tasks[tick.task]
                 # A log names each kind of task once, and after that only what took its time.
                 if plain and (tick.task not in named or time.monotonic() - began > 10):
-                    console.print(f"{tick.task}: done {loss}".rstrip())
+                    console.say(f"{tick.task}: done {loss}".rstrip())
                     named.add(tick.task)
 
         with listening(show):

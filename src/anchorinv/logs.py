@@ -5,31 +5,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
+from anchorinv.quoting import shown
+from anchorinv.terminal import Terminal
 
 
 class _ToConsole(logging.Handler):
     """Print through rich, so that messages and progress bars do not overwrite each other."""
 
-    def __init__(self, console: Console, level: str) -> None:
+    def __init__(self, console: Terminal, level: str) -> None:
         super().__init__(level.upper())
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record as a line."""
-        self._console.print(
-            f"{record.levelname.lower()}: {record.getMessage()}", markup=False, highlight=False
-        )
+        self._console.say(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+class _Line(logging.Formatter):
+    """Write a message as one line, whatever it quotes."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        """Return the line, before any traceback."""
+        return shown(super().formatMessage(record))
 
 
 @contextmanager
-def logging_to(path: Path, level: str, console: Console) -> Iterator[None]:
+def logging_to(path: Path, level: str, console: Terminal) -> Iterator[None]:
     """Log what happens inside the block: to a file from ``info`` on, to a console from ``level`` on."""
     logger = logging.getLogger("anchorinv")
     before = logger.level
     # Opened by the first message, so that a command that fails before it begins leaves no folder.
     to_file = logging.FileHandler(path, encoding="utf-8", delay=True)
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    to_file.setFormatter(_Line("%(asctime)s %(levelname)s %(message)s"))
     handlers = [to_file, _ToConsole(console, level)]
     for handler in handlers:
         logger.addHandler(handler)

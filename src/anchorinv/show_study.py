@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from anchorinv.core.runner import SessionResult
@@ -14,6 +13,7 @@ from anchorinv.study.loading import load, shipped
 from anchorinv.study.parts import Part
 from anchorinv.study.summary import cell, in_words, methods_of
 from anchorinv.study.tables import Compared, assumptions, comparisons
+from anchorinv.terminal import Terminal
 
 
 def configs_table() -> Table:
@@ -27,14 +27,14 @@ def configs_table() -> Table:
     return shown
 
 
-def show_results(console: Console, study: Study, results: Sequence[SessionResult]) -> None:
+def show_results(console: Terminal, study: Study, results: Sequence[SessionResult]) -> None:
     """Print what a run has found so far: scores, a sentence, comparisons and what they assume."""
     if not results:
-        console.print("No results yet.")
+        console.say("No results yet.")
         return
     wide = console.width >= 31 + 13 * max(result.session for result in results)
     if study.scale != "full" or any(e.synthetic for e in study.variants.values()):
-        console.print("[bold]Synthetic recordings: nobody's data, and no evidence about real people.[/bold]")
+        console.say("Synthetic recordings: nobody's data, and no evidence about real people.", style="bold")
     several = len({result.variant for result in results}) > 1
     people = list(dict.fromkeys(result.person for result in results))
     for person in people if len(people) > 1 and not several else []:
@@ -43,21 +43,21 @@ def show_results(console: Console, study: Study, results: Sequence[SessionResult
     of = "over people" if len(people) > 1 else "over trials"
     console.print(_variants_table(results) if several else table(results, spread=wide, of=of))
     if not several and len(methods_of(results)) > 1 and _complete(results):
-        console.print(in_words(results))
+        console.say(in_words(results))
     found = list(comparisons(results, study.reference))
     if found and not several:
         console.print(_comparisons_table(found))
     if found:
-        console.print(assumptions(results))
+        console.say(assumptions(results))
 
 
-def show_status(console: Console, folder: RunFolder) -> None:
+def show_status(console: Terminal, folder: RunFolder) -> None:
     """Print what is done and what is left of a run."""
     study, read = folder.study(), folder.read()
     everything = folder.parts()
     done = {Part.of(result) for result in read.results}
     left = [part for part in everything if part not in done]
-    console.print(f"{study.title} ({study.name}, scale {study.scale})", highlight=False)
+    console.say(f"{study.title} ({study.name}, scale {study.scale})")
     shown = Table(title="Finished", show_edge=False)
     several = len(study.variants) > 1
     for name in (*(["variant"] if several else []), "method", "base models", "trials", "s per trial"):
@@ -76,14 +76,12 @@ def show_status(console: Console, folder: RunFolder) -> None:
             )
     console.print(shown)
     if read.damaged_from:
-        console.print(f"results.jsonl is torn in line {read.damaged_from}; the next run mends it.")
+        console.say(f"results.jsonl is torn in line {read.damaged_from}; the next run mends it.")
     if not left:
-        console.print(f"All {len(everything)} parts are finished.")
+        console.say(f"All {len(everything)} parts are finished.")
         return
     now = "A process is running in it." if folder.in_use else "Nothing is running; the same command goes on."
-    console.print(
-        f"{len(done)} of {len(everything)} parts are finished{_time_left(read.results, left)}. {now}"
-    )
+    console.say(f"{len(done)} of {len(everything)} parts are finished{_time_left(read.results, left)}. {now}")
 
 
 def _variants_table(results: Sequence[SessionResult]) -> Table:

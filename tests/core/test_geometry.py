@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorinv.core.geometry import GEOMETRIES, MIN_TIMES, Geometry
@@ -63,7 +63,6 @@ class TestForShape:
     def test_the_bci_geometry_comes_out(self) -> None:
         assert Geometry.for_shape(22, 1000) == GEOMETRIES["bci2a"]
 
-    @settings(deadline=None)
     @given(st.integers(1, 300), st.integers(MIN_TIMES, 20_000))
     def test_proportions_are_the_papers_whatever_the_signal(self, n_chans: int, n_times: int) -> None:
         geometry = Geometry.for_shape(n_chans, n_times)
@@ -72,7 +71,6 @@ class TestForShape:
         assert geometry.kernel <= n_times // 4
         assert (geometry.width, geometry.heads, geometry.depth) == (40, 10, 6)
 
-    @settings(deadline=None)
     @given(st.integers(976, 20_000))
     def test_long_signals_give_close_to_61_tokens(self, n_times: int) -> None:
         assert 59 <= Geometry.for_shape(8, n_times).n_tokens <= 63

@@ -15,7 +15,7 @@ from anchorinv.core.rng import scoped_seed, stream
 from tests import naive
 from tests.core.small import randn, same, untouched_generators, weights_of
 
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 factors = st.lists(st.floats(1e-3, 1e3), min_size=4, max_size=4).map(
     lambda values: torch.tensor(values, dtype=torch.float64)[:, None]
 )

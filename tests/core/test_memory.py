@@ -76,7 +76,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
 
 
 class TestRandomAnchors:
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     @given(st.integers(1, 30), st.integers(0, 40), st.integers(0, 1000))
     def test_are_distinct_rows_and_as_many_as_there_are(self, n: int, quota: int, seed: int) -> None:
         features = torch.arange(2.0 * n).reshape(n, 2)

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn import metrics as oracle
 
@@ -28,14 +28,12 @@ def labelled(draw: st.DrawFn) -> Case:
 
 
 class TestAgainstScikitLearn:
-    @settings(deadline=None)  # a busy machine is no failure
     @given(labelled())
     def test_confusion(self, case: Case) -> None:
         true, predicted, classes = case
         expected = oracle.confusion_matrix(true, predicted, labels=classes)
         np.testing.assert_array_equal(confusion(true, predicted, classes), expected)
 
-    @settings(deadline=None)
     @given(labelled())
     def test_f1(self, case: Case) -> None:
         true, predicted, classes = case
@@ -46,7 +44,6 @@ class TestAgainstScikitLearn:
             macro = oracle.f1_score(true, predicted, labels=classes[subset], average="macro", zero_division=0)
             assert macro_f1(counts, subset) == pytest.approx(macro, abs=1e-12)
 
-    @settings(deadline=None)
     @given(labelled())
     def test_accuracies_and_kappa(self, case: Case) -> None:
         true, predicted, classes = case
@@ -114,7 +111,6 @@ class TestByHand:
 
 
 class TestProperties:
-    @settings(deadline=None)
     @given(labelled(), st.randoms(use_true_random=False))
     def test_order_of_samples_does_not_matter(self, case: Case, random: Random) -> None:
         true, predicted, classes = case
@@ -123,7 +119,6 @@ class TestProperties:
         shuffled = confusion([true for true, _ in pairs], [predicted for _, predicted in pairs], classes)
         np.testing.assert_array_equal(shuffled, confusion(true, predicted, classes))
 
-    @settings(deadline=None)
     @given(labelled(), st.permutations(range(4)))
     def test_order_of_classes_only_reorders(self, case: Case, order: list[int]) -> None:
         true, predicted, classes = case
@@ -134,7 +129,6 @@ class TestProperties:
         for name in ("f1_all", "accuracy", "balanced_accuracy", "kappa"):
             assert getattr(after, name) == pytest.approx(getattr(before, name), nan_ok=True)
 
-    @settings(deadline=None)
     @given(labelled())
     def test_bounds(self, case: Case) -> None:
         result = scores(confusion(*case), n_base=1)
@@ -144,7 +138,6 @@ class TestProperties:
         low, high = sorted([result.f1_base, result.f1_new])
         assert low - 1e-12 <= result.harmonic <= high + 1e-12
 
-    @settings(deadline=None)
     @given(labelled())
     def test_all_is_the_weighted_mean_of_base_and_new(self, case: Case) -> None:
         n = len(case[2])
@@ -153,7 +146,6 @@ class TestProperties:
             weighted = (n_base * result.f1_base + (n - n_base) * result.f1_new) / n
             assert result.f1_all == pytest.approx(weighted, abs=1e-12)
 
-    @settings(deadline=None)
     @given(labelled())
     def test_perfect_exactly_when_diagonal(self, case: Case) -> None:
         true, _, classes = case

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from anchorinv.core.protocol import Protocol
 from anchorinv.core.types import Batch
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 PROTOCOL = Protocol(base_classes=(0, 1), sessions=(2, 3, 4, 5), shots=3, trials=10, seed=5)
 #: At least three samples of each of six classes, in any order.
 labels_of_all = st.lists(st.integers(0, 5), max_size=30).flatmap(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anchorinv.core.rng import scoped_seed, stream
 
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 # torch's CPU generator looks at the lower 32 bits of a seed.
 seeds = st.integers(0, 2**32 - 1)
 steps = st.one_of(st.text("ab1', ", max_size=6), st.integers(-100, 100))

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import logm
 from scipy.signal import welch
@@ -51,7 +51,6 @@ def test_covariances_are_the_logarithm_of_their_matrix() -> None:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(2, 40), st.floats(0.1, 1e3))
 def test_views_are_finite_and_differences_know_no_gain(
     name: str, n_chans: int, n_times: int, gain: float

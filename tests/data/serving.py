@@ -1,5 +1,6 @@
 """A server of our own, with troubles to order."""
 
+import contextlib
 import hashlib
 import threading
 from collections.abc import Iterator
@@ -37,13 +38,13 @@ class Server:
                 with server.lock:
                     server.busy += 1
                     server.most_busy = max(server.most_busy, server.busy)
-                try:
-                    server.answer(self, body=True)
-                except OSError:  # the client has gone
-                    pass
-                finally:
-                    with server.lock:
-                        server.busy -= 1
+                last = b""
+                with contextlib.suppress(OSError):  # the client has gone
+                    last = server.answer(self, body=True)
+                with server.lock:
+                    server.busy -= 1
+                with contextlib.suppress(OSError):
+                    self.wfile.write(last)  # with it the client may ask for the next file
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
@@ -51,6 +52,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.http.server_port}"
 
     def answer(self, request, *, body):
+        """Answer but for the last byte, which is returned."""
         path = request.path.lstrip("/")
         asked = request.headers.get("Range", "")
         with self.lock:
@@ -58,9 +60,9 @@ class Server:
             troubles = self.trouble.get(path, [])
             trouble = troubles.pop(0) if troubles and body else ""
         if trouble == "busy":
-            return request.send_error(503)
+            return request.send_error(503) or b""
         if path not in self.files or trouble == "gone":
-            return request.send_error(404)
+            return request.send_error(404) or b""
         content = self.files[path]
         if trouble == "endless":  # says no length, and goes on
             request.send_response(200)
@@ -81,15 +83,16 @@ class Server:
         request.send_header("Content-Length", str(len(content) - start))
         request.end_headers()
         if not body:
-            return None
+            return b""
         if trouble in ("cut", "slow"):
             request.wfile.write(content[start : start + CUT])
             request.wfile.flush()
             if trouble == "slow":
-                self.release.wait(30)
+                self.release.wait()
             request.connection.close()
-            return None
-        return request.wfile.write(content[start:])
+            return b""
+        request.wfile.write(content[start:-1])
+        return content[start:][-1:]
 
 
 @contextmanager

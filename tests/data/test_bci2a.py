@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import signal
 from scipy.io import savemat
@@ -235,7 +235,7 @@ def test_damaged_mat_files_end_in_a_sentence(tmp_path, read, compressed):
     whole = path.read_bytes()
     read(path)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=60)
     @given(
         st.lists(
             st.tuples(st.integers(100, min(len(whole), 900) - 1), st.integers(0, 255)), min_size=1, max_size=5

@@ -137,7 +137,7 @@ def test_babies_are_split_in_the_order_of_their_numbers_however_they_are_written
     assert found[1:] == found[:-1]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=6, max_size=40).filter(
         lambda rows: len({baby for _, baby in rows}) > 1 and len({grade for grade, _ in rows}) < len(rows)

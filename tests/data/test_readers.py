@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorinv.data.readers import read_recording
@@ -170,7 +170,7 @@ def test_damaged_headers_end_in_a_sentence_or_in_a_recording(tmp_path, kind):
     whole = path.read_bytes()
     header = len(whole) if kind in ("hea", "vhdr") else min(len(whole), 1100)
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=40)
     @given(st.lists(st.tuples(st.integers(0, header - 1), st.integers(0, 255)), min_size=1, max_size=6))
     def damaged(changes):
         path.write_bytes(making.damaged(whole, changes))

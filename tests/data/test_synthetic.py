@@ -74,7 +74,7 @@ def test_asking_for_more_keeps_what_was_there(generate: Generate, more: str) -> 
         np.testing.assert_array_equal(getattr(kept, field), getattr(few, field))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     generate=st.sampled_from([eeg, emg]),
     counts=st.tuples(st.integers(2, 4), *[st.integers(1, 3)] * 3),

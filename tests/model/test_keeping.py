@@ -69,7 +69,7 @@ class TestDrift:
         assert model.check(X).extreme
 
     @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.floats(-1e3, 1e3))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     def test_moments_add_up(self, sizes, offset):
         parts = [np.random.default_rng(i).normal(offset, i + 1, size=(n, 2, 7)) for i, n in enumerate(sizes)]
         whole, found = Moments.of(np.concatenate(parts)), Moments.of(parts[0])

@@ -24,7 +24,7 @@ def batch(model, signal, step):
 
 @pytest.mark.parametrize("how", [None, Preprocessing(CHANNELS, filter=Filter(1, 40))])
 @given(st.lists(st.integers(0, 700), max_size=10), st.integers(1, 90))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_streaming_is_the_batch_result(how, places, step):
     model = fitted(preprocessing=how)
     starts, expected = batch(model, SIGNAL, step)

@@ -19,6 +19,7 @@ FLAGS = [
     "--disable-sync",
 ]
 WIDTHS = (1280, 390)
+PATIENCE = 600_000  # ms: nothing is asserted about it; a browser that hangs ends the tests some time
 UPRIGHT, ACROSS = 17.6 / 2.54 * 96, 26.3 / 2.54 * 96  # CSS pixels between the margins of an A4 page
 
 Opened = Any  # a page of playwright, which need not be there
@@ -28,6 +29,7 @@ Opened = Any  # a page of playwright, which need not be there
 def opened(browser: Any, report: Path, width: int) -> Iterator[Opened]:
     """The page opened from disk; everything it says or asks for is kept."""
     page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_default_timeout(PATIENCE)
     page.heard, page.asked = [], []
     page.on("console", lambda message: page.heard.append(message.text))
     page.on("pageerror", lambda error: page.heard.append(str(error)))

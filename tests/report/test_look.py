@@ -20,7 +20,9 @@ def browser():
     if not looking.CHROMIUM:
         pytest.skip("no Chromium here")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=looking.CHROMIUM, args=looking.FLAGS)
+        started = driver.chromium.launch(
+            executable_path=looking.CHROMIUM, args=looking.FLAGS, timeout=looking.PATIENCE
+        )
         yield started
         started.close()
 

@@ -28,7 +28,7 @@ cuts = st.lists(st.integers(0, 2000), max_size=8)
 
 class TestStages:
     @given(cuts)
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     def test_a_causal_filter_does_not_see_the_chunks(self, places):
         sections, signal = Filter(4, 40).sections(250), SIGNAL[:, :2000]
         start = sosfilt_zi(sections)[:, None, :] * signal[None, :, :1]
@@ -73,7 +73,7 @@ class TestStages:
 
 class TestWindows:
     @given(cuts, st.integers(1, 150), st.integers(5, 120))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_windows_are_those_of_a_naive_loop(self, places, step, n_times):
         signal = SIGNAL[:, :2000]
         cutter = Windows([], n_times, step)
@@ -86,7 +86,7 @@ class TestWindows:
             assert np.array_equal(window.values, signal[:, window.start : window.start + n_times])
 
     @given(cuts, st.lists(st.tuples(st.integers(0, 1999), st.integers(1, 60)), max_size=4))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_windows_with_gaps_are_marked_and_no_others(self, places, gaps):
         signal = SIGNAL[:, :2000].copy()
         for start, length in gaps:

@@ -2,9 +2,12 @@
 
 import json
 import multiprocessing
+import os
 import random
 import resource
 import shutil
+import signal
+import sys
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -145,6 +148,22 @@ class TestAgain:
         assert "torch was 1.0" in caplog.text
 
 
+MOMENTS = 90  # half of those of a whole run
+
+
+def _killed_after(moment: int, run: Path) -> None:
+    """Run, and die at a moment: moments are files opened, renamed and the like, and steps of progress."""
+    left = iter(range(moment, -1, -1))
+
+    def count(event: str, *_: object) -> None:
+        if event.startswith(("open", "os.", "tick")) and next(left, 1) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+    with listening(lambda _: count("tick")):
+        run_study(little(), run, seconds=0.0)
+
+
 class TestInterrupted:
     @pytest.mark.parametrize("after", [1, 3, 7, 11])
     def test_by_ctrl_c(self, whole, tmp_path, after):
@@ -166,15 +185,13 @@ class TestInterrupted:
         run, killed = tmp_path / "run", 0
         started = multiprocessing.get_context("fork")
         for _ in range(60):
-            process = started.Process(target=run_study, args=(little(), run), kwargs={"seconds": 0.0})
+            process = started.Process(target=_killed_after, args=(draw.randrange(MOMENTS), run))
             process.start()
-            process.join(timeout=draw.uniform(0.05, 0.6))
-            if process.exitcode is None:
-                process.kill()
-                process.join()
-                killed += 1
-            elif process.exitcode == 0:
+            process.join()
+            if process.exitcode == 0:
                 break
+            assert process.exitcode == -signal.SIGKILL
+            killed += 1
         run_study(little(), run)
         assert killed >= 3, "it finished before it could be killed"
         assert lines(run) == lines(whole)
@@ -434,7 +451,7 @@ def test_a_method_of_ones_own_has_a_name_of_its_own(tmp_path):
         run_study(little(), tmp_path / "run", own={"protonet": latent_replay})
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), n=st.integers(24, 60), trial=st.integers(0, 1000))
 def test_supports_never_contain_a_test_window(data, n, trial):
     """Whatever the split, people, classes and kind of study: shots are training windows of their class."""

@@ -10,7 +10,7 @@ from anchorinv.study.stats import compare, confidence_interval, holm, rank_biser
 differences = st.lists(st.integers(-20, 20), min_size=6, max_size=30).map(lambda d: np.array(d) / 4)
 
 
-@settings(deadline=None, max_examples=20)  # with ties, scipy permutes
+@settings(max_examples=20)  # with ties, scipy permutes
 @given(differences)
 def test_wilcoxon_is_symmetric_and_scipys(found):
     assert wilcoxon_p(found) == pytest.approx(wilcoxon_p(-found))
@@ -22,7 +22,7 @@ def test_no_difference_at_all_is_no_evidence():
     assert wilcoxon_p(np.zeros(8)) == 1.0 and rank_biserial(np.zeros(8)) == 0.0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(differences)
 def test_effect_is_bounded_odd_and_blind_to_scale(found):
     effect = rank_biserial(found)
@@ -36,7 +36,7 @@ def test_effect_by_hand():
     assert rank_biserial(np.array([1.0, -2.0, 3.0])) == pytest.approx(2 / 6)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
 def test_holm_is_a_naive_step_down(p_values):
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])

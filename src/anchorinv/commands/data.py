@@ -24,6 +24,7 @@ def data(
     """Show what is in a prepared folder, and draw a few trials of each class."""
     from anchorinv.data.dataset import Dataset
     from anchorinv.data.picture import draw_trials
+    from anchorinv.terminal import say
 
     opened = Dataset.open(folder)
     show(opened, folder)
@@ -35,14 +36,14 @@ def data(
             draw_trials(opened, path)
         except OSError as error:
             raise OSError(f"cannot draw to {path}: {error.strerror}; choose a file with --picture") from None
-        print(f"Picture: {path}")
+        say(f"Picture: {path}")
 
 
 def show(data: "Dataset", folder: Path) -> None:
     """Print classes by split and subjects, and what was done to the signals."""
-    from rich.console import Console
+    from anchorinv.terminal import Terminal
 
-    console = Console()
+    console = Terminal()
     console.print(_classes(data))
     meta = data.meta
     counts = [f"{count} {name}" for name, count in meta.get("counts", {}).items() if count]
@@ -62,7 +63,7 @@ def show(data: "Dataset", folder: Path) -> None:
     }
     for name, fact in facts.items():
         if fact:
-            console.print(f"{name}: {fact}", highlight=False, markup=False, soft_wrap=True)
+            console.say(f"{name}: {fact}")
 
 
 def _classes(data: "Dataset") -> "Table":
@@ -87,15 +88,16 @@ def _classes(data: "Dataset") -> "Table":
 def _show_subjects(data: "Dataset") -> None:
     from collections import Counter
 
-    from rich.console import Console
     from rich.table import Table
+
+    from anchorinv.terminal import Terminal
 
     counts = Counter(zip(data.subjects.tolist(), data.labels.tolist(), data.split.tolist(), strict=True))
     table = Table("subject", "class", "train", "test")
     for subject, label in sorted({(subject, label) for subject, label, _ in counts}):
         sides = (str(counts[subject, label, split]) for split in ("train", "test"))
         table.add_row(subject, data.class_names[label], *sides)
-    Console().print(table)
+    Terminal().print(table)
 
 
 def _distinct(data: "Dataset", here: "object", split: str) -> int:

@@ -1,6 +1,5 @@
 """``anchorinv demo``: see it work."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,13 +17,13 @@ def demo(
 ) -> None:
     """See it work on synthetic recordings: base training, three new classes of ten examples, a report."""
     from anchorinv.show_demo import show_demo
+    from anchorinv.terminal import complain
 
     folder = out or Path("runs") / ("demo-quick" if quick else "demo")
     try:
         show_demo(folder, quick=quick)
     except KeyboardInterrupt:
-        print(
-            f"\nanchorinv: stopped; finished trials are in {folder}. Run the same command again to go on.",
-            file=sys.stderr,
+        complain(
+            "", f"anchorinv: stopped; finished trials are in {folder}. Run the same command again to go on."
         )
         raise typer.Exit(130) from None

@@ -1,6 +1,5 @@
 """``anchorinv download``: public data sets from their public homes."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,22 +27,22 @@ def download(
     from anchorinv.data.download import check_space, still_to_come
     from anchorinv.data.download import download as fetch
     from anchorinv.data.homes import HOMES, remote_files
+    from anchorinv.terminal import complain, say
 
     client = Client(Manners(jobs=jobs, tries=tries, timeout=timeout, pause=pause))
     files = remote_files(name, client.text, client.size, mirror=mirror, only=only)
     n_files, n_bytes, unknown = still_to_come(files, to)
     size = f"{n_bytes / 1e9:.2f} GB" if n_bytes > 1e8 else f"{n_bytes / 1e6:.2f} MB"
     more = f", and {unknown} files of unknown size" if unknown else ""
-    print(
-        f"{name}: {n_files} of {len(files)} files to fetch, about {size}{more}; terms: {HOMES[name].licence}"
-    )
+    say(f"{name}: {n_files} of {len(files)} files to fetch, about {size}{more}; terms: {HOMES[name].licence}")
     check_space(to, n_bytes)
     try:
         with progress_bars():
             notes = fetch(files, to, client)
     except KeyboardInterrupt:
-        print("\nanchorinv: stopped; run the same command again to go on from here", file=sys.stderr)
+        complain("", "anchorinv: stopped; run the same command again to go on from here")
         raise typer.Exit(130) from None
-    for note in notes:
-        print(note)
-    print(f"All {len(files)} files are in {to}. Next: anchorinv prepare {name} --raw {to} --out PREPARED")
+    say(
+        *notes,
+        f"All {len(files)} files are in {to}. Next: anchorinv prepare {name} --raw {to} --out PREPARED",
+    )

@@ -1,6 +1,5 @@
 """``anchorinv prepare``: raw recordings into a folder that every study reads."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -192,6 +191,7 @@ def _prepare(planned: Callable[[], "Plan"], out: Path, *, replace: bool) -> None
     from anchorinv.bars import progress_bars
     from anchorinv.commands.data import show
     from anchorinv.data.writing import check_place, prepare
+    from anchorinv.terminal import complain
 
     try:
         with progress_bars():
@@ -199,6 +199,6 @@ def _prepare(planned: Callable[[], "Plan"], out: Path, *, replace: bool) -> None
             check_place(out, replace=replace)
             data = prepare(planned(), out, replace=replace)
     except KeyboardInterrupt:
-        print("\nanchorinv: stopped; run the same command again to go on from here", file=sys.stderr)
+        complain("", "anchorinv: stopped; run the same command again to go on from here")
         raise typer.Exit(130) from None
     show(data, out)

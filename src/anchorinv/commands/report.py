@@ -50,14 +50,13 @@ def report(
 
 
 def _report(runs: list[Path], out: Path | None, data: list[str], bases: Path | None, selections: str) -> None:
-    from rich.console import Console
-
     from anchorinv.bars import progress_bars
     from anchorinv.commands.study import folders_of
     from anchorinv.core.anchors import SELECTIONS
     from anchorinv.report.gather import source_at
     from anchorinv.report.write import make_report
     from anchorinv.study.config import nearest
+    from anchorinv.terminal import say
 
     chosen = [name.strip() for name in selections.split(",") if name.strip()]
     for name in chosen:
@@ -66,16 +65,15 @@ def _report(runs: list[Path], out: Path | None, data: list[str], bases: Path | N
     own = len(runs) == 1 and not runs[0].is_file()
     target = out or (runs[0] / "report" if own else Path("runs") / "report")
     folders = folders_of([source_at(run).study() for run in runs], data)
-    with progress_bars(Console(stderr=True)):
+    with progress_bars():
         page = make_report(runs, target, folders, bases=bases, selections=chosen)
-    Console().print(f"Report: {page}", highlight=False, soft_wrap=True)
+    say(f"Report: {page}")
 
 
 def _export(runs: list[Path], to: Path) -> None:
-    from rich.console import Console
-
     from anchorinv.study.folder import RunFolder
     from anchorinv.study.record import write_record
+    from anchorinv.terminal import say
 
     if len(runs) != 1:
         raise typer.BadParameter(f"--export takes one run, got {len(runs)}; export each to a file of its own")
@@ -84,14 +82,13 @@ def _export(runs: list[Path], to: Path) -> None:
     record = write_record(RunFolder(runs[0]), to)
     results = record.read().results
     size = f"{to.stat().st_size / 1e6:.2f} MB"
-    Console().print(f"{to}: {len(results)} results, {size}", highlight=False, soft_wrap=True)
+    say(f"{to}: {len(results)} results, {size}")
 
 
 def _fill(runs: list[Path], page: Path) -> None:
-    from rich.console import Console
-
     from anchorinv.report.gather import gather
     from anchorinv.report.into import fill
+    from anchorinv.terminal import say
 
     read = gather(runs)
     found = fill(page, read)
@@ -102,5 +99,4 @@ def _fill(runs: list[Path], page: Path) -> None:
     told += [
         f"left alone: {mark.what} of {', '.join(mark.runs)}, not among the runs" for mark in found.waiting
     ]
-    for line in told:
-        Console().print(line, highlight=False, soft_wrap=True)
+    say(*told)

@@ -1,6 +1,5 @@
 """``anchorinv run`` and ``anchorinv status``: studies, and how far they are."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,12 +51,11 @@ def run(
     _one_of(scale, _SCALES, "--scale")
     if not config and not list_configs:
         raise typer.BadParameter("name a config, or use --list to see those that are shipped")
-    from rich.console import Console
-
     from anchorinv.show_study import configs_table
+    from anchorinv.terminal import Terminal
 
     if list_configs:
-        Console().print(configs_table())
+        Terminal().print(configs_table())
         return
     from anchorinv.study.loading import load
     from anchorinv.study.scale import scaled
@@ -75,12 +73,11 @@ def status(
     results: Annotated[bool, typer.Option(help="Show the results so far, too.")] = False,
 ) -> None:
     """Show what is done and what is left of a run."""
-    from rich.console import Console
-
     from anchorinv.show_study import show_results, show_status
     from anchorinv.study.folder import RunFolder
+    from anchorinv.terminal import Terminal
 
-    folder, console = RunFolder(run), Console()
+    folder, console = RunFolder(run), Terminal()
     show_status(console, folder)
     if results:
         show_results(console, folder.study(), folder.read().results)
@@ -107,18 +104,18 @@ def _run(
     executor: "Executor | None",
     log_level: str,
 ) -> None:
-    from rich.console import Console
-
     from anchorinv.bars import progress_bars
     from anchorinv.logs import logging_to
     from anchorinv.show_study import show_results
     from anchorinv.study.execute import run_study
     from anchorinv.study.folder import RunFolder
     from anchorinv.study.work import Unfinished
+    from anchorinv.terminal import Terminal
 
-    console, told = Console(), Console(stderr=True)
+    console, told = Terminal(), Terminal(stderr=True)
     folder = RunFolder(out)
-    console.print(f"{study.title}\ninto {out}", highlight=False)
+    console.say(study.title)
+    console.say(f"into {out}")
     try:
         with logging_to(folder.log, log_level, told), progress_bars(told):
             run_study(study, out, folders, shelf=bases, executor=executor)
@@ -126,14 +123,12 @@ def _run(
         show_results(console, study, folder.read().results)
         raise
     except KeyboardInterrupt:
-        print(
-            f"\nanchorinv: stopped; what is finished is in {out}. Run the same command again to go on.",
-            file=sys.stderr,
-        )
+        told.say()
+        told.say(f"anchorinv: stopped; what is finished is in {out}. Run the same command again to go on.")
         raise typer.Exit(130) from None
     show_results(console, study, folder.read().results)
     for path in folder.write_tables():
-        console.print(f"Wrote {path}", highlight=False)
+        console.say(f"Wrote {path}")
 
 
 def _overrides(

@@ -1,6 +1,5 @@
 """``anchorinv train``, ``learn`` and ``forget``: make a model file, and change what it knows."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,6 +53,7 @@ def train(
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.streams.preprocessing import Preprocessing
     from anchorinv.streams.windowed import open_windows
+    from anchorinv.terminal import say
 
     check_target(out)
     if method == "real-replay" and not allow_recordings:
@@ -100,8 +100,10 @@ def train(
     model.set_params(verbose=False)
     model.save(out, with_signals=with_signals, allow_recordings=allow_recordings)
     names = ", ".join(map(str, model.classes_.tolist()))
-    print(f"Trained on {len(labels)} windows of {len(model.classes_)} classes: {names}")
-    print(f"Model: {out} ({out.stat().st_size / 1e6:.2f} MB)")
+    say(
+        f"Trained on {len(labels)} windows of {len(model.classes_)} classes: {names}",
+        f"Model: {out} ({out.stat().st_size / 1e6:.2f} MB)",
+    )
 
 
 def learn(
@@ -126,6 +128,7 @@ def learn(
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.serving import shots as read_shots
     from anchorinv.model.serving import taught
+    from anchorinv.terminal import complain, say
 
     check_target(out)
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
@@ -139,12 +142,10 @@ def learn(
             named = found.tolist() if label is None and found is not None else []
             labels += named or [label_like(learner, str(label))] * len(windows)
         lesson = taught(learner, np.concatenate([windows for windows, _ in read]), labels)
-    for line in lesson.told():
-        print(line)
-    for line in lesson.warnings():
-        print(f"anchorinv: warning: {line}", file=sys.stderr)
+    say(*lesson.told())
+    complain(*(f"anchorinv: warning: {line}" for line in lesson.warnings()))
     learner.save(out, with_signals=had_signals, allow_recordings=allow_recordings)
-    print(f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}")
+    say(f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}")
 
 
 def forget(
@@ -156,11 +157,14 @@ def forget(
     """Remove a class: its prototype, anchors and replay; predictions among the others stay as they are."""
     from anchorinv.commands.targets import check_target, label_like
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.terminal import say
 
     check_target(out)
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     learner.forget_class(label_like(learner, label))
     # Signals are in the file only if they were before.
     learner.save(out, with_signals=True, allow_recordings=allow_recordings)
-    print(f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}")
-    print(f"Weights that were trained while {label!r} was known may keep traces of it.")
+    say(
+        f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}",
+        f"Weights that were trained while {label!r} was known may keep traces of it.",
+    )

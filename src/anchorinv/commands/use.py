@@ -1,7 +1,5 @@
 """``anchorinv predict``, ``evaluate`` and ``info``: use a model file, and look into it."""
 
-import csv
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from anchorinv.commands.teach import Allow, Model, Quiet, Scale, Step
+from anchorinv.quoting import as_json as written
+from anchorinv.quoting import csv_line
 
 if TYPE_CHECKING:
     from anchorinv.model.serving import Row
@@ -37,6 +37,7 @@ def predict(
     from anchorinv.commands.targets import check_target, progress
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.serving import Watch, predicted
+    from anchorinv.terminal import complain
 
     if table != "-":
         check_target(Path(table))
@@ -46,12 +47,11 @@ def predict(
     with progress(quiet), _opened(table) as file:
         n_rows, n_gaps = _write(file, learner.classes_.tolist(), rows)
     if n_gaps:
-        print(
-            f"anchorinv: warning: {n_gaps} of {n_rows} windows hold missing samples (NaN) and have no class",
-            file=sys.stderr,
+        complain(
+            f"anchorinv: warning: {n_gaps} of {n_rows} windows hold missing samples (NaN) and have no class"
         )
     if watch.drift is not None and watch.drift.extreme:
-        print(f"anchorinv: warning: {watch.drift.verdict}", file=sys.stderr)
+        complain(f"anchorinv: warning: {watch.drift.verdict}")
 
 
 def evaluate(
@@ -68,11 +68,12 @@ def evaluate(
     from anchorinv.commands.targets import progress
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.scoring import scored
+    from anchorinv.terminal import say
 
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     with progress(quiet):
         score = scored(learner, data)
-    print(json.dumps(score.facts(), ensure_ascii=False, indent=2) if as_json else "\n".join(score.told()))
+    say(*(written(score.facts()).split("\n") if as_json else score.told()))
 
 
 def info(
@@ -82,13 +83,13 @@ def info(
     """Tell what a model file holds and what it does not."""
     from anchorinv.model.bundle import read_facts
     from anchorinv.model.manifest import manifest, told
+    from anchorinv.terminal import say
 
     facts = manifest(*read_facts(model)) | {"file": str(model), "bytes": model.stat().st_size}
     if as_json:
-        print(json.dumps(facts, ensure_ascii=False, indent=2))
-        return
-    print(f"{model}: {facts['bytes'] / 1e6:.2f} MB")
-    print("\n".join(told(facts)))
+        say(*written(facts).split("\n"))
+    else:
+        say(f"{model}: {facts['bytes'] / 1e6:.2f} MB", *told(facts))
 
 
 @contextmanager
@@ -113,16 +114,15 @@ def _opened(table: str) -> Iterator[TextIO]:
 
 def _write(file: TextIO, classes: list[object], rows: "Iterator[Row]") -> tuple[int, int]:
     """Write the rows; return how many there are, and how many of them have no class."""
-    table = csv.writer(file, lineterminator="\n")
     first = next(rows, None)  # before anything is written: an input that cannot be read leaves no trace
-    table.writerow(["window", "time", "class", *(f"p_{name}" for name in classes)])
+    file.write(csv_line(["window", "time", "class", *(f"p_{name}" for name in classes)]))
     n_rows = n_gaps = 0
     for row in chain([] if first is None else [first], rows):
         time = "" if row.time is None else f"{row.time:.6g}"
         if row.probabilities is None:
-            table.writerow([row.window, time, "", *("" for _ in classes)])
+            file.write(csv_line([row.window, time, "", *("" for _ in classes)]))
             n_gaps += 1
         else:
-            table.writerow([row.window, time, row.label, *(f"{p:.6f}" for p in row.probabilities)])
+            file.write(csv_line([row.window, time, row.label, *(f"{p:.6f}" for p in row.probabilities)]))
         n_rows += 1
     return n_rows, n_gaps

@@ -230,7 +230,9 @@ class Dataset:
         """Write ``index.csv`` and ``meta.json`` into a folder that already holds the samples."""
         extra = self._extra_columns()
         with (folder / "index.csv").open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file, lineterminator="\n")
+            # Read back, so names are as they are, even those that a spreadsheet would take for formulas; in
+            # quotes, because a carriage return without them would end a row.
+            table = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
             table.writerow((*_COLUMNS, *(_EXTRA[name] for name in extra)))
             names = [self.class_names[label] for label in self.labels]
             columns = (self.starts, names, self.subjects, self.sessions, self.split)

@@ -15,6 +15,8 @@ def draw_trials(data: Dataset, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    from anchorinv.lettering import plainly_lettered
+
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ValueError(f"a picture is a .png, .pdf or .svg file, got {path.name!r}")
     present = [label for label in range(len(data.class_names)) if (data.labels == label).any()][:CLASSES]
@@ -57,6 +59,7 @@ def draw_trials(data: Dataset, path: Path) -> None:
     thinned = f", {len(channels)} of {data.n_chans} channels" if len(channels) < data.n_chans else ""
     name = data.meta.get("name", "data")
     figure.suptitle(f"{name}: trials of each class ({scale}{left}{thinned})", fontsize=10)
+    plainly_lettered(figure)
     with replacing(path) as beside:
         figure.savefig(beside, dpi=130, format=path.suffix[1:].lower())
 

@@ -6,18 +6,26 @@ from types import ModuleType
 SHOWN = 500
 
 
-class Problems(ValueError):  # noqa: N818 (they are what they are called)
+class LinesError(ValueError):
+    """An error that takes several lines, which are ours: a line break in a name makes none."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(lines))
+
+
+class Problems(LinesError):  # noqa: N818 (they are what they are called)
     """Everything that is wrong with an input, a sentence each."""
 
     def __init__(self, where: str, found: Sequence[str], remedy: str = "") -> None:
         self.found = tuple(found)
         if len(found) == 1:
-            super().__init__(f"{where}: {found[0]}{f'; {remedy}' if remedy else ''}")
+            super().__init__([f"{where}: {found[0]}{f'; {remedy}' if remedy else ''}"])
             return
         lines = [f"  - {problem}" for problem in found[:SHOWN]]
         if len(found) > SHOWN:
             lines.append(f"  ... and {len(found) - SHOWN} more")
-        super().__init__("\n".join([f"{where}: {len(found)} problems", *lines, *filter(None, [remedy])]))
+        super().__init__([f"{where}: {len(found)} problems", *lines, *filter(None, [remedy])])
 
 
 class MissingExtra(ValueError):  # noqa: N818

@@ -1,10 +1,10 @@
 """A table as a value: the page, CSV, LaTeX and Markdown print the same numbers because they print this."""
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from anchorinv.quoting import csv_line, shown
 
 SIGNIFICANT = "†"
 
@@ -79,22 +79,20 @@ class Table:
 
 def as_csv(table: Table) -> str:
     """Return a table as CSV, mean and standard deviation in columns of their own, marks beside them."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     split = [_split(table, place) for place in range(len(table.columns))]
     heads: list[str] = []
     for column, (spread, mark) in zip(table.columns, split, strict=True):
         name = f"{column.group}: {column.name}" if column.group else column.name
         heads += [name, *([f"{name} (std)"] if spread else []), *([f"{name} (mark)"] if mark else [])]
-    writer.writerow(heads)
+    lines = [csv_line(heads)]
     for row in table.rows:
         cells: list[str] = []
         for cell, (spread, mark) in zip(row, split, strict=True):
             value, std = cell.texts if isinstance(cell, Number) else (cell, "")
             marked = cell.mark if isinstance(cell, Number) else ""
             cells += [value, *([std] if spread else []), *([marked] if mark else [])]
-        writer.writerow(cells)
-    return text.getvalue()
+        lines.append(csv_line(cells))
+    return "".join(lines)
 
 
 def as_latex(table: Table) -> str:
@@ -142,7 +140,7 @@ def escaped(text: str) -> str:
     '95 \\% of A\\_1 $\\pm$ 2'
     """
     # A backslash first becomes a word of its own, so that those which escaping adds stay.
-    text = text.replace("\\", "\0")
+    text = shown(text).replace("\\", "\0")
     text = re.sub(r"([&%$#_{}])", r"\\\1", text)
     for plain, tex in _SIGNS.items():
         text = text.replace(plain, tex)
@@ -152,7 +150,7 @@ def escaped(text: str) -> str:
 _SIGNS = {
     "\0": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
     "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "–": "--", "’": "'", "“": "``", "”": "''",
-    "<": "$<$", ">": "$>$",
+    "<": "$<$", ">": "$>$", "[": "{[}", "*": "{*}",  # after the end of a row these two would belong to it
     "β": r"$\beta$", "κ": r"$\kappa$", "×": r"$\times$", "Δ": r"$\Delta$", "…": r"\ldots{}", "µ": r"$\mu$",
     "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$",
 }  # fmt: skip
@@ -166,7 +164,7 @@ def markdown_text(text: str) -> str:
     >>> markdown_text("p < 0.05 of a_b | c")
     'p < 0.05 of a\\_b \\| c'
     """
-    return re.sub(r"([\\`*_|\[\]]|<(?=[A-Za-z/!?]))", r"\\\1", text)
+    return re.sub(r"([\\`*_|\[\]]|<(?=[A-Za-z/!?]))", r"\\\1", shown(text))
 
 
 def document(slugs: Sequence[str]) -> str:

@@ -256,7 +256,7 @@ def _legend(figure: Figure, ax: Axes) -> None:
 
 
 def _ordered(group: Group) -> bool:
-    return group.of == "variants" and all(line.split()[0].isdigit() for line in group.lines)
+    return group.of == "variants" and all("".join(line.split()[:1]).isdigit() for line in group.lines)
 
 
 def _of(group: Group) -> str:

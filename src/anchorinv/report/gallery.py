@@ -9,7 +9,7 @@ from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
 from anchorinv.report.features import default_selections, tsne_figure
 from anchorinv.report.figures import differences_figure, sessions_figure, small_sessions_figure, sweep_figure
-from anchorinv.report.gather import Run
+from anchorinv.report.gather import Run, slugged
 from anchorinv.report.groups import Group, groups_of, varied
 from anchorinv.report.matrices import confusion_figure
 from anchorinv.report.plates import Plate
@@ -92,7 +92,7 @@ def portraits(
     chosen = chosen_variants(run)
     for variant in chosen:
         data = run.study.variants[variant].data.name
-        slug, where = (f"{run.slug}-{data}", f" ({data})") if len(chosen) > 1 else (run.slug, "")
+        slug, where = (f"{run.slug}-{slugged(data)}", f" ({data})") if len(chosen) > 1 else (run.slug, "")
         try:
             found = specimen(run, variant, folders, bases)
         except Unavailable as problem:

@@ -44,7 +44,7 @@ class Run:
     @property
     def slug(self) -> str:
         """Return the label as part of a file name or a link."""
-        return "".join(c if c.isalnum() else "-" for c in self.label.lower()).strip("-")
+        return slugged(self.label)
 
     @property
     def synthetic(self) -> bool:
@@ -69,6 +69,11 @@ class Run:
         """Return the variants that have results."""
         there = {result.variant for result in self.results}
         return {name: each for name, each in self.study.variants.items() if name in there}
+
+
+def slugged(name: str) -> str:
+    """Return a name as part of a file name or a link."""
+    return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
 
 
 def source_at(path: Path) -> RunFolder | Record:

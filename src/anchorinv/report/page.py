@@ -7,6 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from anchorinv._version import __version__
+from anchorinv.quoting import shown
 from anchorinv.report.cells import Cell, Number, Table
 from anchorinv.report.chapters import Chapter
 from anchorinv.report.plates import Plate
@@ -37,15 +38,21 @@ def rendered(page: Page) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_finalised,
     )
     environment.globals.update(version=__version__, printed=_printed, sorted_by=_sorted_by, picture=address)
     return environment.get_template("page.html.j2").render(page=page)
 
 
+def _finalised(value: object) -> object:
+    """Return a value as the page may hold it; what is HTML already was made of such values."""
+    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _printed(cell: Cell) -> Markup:
     """Return a cell's content: bold where it is the best, marks raised and said."""
     if isinstance(cell, str):
-        return escape(cell)
+        return escape(shown(cell))
     text = Markup("<strong>{}</strong>").format(str(cell)) if cell.best else escape(str(cell))
     return text + Markup("<sup>{}</sup>").format(cell.mark) if cell.mark else text
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from anchorinv.files import replacing
+from anchorinv.lettering import plainly_lettered
 from anchorinv.report.svg import compact
 
 #: Inches: one column of a two-column page, and both.
@@ -104,6 +105,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def plate(figure: Figure, slug: str, title: str, alt: str, caption: str) -> Plate:
     """Draw a figure in all formats."""
+    plainly_lettered(figure)
     engine = figure.get_layout_engine()
     assert engine is not None, "figures come from new_figure"
     engine.execute(figure)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from anchorinv.data.problems import LinesError
 from anchorinv.study.config import Experiment, Study, nearest
 
 _SHIPPED = Path(__file__).parent / "configs"
@@ -54,7 +55,8 @@ def load(config: str, **overrides: Any) -> Study:
             return _with_a_reference_that_runs(study)
         except ValidationError as error:
             problems += [f"{path}: {problem}" for problem in _in_words(error, Study)]
-    raise ValueError("\n  ".join(dict.fromkeys(problems)))
+    first, *more = dict.fromkeys(problems)
+    raise LinesError([first, *(f"  {problem}" for problem in more)])
 
 
 def _with_a_reference_that_runs(study: Study) -> Study:

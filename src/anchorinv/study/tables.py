@@ -1,7 +1,5 @@
 """All scores of a run, and all comparisons, as plain rows: what tables, files and figures are made of."""
 
-import csv
-import io
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TypeVar
@@ -10,6 +8,7 @@ import numpy as np
 
 from anchorinv.core.metrics import forgetting, scores
 from anchorinv.core.runner import SessionResult
+from anchorinv.quoting import csv_line
 from anchorinv.study.stats import ASSUMPTION, Comparison, compare
 from anchorinv.study.summary import methods_of, over_trials_or_people, place
 
@@ -129,11 +128,7 @@ def as_csv(table: Sequence[Row] | Sequence[Compared], header: Sequence[str] = RO
     """Return rows as a table with a header, which an empty table has too."""
     flat = [_flat(row) for row in table]
     names = list(flat[0]) if flat else list(header)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
+    return "".join(csv_line(cells) for cells in (names, *(row.values() for row in flat)))
 
 
 def _flat(row: Row | Compared) -> dict[str, object]:
