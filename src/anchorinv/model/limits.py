@@ -3,6 +3,8 @@
 What is bounded in a file is bounded in ``fit`` too, so that whatever was learned can be written.
 """
 
+from collections.abc import Sequence
+
 from anchorinv.core.catalogue import JUDGED
 from anchorinv.core.geometry import Geometry
 
@@ -45,6 +47,18 @@ def check_geometry(geometry: Geometry) -> None:
     )
 
 
+def kept_by(method: str, counts: Sequence[int], n_anchors: int) -> int:
+    """Return how many samples a method keeps of base classes that have so many each."""
+    match method:
+        case "finetune" | "protonet" | "teen":
+            return 0
+        case "nc-fscil":
+            return len(counts)
+        case "deepdream" | "deepinv":
+            return n_anchors * len(counts)
+    return sum(min(count, n_anchors) for count in counts)
+
+
 def check_kept(method: str, geometry: Geometry, n_classes: int, n_kept: int) -> None:
     """Refuse more samples kept of all classes (anchors, replay) than a lesson could compute with."""
     sizes = {
@@ -68,4 +82,4 @@ def _scores(geometry: Geometry) -> int:
 def _check(sizes: dict[str, tuple[int, int]]) -> None:
     for words, (size, most) in sizes.items():
         if size > most:
-            raise ValueError(f"{size} {words} are too many to compute with, {most} at the most")
+            raise ValueError(f"{size} {words} are too many to compute with, {most} at the most; use fewer")
