@@ -32,7 +32,7 @@ def check_geometry(geometry: Geometry) -> None:
         {
             "channels": (g.n_chans, MOST_CHANNELS),
             "values of a window": (g.n_chans * g.n_times, 1 << 24),
-            "values within the network (times x width)": (g.n_times * g.width, 1 << 24),
+            "values within the network (steps x width)": (g.n_steps * g.width, 1 << 24),
             "weights of the convolution (width x channels x kernel)": (
                 g.width * g.n_chans * g.kernel,
                 1 << 24,
@@ -40,6 +40,7 @@ def check_geometry(geometry: Geometry) -> None:
             "products of a filter (channels x kernel x steps)": (products, 1 << 27),
             "products of the convolution": (g.width * products, 1 << 32),
             "steps of the pooling window": (g.pool, 1 << 14),
+            "values pooled (tokens x width x pool)": (g.n_tokens * g.width * g.pool, 1 << 22),
             "values of width": (g.width, 1 << 10),
             "blocks": (g.depth, 64),
             "scores of attention (heads x tokens²)": (_scores(g), 1 << 22),
