@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from anchorinv import AnchorInvClassifier
+from anchorinv import AnchorInvClassifier, estimator
 from tests.models import SETTINGS, again, fitted, windows
 
 METHODS = ("anchorinv-plus", "anchorinv")
@@ -69,6 +69,20 @@ def test_whoever_predicts_meanwhile_sees_a_model_before_or_after():
             assert model.to_bundle().method == "anchorinv-plus"
 
     assert not at_once(teach, ask, ask) and seen
+
+
+def test_a_lesson_in_the_middle_of_a_prediction_does_not_change_its_classes(monkeypatch):
+    model, X = again(fitted("protonet")), windows(24)[0]
+    wanted, original = model.predict(X).tolist(), estimator.logits_of
+
+    def interrupted(state, signals):
+        logits = original(state, signals)
+        model.forget_class("left")
+        return logits
+
+    monkeypatch.setattr(estimator, "logits_of", interrupted)
+    assert model.predict(X).tolist() == wanted and "left" in wanted
+    assert "left" not in model.classes_
 
 
 def test_two_models_learned_at_once_are_the_same_bits_as_one_after_the_other():
