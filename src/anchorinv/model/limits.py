@@ -19,8 +19,8 @@ MOST_STEPS = 100_000
 MOST_ANCHORS, MOST_BATCH = 10_000, 1 << 20
 #: In Hz, of signals and of a filter's edges.
 LOWEST_RATE, HIGHEST_RATE = 1e-3, 1e6
-#: How many times faster or slower than the model a recording may be.
-MOST_RATIO = 100.0
+#: Of a model's rate to that of a recording.
+LOWEST_RATIO, HIGHEST_RATIO = 1e-3, 100.0
 SEEDS = range(-(2**63), 2**64)
 
 
