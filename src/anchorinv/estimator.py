@@ -2,6 +2,7 @@
 
 import time
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from anchorinv.answers import finite, logits_of
 from anchorinv.bars import progress_bars
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
@@ -18,9 +20,9 @@ from anchorinv.core.networks import mapped
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.rng import stream
 from anchorinv.core.standardise import Standardisation
-from anchorinv.core.types import Batch, Session
+from anchorinv.core.types import Batch, Session, State
 from anchorinv.core.views import sizes_of
-from anchorinv.history import entry, sound
+from anchorinv.history import counted, entry, sound
 from anchorinv.inputs import (
     Signals,
     check_same_recording,
@@ -32,9 +34,12 @@ from anchorinv.inputs import (
     warn_flat,
     warn_single_shots,
 )
+from anchorinv.learning import lesson
 from anchorinv.model.drift import Moments, base_moments, drift
 from anchorinv.model.keeping import Keepable
-from anchorinv.settings import check_settings, geometry_of, names_of, recipe_of, seed_of
+from anchorinv.model.limits import check_kept, kept_by
+from anchorinv.model.names import check_names
+from anchorinv.settings import check_settings, geometry_of, names_of, rate_of, recipe_of, seed_of
 from anchorinv.streams.preprocessing import Preprocessing
 
 
@@ -120,6 +125,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         self.random_state = random_state
         self.verbose = verbose
 
+    @lesson
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the base classes from signals X (n, channels, times) and labels y (n,)."""
         check_settings(self.get_params(deep=False))
@@ -131,9 +137,13 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
                 f"fit needs at least two classes, got one ({classes.tolist()[0]!r}); add the others, or "
                 f"teach it with partial_fit to a model that knows two"
             )
+        check_names(classes.tolist())
         n_chans, n_times = signals.values.shape[1:]
         geometry = geometry_of(self.geometry, n_chans, n_times)
+        n_kept = kept_by(self.method, np.bincount(numbers).tolist(), self.n_anchors)
+        check_kept(self.method, geometry, len(classes), n_kept)
         ch_names = names_of(self.preprocessing, signals.ch_names, n_chans)
+        sfreq = rate_of(self.sfreq, signals.sfreq)
         warn_flat(signals.values, ch_names)
         warn_single_shots(labels)
         began = time.perf_counter()
@@ -146,16 +156,24 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
             # The replay is made now: teaching a new class later should not take longer than it must.
             base = sound(recipe.foundation.fit(batch, rng=rng))
             state = sound(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
-        self.geometry_, self.standardisation_, self.seed_ = geometry, standardisation, seed
-        self.n_chans_, self.n_times_ = n_chans, n_times
-        self.sfreq_ = self.sfreq if self.sfreq is not None else signals.sfreq
-        self.ch_names_ = ch_names
-        self.statistics_ = base_moments(signals.values)
-        self.state_, self.classes_ = state, classes
-        self.counts_ = np.bincount(numbers)
-        self.history_ = [entry("base", 0, labels, state.curves, began)]
+        logits_of(state, batch.values)
+        self._know(
+            geometry_=geometry,
+            standardisation_=standardisation,
+            seed_=seed,
+            n_chans_=n_chans,
+            n_times_=n_times,
+            sfreq_=sfreq,
+            ch_names_=ch_names,
+            statistics_=base_moments(signals.values),
+            state_=state,
+            classes_=classes,
+            counts_=np.bincount(numbers),
+            history_=[entry("base", 0, counted(labels), state.curves, began)],
+        )
         return self
 
+    @lesson
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Learn one or several new classes, together, from a few signals each."""
         check_settings(self.get_params(deep=False))
@@ -168,6 +186,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
                 f"{_listed(names[known])} {some} known already, so nothing was learned; "
                 f"use add_shots for more examples of known classes, partial_fit for new classes only"
             )
+        check_names([*self.classes_.tolist(), *names.tolist()])
         warn_single_shots(labels)
         began = time.perf_counter()
         index = self.state_.session + 1
@@ -177,14 +196,19 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         rng = stream(self.seed_, "session", index)
         recipe = self._recipe(self.geometry_, len(labels))
         with self._progress():
-            state = sound(recipe.learn_session(self.state_, Session(index, batch), rng=rng))
+            state = recipe.learn_session(self.state_, Session(index, batch), rng=rng)
+        self._check_room(sound(state, before=self.state_))
+        logits_of(state, batch.values)
         curves = state.curves[len(self.state_.curves) :]
-        self.state_ = state
-        self.classes_ = np.concatenate([self.classes_, names])
-        self.counts_ = np.concatenate([self.counts_, np.bincount(numbers)])
-        self.history_ = [*self.history_, entry("session", index, labels, curves, began)]
+        self._know(
+            state_=state,
+            classes_=np.concatenate([self.classes_, names]),
+            counts_=np.concatenate([self.counts_, np.bincount(numbers)]),
+            history_=[*self.history_, entry("session", index, counted(labels), curves, began)],
+        )
         return self
 
+    @lesson
     def add_shots(self, X: Any, y: Any) -> Self:
         """Take in more examples of known classes: their prototypes move, the network stays.
 
@@ -209,25 +233,32 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         columns = np.array([column[label] for label in labels.tolist()])
         features = Batch(self._features(signals), torch.tensor(state.classes)[columns])
         recipe = self._recipe(self.geometry_, len(labels))
-        self.state_ = recipe.add_shots(state, features, self.counts_.tolist())
-        self.counts_ = self.counts_ + np.bincount(columns, minlength=len(self.classes_))
-        self.history_ = [*self.history_, entry("shots", state.session, labels, (), began)]
+        learned = recipe.add_shots(state, features, self.counts_.tolist())
+        self._check_room(learned)
+        finite(mapped(learned.head, features.values))
+        self._know(
+            state_=learned,
+            counts_=self.counts_ + np.bincount(columns, minlength=len(self.classes_)),
+            history_=[*self.history_, entry("shots", state.session, counted(labels), (), began)],
+        )
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return a class for each signal (n,)."""
-        best = self._logits(X).argmax(1).numpy()
-        predicted: np.ndarray = self.classes_[best]
+        now = copy(self)  # as it is: another thread may be teaching it
+        best = now._logits(X).argmax(1).numpy()
+        predicted: np.ndarray = now.classes_[best]
         return predicted
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class (n, n_classes); columns follow ``classes_``."""
-        return F.softmax(self._logits(X), dim=1).numpy()
+        return F.softmax(copy(self)._logits(X), dim=1).numpy()
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the network's features of each signal (n, dim), without the views that some methods add."""
-        features = self._features(self._read_known(X))
-        return features[:, : features.shape[1] - sum(sizes_of(self.state_))].numpy()
+        now = copy(self)
+        features = now._features(now._read_known(X))
+        return features[:, : features.shape[1] - sum(sizes_of(now.state_))].numpy()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -282,8 +313,13 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         return mapped(self.state_.tail, mapped(self.state_.trunk, self._standardised(signals)))
 
     def _logits(self, X: Any) -> Tensor:
-        features = self._features(self._read_known(X))
-        return mapped(self.state_.head, features)
+        signals = self._standardised(self._read_known(X))
+        return logits_of(self.state_, signals)
+
+    def _check_room(self, state: State) -> None:
+        kept = (state.anchors, state.replay, state.recordings)
+        most = max((len(batch) for batch in kept if batch), default=0)
+        check_kept(self.method, self.geometry_, len(state.classes), most)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -15,32 +15,37 @@ _NAMES = {
 }
 
 
-def sound(state: State) -> State:
-    """Return the state, if its losses are numbers."""
-    for curve in state.curves:
+def sound(state: State, *, before: State | None = None) -> State:
+    """Return what was learned, if the losses since an earlier state are numbers."""
+    for curve in state.curves[len(before.curves) if before else 0 :]:
         if curve.name in _NAMES and not curve.values.isfinite().all():
             *_, setting = _NAMES[curve.name]
             raise ValueError(f"learning diverged: its loss is not finite; lower {setting}")
     return state
 
 
+def counted(labels: np.ndarray) -> dict[Any, int]:
+    """Return how many samples of each class there are among labels (n,)."""
+    names, counts = np.unique(labels, return_counts=True)
+    return dict(zip(names.tolist(), counts.tolist(), strict=True))
+
+
 def entry(
-    kind: str, session: int, labels: np.ndarray, curves: tuple[Curve, ...], began: float
+    kind: str, session: int, samples: dict[Any, int], curves: tuple[Curve, ...], began: float
 ) -> dict[str, Any]:
     """Return one line of an estimator's history.
 
     Parameters
     ----------
     kind : ``"base"``, ``"session"``, ``"shots"`` or ``"forgotten"``.
-    labels : (n,) of the samples learned.
+    samples : how many of each class were learned.
     curves : the descents that learning took.
     began : by ``time.perf_counter``.
     """
-    names, counts = np.unique(labels, return_counts=True)
     line: dict[str, Any] = {
         "kind": kind,
         "session": session,
-        "samples": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+        "samples": samples,
         "seconds": time.perf_counter() - began,
     }
     for curve in curves:

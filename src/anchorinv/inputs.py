@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from anchorinv.model.drift import Drift
+from anchorinv.model.names import check_name
 
 #: The square of what lies between this and its inverse still has all its digits.
 LARGEST = 1e30
@@ -124,6 +125,8 @@ def _from_objects(labels: np.ndarray) -> np.ndarray:
     for i, label in enumerate(labels.tolist()):
         if label is None or label != label:
             raise ValueError(f"the label of sample {i} is missing; drop the sample or name its class")
+        if isinstance(label, str) and label:
+            check_name(label)  # before it is an array's: numpy would drop a NUL at the end without a word
     kinds = {label_kind(np.asarray(label)) for label in labels}
     if len(kinds - {"whole numbers", "numbers"}) and len(kinds) > 1:
         raise ValueError(f"labels mix {' and '.join(sorted(kinds))}; use one kind")

@@ -1,10 +1,9 @@
 """The estimator's settings, checked together: one error names every problem."""
 
 import inspect
-import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,17 @@ from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.selection import Validated
 from anchorinv.core.training import Adaptation, Finetune, Training
+from anchorinv.model.header import PreprocessingFacts, parsed
+from anchorinv.model.limits import (
+    HIGHEST_RATE,
+    LOWEST_RATE,
+    MOST_ANCHORS,
+    MOST_BATCH,
+    MOST_STEPS,
+    SEEDS,
+    check_geometry,
+)
+from anchorinv.model.names import check_names
 from anchorinv.streams.preprocessing import Preprocessing
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
@@ -33,8 +43,14 @@ FINETUNE_STEPS = 100
 
 WHOLE = int | np.integer
 NUMBER = int | float | np.integer | np.floating
-_WHOLE = {"epochs": 1, "batch_size": 1, "n_anchors": 1, "inversion_steps": 0, "finetune_steps": 0}
-_POSITIVE = ("lr", "inversion_lr", "finetune_lr", "sfreq")
+_WHOLE = {
+    "epochs": (1, MOST_STEPS),
+    "batch_size": (1, MOST_BATCH),
+    "n_anchors": (1, MOST_ANCHORS),
+    "inversion_steps": (0, MOST_STEPS),
+    "finetune_steps": (0, MOST_STEPS),
+}
+_POSITIVE = {"lr": 1e30, "inversion_lr": 1e30, "finetune_lr": 1e30, "sfreq": HIGHEST_RATE}
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -43,33 +59,44 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     seed = settings["random_state"]
     if not (seed is None or isinstance(seed, WHOLE | np.random.RandomState)):
         problems.append(f"random_state (={seed!r}) must be a whole number, a RandomState or None")
+    if isinstance(seed, WHOLE) and int(seed) not in SEEDS:
+        problems.append(f"random_state (={seed!r}) must lie between -2**63 and 2**64")
     if not isinstance(settings["per_channel"], bool | np.bool_):
         problems.append(f"per_channel (={settings['per_channel']!r}) must be True or False")
-    may_be_open = ("epochs", "finetune_steps", "sfreq", "geometry", "preprocessing")
+    if not isinstance(settings["verbose"], bool | np.bool_ | WHOLE):
+        problems.append(f"verbose (={settings['verbose']!r}) must be True or False")
+    may_be_open = ("epochs", "finetune_steps", "sfreq", "geometry")
     open_ones = {name for name in may_be_open if settings[name] is None}
-    for name, least in _WHOLE.items():
+    for name, (least, most) in _WHOLE.items():
         value = settings[name]
         whole = isinstance(value, WHOLE) and not isinstance(value, bool)
-        if name not in open_ones and not (whole and value >= least):
-            problems.append(f"{name} (={value!r}) must be a whole number, {least} or more")
-    for name in _POSITIVE:
+        if name not in open_ones and not (whole and least <= value <= most):
+            problems.append(f"{name} (={value!r}) must be a whole number, {least} or more, at most {most}")
+    for name, highest in _POSITIVE.items():
         value = settings[name]
-        if name not in open_ones and not (isinstance(value, NUMBER) and 0 < value < math.inf):
-            problems.append(f"{name} (={value!r}) must be a number above 0")
+        if name not in open_ones and not (_number(value) and 0 < value <= highest):
+            problems.append(f"{name} (={value!r}) must be a number above 0, at most {highest:g}")
     weight = settings["replay_weight"]
-    if not (isinstance(weight, NUMBER) and 0 <= weight < math.inf):
+    if not (_number(weight) and 0 <= weight <= 1e30):
         problems.append(f"replay_weight (={weight!r}) must be a number, 0 or more")
     if settings["new_prototype"] not in list(PLACEMENTS):  # a list, because anything can be asked of it
         allowed = " or ".join(map(repr, PLACEMENTS))
         problems.append(f"new_prototype (={settings['new_prototype']!r}) must be {allowed}")
     if "geometry" not in open_ones and not isinstance(settings["geometry"], Geometry):
         problems.append(f"geometry (={settings['geometry']!r}) must be a Geometry or None")
-    if "preprocessing" not in open_ones and not isinstance(settings["preprocessing"], Preprocessing):
-        problems.append(f"preprocessing (={settings['preprocessing']!r}) must be a Preprocessing or None")
+    how = settings["preprocessing"]
+    if how is not None and not isinstance(how, Preprocessing):
+        problems.append(f"preprocessing (={how!r}) must be a Preprocessing or None")
+    elif how is not None:
+        parsed(PreprocessingFacts, asdict(how))
     if settings["method"] not in list(CATALOGUE):
         problems.append(f"method (={settings['method']!r}) must be one of {', '.join(CATALOGUE)}")
     if problems:
         raise ValueError("; ".join(problems))
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, NUMBER) and not isinstance(value, bool)
 
 
 def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -> Recipe:
@@ -108,7 +135,16 @@ def geometry_of(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:
             f"geometry is for {geometry.n_chans} channels of {geometry.n_times} samples, "
             f"signals have {n_chans} of {n_times}"
         )
+    check_geometry(geometry)
     return geometry
+
+
+def rate_of(asked: float | None, found: float | None) -> float | None:
+    """Return the sampling rate in Hz, as told or as found, None where nobody knows."""
+    rate = found if asked is None else float(asked)
+    if rate is not None and not LOWEST_RATE <= rate <= HIGHEST_RATE:
+        raise ValueError(f"a rate of {rate:g} Hz is beyond {LOWEST_RATE:g} to {HIGHEST_RATE:g} Hz")
+    return rate
 
 
 def names_of(
@@ -123,6 +159,7 @@ def names_of(
         )
     if told and len(told) != n_chans:
         raise ValueError(f"preprocessing names {len(told)} channels, signals have {n_chans}")
+    check_names(found or told or ())
     return found or told
 
 

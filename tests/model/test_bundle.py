@@ -1,5 +1,6 @@
 """Model files: what goes in comes out bit by bit, what must not be in them is not, old ones stay readable."""
 
+import copy
 import json
 import math
 import multiprocessing
@@ -268,6 +269,22 @@ class TestWriting:
         for place in (tmp_path / "file" / "m.anchorinv", tmp_path):
             with pytest.raises(OSError, match="cannot be written"):
                 fitted().save(place)
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    @pytest.mark.parametrize("method", ["protonet", "anchorinv", "anchorinv-plus", "finetune"])
+    def test_what_could_not_be_read_does_not_replace_a_good_file(self, method, value, tmp_path):
+        path = saved(fitted(method), tmp_path)
+        before, model = path.read_bytes(), again(fitted(method))
+        head = copy.deepcopy(model.state_.head)
+        next(iter(head.state_dict().values())).view(-1)[:1] = value  # an empty tensor takes none
+        list(head.state_dict().values())[-1].view(-1)[0] = value
+        model.state_ = replace(model.state_, head=head)
+        with pytest.raises(ValueError, match=r"is not written.*not finite; the file that was there is"):
+            model.save(path)
+        model.state_, model.classes_ = fitted(method).state_, model.classes_[:2]
+        with pytest.raises(ValueError, match=r"is not written.*lists 3 classes, 2 names"):
+            model.save(path)
+        assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [path.name]
 
     def test_before_fit_there_is_nothing_to_save(self, tmp_path):
         with pytest.raises(ValueError, match="call fit"):

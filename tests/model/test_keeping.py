@@ -1,6 +1,11 @@
 """Drift, forgetting and what a lesson tells."""
 
+import copy
+import os
 import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,15 +13,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchorinv import AnchorInvClassifier, Preprocessing
+from anchorinv import AnchorInvClassifier, Preprocessing, StreamingPredictor
+from anchorinv.commands.targets import check_target
+from anchorinv.commands.teach import learn
 from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.recipe import Foundation
 from anchorinv.core.spread import spread_of
+from anchorinv.core.types import Curve
 from anchorinv.core.views import sizes_of
 from anchorinv.model.bundle import read_facts
 from anchorinv.model.drift import Moments
 from anchorinv.model.lesson import Apart
 from anchorinv.model.manifest import manifest, told
-from anchorinv.model.serving import taught
+from anchorinv.model.serving import from_recording, taught
 from tests.core.small import same
 from tests.models import CHANNELS, SMALL, again, fitted, windows
 
@@ -213,3 +222,79 @@ def test_other_methods_take_more_shots_if_they_have_prototypes():
     latent = again(fitted("latent-replay"))
     before = latent.state_.replay
     assert latent.add_shots(*windows(4)).state_.replay is before and latent.state_.anchors is None
+
+
+class TestOutputsThatAreNotFinite:
+    """Weights that are finite, and so large that nothing computed with them is."""
+
+    @pytest.fixture
+    def overflowing(self):
+        model = again(fitted("protonet", taught=False))
+        trunk = copy.deepcopy(model.state_.trunk)
+        trunk[0].projection.weight.fill_(3e38)
+        model.state_ = replace(model.state_, trunk=trunk)
+        return model
+
+    def test_predictions_are_refused(self, overflowing):
+        X = windows(5)[0]
+        for ask in (overflowing.predict, overflowing.predict_proba):
+            with pytest.raises(ValueError, match=r"outputs for 5 of 5 signals are not finite.*earlier copy"):
+                ask(X)
+        live = StreamingPredictor(overflowing, step=64)
+        with pytest.raises(ValueError, match="outputs for 1 of 1 signals are not finite"):
+            live.feed(X[0])
+
+    @pytest.mark.parametrize("label", ["tongue", "left"])
+    def test_lessons_are_refused_and_change_nothing(self, label, overflowing):
+        before = dict(vars(overflowing))
+        learn = overflowing.add_shots if label == "left" else overflowing.partial_fit
+        with pytest.raises(ValueError, match="are not finite"):
+            learn(*windows(4, classes=(label,), seed=3))
+        assert all(vars(overflowing)[name] is value for name, value in before.items())
+
+    def test_fit_is_refused_and_changes_nothing(self, monkeypatch):
+        model = again(fitted("protonet", taught=False))
+        before = dict(vars(model))
+        monkeypatch.setattr(Foundation, "fit", _overflowing_fit(Foundation.fit))
+        with pytest.raises(ValueError, match="are not finite"):
+            model.fit(*windows())
+        assert all(vars(model)[name] is value for name, value in before.items())
+
+    def test_the_command_leaves_the_good_file(self, overflowing, tmp_path):
+        good, bad = tmp_path / "good.anchorinv", tmp_path / "bad.anchorinv"
+        fitted("protonet", taught=False).save(good)
+        overflowing.save(bad)  # its weights are numbers
+        before = good.read_bytes()
+        np.save(tmp_path / "shots.npy", windows(4, classes=("tongue",))[0])
+        with pytest.raises(ValueError, match="are not finite"):
+            learn(bad, [tmp_path / "shots.npy"], good, label="tongue", quiet=True)
+        assert good.read_bytes() == before
+
+
+def _overflowing_fit(fit):
+    def overflowing(self, samples, **options):
+        state = fit(self, samples, **options)
+        state.trunk[0].projection.weight.fill_(3e38)
+        return state
+
+    return overflowing
+
+
+def test_a_loss_that_was_infinite_long_ago_does_not_stop_lessons():
+    model = again(fitted("anchorinv", taught=False))
+    curve = Curve("base", 0, torch.tensor([torch.inf, 1.0]))
+    model.state_ = replace(model.state_, curves=(curve, *model.state_.curves[1:]))
+    assert "tongue" in model.partial_fit(*windows(4, classes=("tongue",))).classes_
+
+
+def test_a_recording_of_a_rate_far_from_the_models_is_refused(monkeypatch):
+    far = SimpleNamespace(sfreq=1e6, n_times=10**9, ch_names=CHANNELS)
+    monkeypatch.setattr("anchorinv.model.serving.open_recording", lambda path: far)
+    with pytest.raises(ValueError, match=r"x.edf is sampled at 1e\+06 Hz, the model at 128 Hz: too far"):
+        next(from_recording(fitted(), Path("x.edf")))
+
+
+def test_a_pipe_is_no_target(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="is a device or a pipe"):
+        check_target(tmp_path / "pipe")

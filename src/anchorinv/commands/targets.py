@@ -13,6 +13,8 @@ def check_target(path: Path) -> None:
     """Refuse a place where no file can be written, before anything is computed."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file in it, such as {path / 'model.anchorinv'}")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a device or a pipe, no file that could be replaced; name a file")
     nearest = next(folder for folder in path.absolute().parents if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise OSError(f"{path} cannot be written: {nearest} is no folder that one may write to")

@@ -27,7 +27,7 @@ from anchorinv.data.filters import Filter
 from anchorinv.model.container import read_container, write_container
 from anchorinv.model.header import Header, Kind, Label, history_facts, history_line, parse_header
 from anchorinv.model.small_anchors import with_small_anchors, with_whole_anchors
-from anchorinv.model.soundness import check_parts
+from anchorinv.model.soundness import check_parts, check_tensors
 from anchorinv.streams.preprocessing import Preprocessing
 
 #: What each method replays, in the words of the manifest.
@@ -107,6 +107,20 @@ def save_bundle(
             f"this model ({bundle.method}) holds real recordings, which would be in {path} for everybody to "
             f"read; pass allow_recordings=True (--allow-recordings) if they may be"
         )
+    header, tensors = _facts_of(bundle, with_signals=with_signals)
+    try:
+        _bundle_of(parse_header(header), tensors)  # what cannot be read back is not written
+    except _ODD as error:
+        was = "; the file that was there is untouched" if path.is_file() else ""
+        raise ValueError(
+            f"{path} is not written, as it could not be read: {_first_line(error)}{was}"
+        ) from None
+    # Equal tensors in memory are written twice: nothing may hang on what shares memory.
+    payload = save({name: tensor.clone() for name, tensor in sorted(tensors.items())})
+    write_container(path, header, payload)
+
+
+def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, Tensor]]:
     state = bundle.state if with_signals else replace(bundle.state, signals=None)
     tensors, facts = packed(state)
     tensors = with_small_anchors(tensors) | {
@@ -130,49 +144,63 @@ def save_bundle(
         "preprocessing": asdict(bundle.preprocessing) if bundle.preprocessing else None,
         "history": [history_facts(line) for line in bundle.history],
     }
-    header = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
-    parse_header(header)  # what cannot be read back is not written
-    # Equal tensors in memory are written twice: nothing may hang on what shares memory.
-    payload = save({name: tensor.clone() for name, tensor in sorted(tensors.items())})
-    write_container(path, header, payload)
+    return json.dumps(facts, ensure_ascii=False, allow_nan=False).encode(), tensors
+
+
+#: What odd facts or tensors make of the code that reads them.
+_ODD = (
+    SafetensorError,
+    ValueError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    IndexError,
+    OverflowError,
+    MemoryError,
+)
 
 
 def read_facts(path: Path | str) -> tuple[Header, dict[str, Tensor]]:
-    """Return the facts and tensors of a model file, whole and checked, without making a model of them."""
-    path = Path(path)
-    _, text, payload = read_container(path)
-    try:
-        return parse_header(text), load(payload)
-    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
+    """Return the facts and tensors of a model file, whole and checked: a model can be made of them."""
+    header, tensors, _ = _read(Path(path))
+    return header, tensors
 
 
 def load_bundle(path: Path | str, *, allow_recordings: bool = False) -> Bundle:
     """Return the model in a file, or refuse the file in one sentence; nothing in it is run or trusted."""
-    header, tensors = read_facts(path)
-    if header.memory == "real recordings" and not allow_recordings:
+    *_, bundle = _read(Path(path))
+    if bundle.memory == "real recordings" and not allow_recordings:
         raise ValueError(
             f"{path} holds real recordings of people; pass allow_recordings=True (--allow-recordings) if you "
             f"may have them"
         )
+    return bundle
+
+
+@torch.inference_mode(False)
+def _read(path: Path) -> tuple[Header, dict[str, Tensor], Bundle]:
+    """Read and check a model file: the one way in, whether it is to be used or to be looked at."""
+    _, text, payload = read_container(path)
     try:
-        return _bundle_of(header, tensors)
-    except (ValueError, TypeError, RuntimeError, KeyError, IndexError, OverflowError) as error:
+        header, tensors = parse_header(text), load(payload)
+        return header, tensors, _bundle_of(header, tensors)
+    except _ODD as error:
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
 
 
 def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
-    if header.method not in CATALOGUE:
-        raise ValueError(f"its method {header.method!r} is unknown; known are {', '.join(CATALOGUE)}")
+    """Return the model that facts and tensors of a file describe, if they describe one."""
+    check_tensors(tensors)
     geometry = Geometry(**header.geometry.model_dump())
-    tensors = with_whole_anchors(tensors)
+    tensors = dict(with_whole_anchors(tensors))
     check_parts(header, geometry, tensors)
-    outer = {name: value for name, value in tensors.items() if name.split(".")[0] in _OUTER}
-    inner = {name: value for name, value in tensors.items() if name not in outer}
+    outer = {f"{name}.{part}": tensors.pop(f"{name}.{part}") for name in _OUTER for part in ("mean", "std")}
     # Only the shape of the network is taken from the recipe, so its training does not matter.
     foundation = Foundation(partial(Conformer, geometry), Cosine.start, Training())
     backbone = CATALOGUE[header.method](foundation).foundation.backbone
-    state = unpacked(inner, header.state.model_dump(exclude_none=True), backbone)
+    state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
+    if odd := sorted(tensors.keys() - packed(state)[0].keys()):
+        raise ValueError(f"it holds {odd[0][:60]!r}, which is no part of a model")
     told = header.preprocessing
     preprocessing = None
     if told is not None:
@@ -190,7 +218,7 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
         statistics=statistics,
         counts=header.counts,
         seed=header.seed,
-        settings=header.settings,
+        settings=header.settings.model_dump(exclude_unset=True),
         geometry_given=header.geometry_given,
         history=tuple(history_line(entry) for entry in header.history),
         sfreq=header.sfreq,
@@ -209,4 +237,4 @@ _OUTER = ("standardisation", "statistics")
 def _first_line(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"{error.args[0]!r} is missing"
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return str(error).splitlines()[0][:400] if str(error) else type(error).__name__

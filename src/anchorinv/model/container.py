@@ -14,15 +14,15 @@ The digest finds accidents. It is no signature: whoever writes a file can write 
 """
 
 import hashlib
+import stat
 import struct
 from pathlib import Path
 
 from anchorinv.files import replacing
+from anchorinv.model.limits import MOST_BYTES, MOST_HEADER
 
 MAGIC = b"ANCHRINV"
 FORMAT = 1
-#: Bounds that are checked before anything is read.
-MOST_HEADER, MOST_BYTES = 4 << 20, 2 << 30
 _FRONT = struct.Struct("<8sIIQ")
 _DIGEST = 32
 _START = _FRONT.size + _DIGEST
@@ -42,16 +42,17 @@ def assemble(header: bytes, payload: bytes) -> bytes:
 def read_container(path: Path) -> tuple[int, bytes, bytes]:
     """Return the version, header and payload of a model file; anything amiss is one sentence."""
     try:
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder, not a model file")
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # before it is opened: a pipe would wait for its other end
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
+            raise ValueError(f"{path} is {kind}, not a model file; name the file that train or save wrote")
+        size = found.st_size
         with path.open("rb") as file:
-            size = path.stat().st_size
             if size > MOST_HEADER + MOST_BYTES + _START:
                 raise ValueError(f"{path} is too large for a model file ({size} bytes)")
             start = file.read(_START)
             n_header = _header_length(path, start, size)
-            header = file.read(n_header)
-            payload = file.read()
+            header, payload = file.read(n_header), file.read(size - _START - n_header)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no model file {path}") from None
     except OSError as error:

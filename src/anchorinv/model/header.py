@@ -2,18 +2,34 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anchorinv._version import __version__
+from anchorinv.model.limits import (
+    HIGHEST_RATE,
+    LOWEST_RATE,
+    MOST_ANCHORS,
+    MOST_BATCH,
+    MOST_CHANNELS,
+    MOST_CLASSES,
+    MOST_STEPS,
+    SEEDS,
+)
+from anchorinv.model.names import Name, Note, check_names
 
 #: A class as its user named it. Strict: True is no 1, and 1 is no "1".
-Label = str | bool | int
+Label = Name | bool | Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Kind = Literal["none", "synthetic", "features of real samples", "real recordings"]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Size = Annotated[int, Field(ge=1, le=2**20)]
-Positive = Annotated[float, Field(gt=0)]
+#: Of a network; what they amount to together is bounded in ``limits.py``.
+Size = Annotated[int, Field(ge=1, le=2**24)]
+Positive = Annotated[float, Field(gt=0, le=1e30)]
+Rate = Annotated[float, Field(ge=LOWEST_RATE, le=HIGHEST_RATE)]
+Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+Seed = Annotated[int, Field(ge=SEEDS.start, lt=SEEDS.stop)]
+Channels = Annotated[tuple[Name, ...], Field(max_length=MOST_CHANNELS)]
 
 
 class _Facts(BaseModel):
@@ -21,37 +37,55 @@ class _Facts(BaseModel):
 
 
 class GeometryFacts(_Facts):
-    """Of a :class:`~anchorinv.Geometry`; bounded, because a network of these sizes will be made."""
+    """Of a :class:`~anchorinv.Geometry`."""
 
     n_chans: Size
-    n_times: Annotated[int, Field(ge=1, le=2**24)]
+    n_times: Size
     kernel: Size
     stride: Size
     pool: Size
     pool_stride: Size
-    width: Annotated[int, Field(ge=1, le=4096)]
+    width: Size
     heads: Size
-    depth: Annotated[int, Field(ge=1, le=64)]
+    depth: Size
     dropout: float
 
 
 class FilterFacts(_Facts):
     """Of a :class:`~anchorinv.data.filters.Filter`."""
 
-    low: Positive | None
-    high: Positive | None
-    order: int
+    low: Rate | None
+    high: Rate | None
+    order: Annotated[int, Field(ge=1, le=20)]
     causal: bool
-    attenuation: Positive | None = None
+    attenuation: Annotated[float, Field(gt=0, le=300)] | None = None
 
 
 class PreprocessingFacts(_Facts):
     """Of a :class:`~anchorinv.streams.preprocessing.Preprocessing`."""
 
-    ch_names: tuple[str, ...] | None = None
-    unit: str | None = None
+    ch_names: Channels | None = None
+    unit: Name | None = None
     filter: FilterFacts | None = None
-    unrepeatable: str | None = None
+    unrepeatable: Note | None = None
+
+
+class SettingsFacts(_Facts):
+    """Of an estimator; those that are not named keep their defaults."""
+
+    epochs: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=MOST_BATCH)] = 1
+    lr: Positive = 1
+    n_anchors: Annotated[int, Field(ge=1, le=MOST_ANCHORS)] = 1
+    inversion_steps: Steps = 0
+    inversion_lr: Positive = 1
+    finetune_steps: Steps | None = None
+    finetune_lr: Positive = 1
+    replay_weight: Annotated[float, Field(ge=0, le=1e30)] = 0
+    new_prototype: Literal["mean", "random"] = "mean"
+    per_channel: bool = True
+    random_state: Seed | None = None
+    verbose: bool = False
 
 
 class HeadFacts(_Facts):
@@ -67,57 +101,68 @@ class StateFacts(_Facts):
     """What a state is beside its tensors."""
 
     head: HeadFacts
-    classes: tuple[Count, ...]
+    classes: Annotated[tuple[Count, ...], Field(min_length=2, max_length=MOST_CLASSES)]
     n_base: Count
-    shape: tuple[Size, Annotated[int, Field(ge=1, le=2**24)]]
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)]
+    shape: tuple[Size, Size]
+    seed: Seed
     session: Count
     views: tuple[Literal["spectrum", "covariance"], ...] = ()
-    curves: tuple[tuple[str, Count], ...]
+    curves: tuple[tuple[Name, Count], ...]
 
 
 class Entry(_Facts):
     """A line of the history; samples as pairs, because a JSON key is always text."""
 
-    kind: str
+    kind: Name
     session: Count
     samples: tuple[tuple[Label, Count], ...]
     seconds: float
-    numbers: dict[str, int | float | None]
+    numbers: dict[Name, Annotated[int, Field(ge=-(2**53), le=2**53)] | float | None]
 
 
 class Header(_Facts):
     """All of a model but its tensors."""
 
-    package: str = __version__
-    method: str
+    package: Name = __version__
+    method: Name
     memory: Kind
     geometry: GeometryFacts
     state: StateFacts
-    classes: tuple[Label, ...]
-    counts: tuple[Count, ...]
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)]
-    sfreq: Positive | None
-    ch_names: tuple[str, ...] | None
-    settings: dict[str, bool | int | float | str | None]
+    classes: Annotated[tuple[Label, ...], Field(max_length=MOST_CLASSES)]
+    counts: Annotated[tuple[Count, ...], Field(max_length=MOST_CLASSES)]
+    seed: Seed
+    sfreq: Rate | None
+    ch_names: Channels | None
+    settings: SettingsFacts
     geometry_given: bool
     preprocessing: PreprocessingFacts | None
     history: tuple[Entry, ...]
 
 
-def parse_header(text: bytes) -> Header:
-    """Return the header, or a ValueError that names the first fact that is wrong."""
+Some = TypeVar("Some", bound=_Facts)
+
+
+def parsed(kind: type[Some], facts: bytes | Mapping[str, Any]) -> Some:
+    """Return facts, from JSON or as they are, or a ValueError that names the first that is wrong."""
     try:
-        header = Header.model_validate_json(text)
+        return kind.model_validate_json(facts) if isinstance(facts, bytes) else kind.model_validate(facts)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "header"
-        raise ValueError(f"its {place} is wrong ({first['msg']})") from None
-    kinds = {type(label) for label in header.classes}
-    if len(kinds) > 1 or len(set(header.classes)) < len(header.classes) or "" in header.classes:
+        # A key of the file may be in it: shown, but not as it is.
+        place = repr(".".join(map(str, first["loc"])))[1:-1][:80] or "header"
+        raise ValueError(f"its {place} is wrong ({first['msg'].removeprefix('Value error, ')})") from None
+
+
+def parse_header(text: bytes) -> Header:
+    """Return the header, or a ValueError that names the first fact that is wrong."""
+    header = parsed(Header, text)
+    if len({type(label) for label in header.classes}) > 1 or len(set(header.classes)) < len(header.classes):
         raise ValueError("its classes are wrong (names must differ and be of one kind)")
-    if any(isinstance(label, int) and not -(2**63) <= label < 2**63 for label in header.classes):
-        raise ValueError("its classes are wrong (a number is too large)")
+    told = header.preprocessing.ch_names if header.preprocessing else None
+    if told is not None and told != header.ch_names:
+        raise ValueError("its ch_names are wrong (they are not those of its preprocessing)")
+    check_names(header.classes)
+    check_names(header.ch_names or ())
     return header
 
 

@@ -1,6 +1,7 @@
 """What a fitted classifier does beside learning and predicting: be kept, handed over, checked, and forget."""
 
 import time
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +12,7 @@ from anchorinv.core.standardise import Standardisation
 from anchorinv.core.types import State
 from anchorinv.history import entry
 from anchorinv.inputs import Signals
+from anchorinv.learning import lesson
 from anchorinv.model.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.model.drift import Drift, Moments, drift
 from anchorinv.model.forgetting import forgotten
@@ -55,7 +57,9 @@ class Keepable:
         with_signals : include the inverted signals, to look at; learning does not need them.
         allow_recordings : write a model that keeps real recordings (method ``real-replay``).
         """
-        save_bundle(path, self.to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings)
+        save_bundle(
+            path, copy(self).to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings
+        )
 
     @classmethod
     def load(cls, path: Path | str, *, allow_recordings: bool = False) -> Self:
@@ -73,6 +77,7 @@ class Keepable:
         settings = {name: _plain(value) for name, value in given.items() if name not in _APART}
         if isinstance(settings["random_state"], np.random.RandomState):
             settings["random_state"] = self.seed_
+        settings["verbose"] = bool(settings["verbose"])
         return Bundle(
             method=settings.pop("method"),
             geometry=self.geometry_,
@@ -116,6 +121,7 @@ class Keepable:
         signals = self._read_known(X)
         return drift(Moments.of(signals.values), self.statistics_, self.ch_names_)
 
+    @lesson
     def forget_class(self, label: Any) -> Self:
         """Remove a class: its prototype, anchors, replay and recordings.
 
@@ -135,13 +141,18 @@ class Keepable:
             state = forgotten(self.state_, self.state_.classes[column])
         except ValueError as error:
             raise ValueError(f"class {label!r} cannot be forgotten: {error}") from None
-        line = entry(
-            "forgotten", state.session, np.repeat(self.classes_[column], self.counts_[column]), (), began
+        label, count = self.classes_[[column]].tolist()[0], self.counts_[[column]].tolist()[0]
+        self._know(
+            state_=state,
+            classes_=np.delete(self.classes_, column),
+            counts_=np.delete(self.counts_, column),
+            history_=[*self.history_, entry("forgotten", state.session, {label: count}, (), began)],
         )
-        self.state_ = state
-        self.classes_, self.counts_ = np.delete(self.classes_, column), np.delete(self.counts_, column)
-        self.history_ = [*self.history_, line]
         return self
+
+    def _know(self, **learned: Any) -> None:
+        """Take over what was learned, all at once: a thread that predicts sees the model before or after."""
+        self.__dict__ = vars(self) | learned
 
 
 def _plain(value: Any) -> Any:

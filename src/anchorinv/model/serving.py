@@ -12,6 +12,7 @@ from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.inputs import read_signals
 from anchorinv.model.drift import Drift, Moments, drift
 from anchorinv.model.lesson import Lesson, lesson_of
+from anchorinv.model.limits import HIGHEST_RATIO, LOWEST_RATIO
 from anchorinv.model.streaming import classified, refuse_unrepeatable
 from anchorinv.streams.cutting import Window, Windows
 from anchorinv.streams.preprocessing import UNITS, Preprocessing
@@ -129,6 +130,11 @@ def from_recording(
             "the model does not know its rate; train it with sfreq, or predict windows (.npz, .npy)"
         )
     refuse_unrepeatable(model)
+    if not LOWEST_RATIO <= rate / recording.sfreq <= HIGHEST_RATIO:
+        raise ValueError(
+            f"{path.name} is sampled at {recording.sfreq:g} Hz, the model at {rate:g} Hz: too far "
+            f"apart to bring one to the other; is either rate wrong?"
+        )
     n_step = model.n_times_ if step is None else round(step * rate)
     if n_step < 1:
         raise ValueError(f"a step of {step} s is less than a sample at {rate:g} Hz")

@@ -6,32 +6,56 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from anchorinv.core.catalogue import CATALOGUE
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.splits import WIDTH
 from anchorinv.core.views import VIEWS
 from anchorinv.model.header import Header
-
-#: Of a window, in or within the network: 256 MB.
-MOST_VALUES = 1 << 26
+from anchorinv.model.limits import check_geometry, check_kept
 
 # What tensors of a part may be made of; weights and replay are float32 throughout.
 _WHOLE = ("labels", "num_batches_tracked")
 _DOUBLE = ("standardisation", "statistics")
 
+# Of each method: its head; what it keeps of each class; what may be there beside it.
+_OWN: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "finetune": ("mlp", (), ()),
+    "nc-fscil": ("dot-regression", ("replay",), ()),
+    "protonet": ("cosine", (), ()),
+    "teen": ("cosine", (), ()),
+    "deepdream": ("cosine", ("anchors",), ("replay", "signals")),
+    "deepinv": ("cosine", ("anchors",), ("replay", "signals")),
+    "anchorinv": ("cosine", ("anchors",), ("replay", "signals")),
+    "real-replay": ("cosine", ("recordings",), ("replay",)),
+    "latent-replay": ("cosine", ("replay",), ()),
+    "ridge": ("linear", ("anchors",), ()),
+    "whitened": ("whitened", ("anchors",), ()),
+    "spread": ("spread", ("anchors",), ()),
+    "anchorinv-plus": ("spread", ("anchors",), ()),
+}
 
-def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of odd types, values or shapes, and facts that contradict each other."""
+
+def check_tensors(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of odd types or values, whatever they are for."""
     for name, tensor in tensors.items():
-        part, last = name.split(".")[0], name.split(".")[-1]
+        part, last, shown = name.split(".")[0], name.split(".")[-1], repr(name[:60])
         wanted = torch.int64 if last in _WHOLE else torch.float64 if part in _DOUBLE else torch.float32
-        if tensor.dtype != wanted:
-            raise ValueError(f"{name} is {tensor.dtype}, {wanted} was expected")
+        halved = name == "anchors.inverted" and tensor.dtype == torch.float16
+        if tensor.dtype != wanted and not halved:
+            raise ValueError(f"{shown} is {tensor.dtype}, {wanted} was expected")
+        if (last == "labels" or part == "curves") and tensor.ndim != 1:
+            raise ValueError(f"{shown} has {tensor.ndim} dimensions, 1 was expected")
         # A loss may have been infinite on the way; what is computed with may not.
         if part != "curves" and wanted.is_floating_point and not tensor.isfinite().all():
-            raise ValueError(f"{name} holds values that are not finite")
+            raise ValueError(f"{shown} holds values that are not finite")
+
+
+def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse facts that contradict each other or are too large, and tensors that do not fit them."""
+    if header.method not in CATALOGUE:
+        raise ValueError(f"its method {header.method!r} is unknown; known are {', '.join(CATALOGUE)}")
+    check_geometry(geometry)
     n_chans, n_times, state = geometry.n_chans, geometry.n_times, header.state
-    if n_times * max(n_chans, geometry.width) > MOST_VALUES:
-        raise ValueError(f"windows of {n_chans} channels and {n_times} samples are too large to compute with")
     n_classes = len(state.classes)
     if tuple(state.shape) != (n_chans, n_times):
         raise ValueError(f"signals of shape {state.shape} do not fit a network for {(n_chans, n_times)}")
@@ -43,25 +67,45 @@ def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor
         raise ValueError(f"{state.n_base} base classes of {n_classes} cannot be")
     if header.ch_names is not None and len(header.ch_names) != n_chans:
         raise ValueError(f"it names {len(header.ch_names)} channels and has {n_chans}")
-    _check_shapes(header, geometry, tensors)
+    dim = WIDTH if header.method == "nc-fscil" else geometry.dim
+    views = [VIEWS[name].size(n_chans) for name in state.views]
+    usual = header.method == "anchorinv-plus" and len(set(state.views)) == len(views)
+    if views and not (usual and max(views) <= dim):
+        raise ValueError(
+            f"views ({', '.join(state.views)}) do not fit {header.method} and {n_chans} channels"
+        )
+    _check_kept(header, geometry, dim, views, tensors)
+    _check_standardisation(geometry, tensors)
+    _check_head(header, [dim, *views], tensors)
 
 
-def _check_shapes(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
-    pooled = header.method == "nc-fscil"
-    dim = WIDTH if pooled else geometry.dim
+def _check_kept(
+    header: Header, geometry: Geometry, dim: int, views: Sequence[int], tensors: Mapping[str, Tensor]
+) -> None:
+    pooled, classes = header.method == "nc-fscil", set(header.state.classes)
     latent: tuple[int, ...] = (WIDTH,) if pooled else (geometry.n_tokens, geometry.width)
-    if views := [VIEWS[name].size(geometry.n_chans) for name in header.state.views]:
-        dim, latent = dim + sum(views), (math.prod(latent) + sum(views),)
+    if views:
+        latent = (math.prod(latent) + sum(views),)
     signal = (geometry.n_chans, geometry.n_times)
-    free = {"deepdream": (0,), "deepinv": (0,)}.get(header.method, (dim,))
+    free = (0,) if header.method in ("deepdream", "deepinv") else (dim + sum(views),)
+    _, needed, allowed = _OWN[header.method]
     for name, each in {"anchors": free, "replay": latent, "recordings": signal, "signals": signal}.items():
         values, labels = tensors.get(f"{name}.values"), tensors.get(f"{name}.labels")
-        if values is None and labels is None:
+        if values is None and labels is None and name not in needed:
             continue
+        if name not in (*needed, *allowed):
+            raise ValueError(f"{header.method} keeps no {name}")
         if values is None or labels is None or tuple(values.shape) != (len(labels), *each):
             raise ValueError(f"{name} do not fit the network")
-        if unknown := set(labels.tolist()) - set(header.state.classes):
-            raise ValueError(f"{name} are of class {min(unknown)}, which is not there")
+        check_kept(header.method, geometry, len(classes), len(labels))
+        found = set(labels.tolist())
+        if found - classes:
+            raise ValueError(f"{name} are of class {min(found - classes)}, which is not there")
+        if name in needed and classes - found:
+            raise ValueError(f"{name} of class {min(classes - found)} are missing")
+
+
+def _check_standardisation(geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
     for name in _DOUBLE:
         shapes = {tuple(tensors[f"{name}.{part}"].shape) for part in ("mean", "std")}
         allowed = {(geometry.n_chans, 1)} | ({(1, 1)} if name == "standardisation" else set())
@@ -69,34 +113,43 @@ def _check_shapes(header: Header, geometry: Geometry, tensors: Mapping[str, Tens
             raise ValueError(f"{name} does not fit {geometry.n_chans} channels")
     if not (tensors["standardisation.std"] > 0).all() or not (tensors["statistics.std"] >= 0).all():
         raise ValueError("a spread is below 0")
-    _check_head(header, [dim - sum(views), *views], tensors)
 
 
 def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tensor]) -> None:
     n_classes, head, dim = len(header.state.classes), header.state.head, sum(sizes)
+    if head.kind != (usual := _OWN[header.method][0]):
+        raise ValueError(f"its head is {head.kind}, {header.method} has {usual}")
+    shape = {part: tuple(tensors[f"head.{part}"].shape) for part in _PARTS[head.kind]}
     match head.kind:
         case "cosine":
-            rows, columns = sum(len(tensors[f"head.{part}"]) for part in ("free", "fixed")), "head.fixed"
-            fits = rows == n_classes and head.scale is not None and tensors["head.free"].shape[1:] == (dim,)
+            rows = shape["free"][0] + shape["fixed"][0]
+            fits = rows == n_classes and shape["free"][1:] == shape["fixed"][1:] == (dim,)
         case "linear":
-            columns = "head.weights"
-            fits = len(tensors[columns]) == n_classes and tensors["head.bias"].shape == (n_classes,)
-            fits = fits and tensors["head.fixed"].shape == tensors[columns].shape and head.scale is not None
+            fits = shape["fixed"] == shape["weights"] == (n_classes, dim) and shape["bias"] == (n_classes,)
         case "spread" | "whitened":
-            columns, parts = "head.fixed", [f"head.scatters.{i}" for i in range(len(sizes))]
-            fits = len(tensors[columns]) == n_classes and head.scale is not None
-            fits = fits and tensors["head.trust"].shape == (n_classes,)
-            fits = fits and all(_fits(tensors, *each) for each in zip(parts, sizes, strict=True))
+            fits = shape["fixed"] == (n_classes, dim) and shape["trust"] == (n_classes,)
+            fits = fits and all(_fits(tensors, f"head.scatters.{i}", size) for i, size in enumerate(sizes))
         case "mlp":
-            columns = "head.hidden.0.weight"
-            fits = len(tensors["head.last.bias"]) == n_classes
+            fits = shape["last.bias"] == (n_classes,) and shape["hidden.0.weight"][1:] == (dim,)
         case "dot-regression":
-            columns = "head.vertices"
-            fits = head.n_classes == n_classes <= len(tensors[columns]) and head.weight is not None
-    if not fits or tensors[columns].shape[1:] != (dim,):
+            rows = shape["vertices"][0]
+            fits = head.n_classes == n_classes <= rows and shape["vertices"][1:] == (dim,)
+    given = head.weight if head.kind == "dot-regression" else head.scale
+    if not fits or (given is None and head.kind != "mlp"):
         raise ValueError(f"the head does not fit {n_classes} classes and features of {dim} values")
+
+
+_PARTS = {
+    "cosine": ("free", "fixed"),
+    "linear": ("fixed", "weights", "bias"),
+    "spread": ("fixed", "trust"),
+    "whitened": ("fixed", "trust"),
+    "mlp": ("last.bias", "hidden.0.weight"),
+    "dot-regression": ("vertices",),
+}
 
 
 def _fits(tensors: Mapping[str, Tensor], part: str, size: int) -> bool:
     directions, shares, unit = (tensors[f"{part}.{name}"] for name in ("directions", "shares", "unit"))
-    return directions.shape[1:] == (size,) and shares.shape == directions.shape[:1] and bool(unit > 0)
+    fits = directions.shape[1:] == (size,) and shares.shape == directions.shape[:1]
+    return fits and not unit.ndim and bool(unit > 0)

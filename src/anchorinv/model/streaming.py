@@ -1,6 +1,7 @@
 """Predictions while signals come in: from a live source, or from a file that does not fit into memory."""
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import from_numpy
 
-from anchorinv.core.networks import mapped
+from anchorinv.answers import logits_of
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.streams.cutting import Window, Windows
 from anchorinv.streams.stages import stages_of
@@ -94,18 +95,18 @@ def classified(model: AnchorInvClassifier, windows: Iterable[Window]) -> Iterato
     """Predict windows as they come, some at a time; those with gaps have no class."""
     rest = iter(windows)
     while some := list(islice(rest, AT_ONCE)):
+        now = copy(model)  # as it is: another thread may be teaching it
         whole = [window.values for window in some if window.whole]
-        found = iter(probabilities(model, np.stack(whole)) if whole else ())
+        found = iter(probabilities(now, np.stack(whole)) if whole else ())
         for window in some:
             chances = next(found) if window.whole else None
-            label = None if chances is None else model.classes_[int(chances.argmax())]
+            label = None if chances is None else now.classes_[int(chances.argmax())]
             yield Prediction(window.start, label, chances)
 
 
 def probabilities(model: AnchorInvClassifier, signals: np.ndarray) -> np.ndarray:
     """Return (n, n_classes) for signals (n, n_chans, n_times) that have been checked."""
-    latents = mapped(model.state_.trunk, from_numpy(model.standardisation_(signals)))
-    logits = mapped(model.state_.head, mapped(model.state_.tail, latents))
+    logits = logits_of(model.state_, from_numpy(model.standardisation_(signals)))
     return F.softmax(logits, dim=1).numpy()
 
 
