@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -61,8 +62,8 @@ def test_a_row_is_read_as_text_and_numbers_and_never_computed(cells):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name[0] in "=+-@"])
 def test_formulas_get_an_apostrophe(name):
-    (row,) = csv.reader(io.StringIO(csv_line([name, -0.5, "+1.20"])))
-    assert row == [f"'{name}", "-0.5", "+1.20"]
+    (row,) = csv.reader(io.StringIO(csv_line([name, -0.5, "+1.20", -math.inf])))
+    assert row == [f"'{name}", "-0.5", "+1.20", "-inf"]
 
 
 def test_a_semicolon_ends_no_cell():

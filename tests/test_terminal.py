@@ -26,7 +26,7 @@ from anchorinv.terminal import Terminal
 from tests.hostile import NAMES, ORDINARY, SENTENCE, check_readable, names
 from tests.models import RATE, fitted, windows
 
-few = settings(max_examples=12)
+few = settings(max_examples=6)
 three = st.lists(names, min_size=3, max_size=3, unique_by=lambda name: name.strip("\0"))
 
 
@@ -89,7 +89,7 @@ class TestModels:
         np.save(path / "x.npy", X)
         said, _ = main("learn", model, path / "x.npy", "--label", "feet\x1b", "-o", path / "n")
         assert all(shown(name) in said for name in [*classes, "feet\x1b"])
-        said, _ = main("forget", model, classes[0], "-o", path / "f")
+        said, _ = main("forget", "-o", path / "f", "--", model, classes[0])
         assert shown(classes[1]) in said
         assert repr(classes[0]) in main("info", path / "f")[0]
         np.savez(path / "odd.npz", X=X, y=["\x1b]0;"] * 6)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 #: Characters that leave no mark though Unicode calls them letters, marks or symbols.
 _UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE | re.ASCII)
 #: What makes a spreadsheet compute, as OWASP lists it.
 _FORMULA = tuple("=+-@＝＋－＠")
 

@@ -24,7 +24,8 @@ CONFIG = """
 title = {0}
 paper = {1}
 methods = ["protonet", "anchorinv"]
-protocol = {{base_classes = [{2}, {3}], sessions = [{4}], shots = 2, trials = 2, seeds = [5]}}
+threads = 1
+protocol = {{base_classes = [{2}, {3}], sessions = [{4}], shots = 2, trials = 1, seeds = [5]}}
 training = {{epochs = 1}}
 inversion = {{steps = 1}}
 anchors = {{per_class = 4}}
