@@ -186,7 +186,8 @@ class TestStopped:
         called("run", "bci2a", *FEW, "--trials", 1, "--out", tmp_path / "run")
         path = tmp_path / "run" / "results.jsonl"
         path.write_text(path.read_text()[:-40])
-        assert "torn in line 6; the next run mends it" in called("status", tmp_path / "run")
+        shown = " ".join(called("status", tmp_path / "run").split())
+        assert "has 1 damaged line (line 6: cut off)" in shown and "the next run mends it" in shown
         assert "mean" in called("status", tmp_path / "run", "--results")
         (tmp_path / "run" / "config.json").write_text(json.dumps({"study": {}}))
         done = started("status", "run", cwd=tmp_path)

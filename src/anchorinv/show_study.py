@@ -75,8 +75,10 @@ def show_status(console: Console, folder: RunFolder) -> None:
                 "" if seconds is None else f"{seconds:.1f}",
             )
     console.print(shown)
-    if read.damaged_from:
-        console.print(f"results.jsonl is torn in line {read.damaged_from}; the next run mends it.")
+    if read.damage:
+        console.print(
+            f"results.jsonl has {read.damage}; the next run mends it.", markup=False, highlight=False
+        )
     if not left:
         console.print(f"All {len(everything)} parts are finished.")
         return

@@ -91,8 +91,29 @@ class TestAgain:
         path = copy / "results.jsonl"
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:6]) + torn)
         run_study(little(), copy)
-        assert "was torn" in caplog.text
+        assert "had 1 damaged line (line 7" in caplog.text
         assert lines(copy) == lines(whole)
+        assert (copy / "results.damaged.jsonl").read_bytes().endswith(torn.rstrip(b"\n") + b"\n")
+
+    def test_damage_anywhere_costs_the_parts_it_is_in_and_no_others(self, whole, copy, caplog):
+        path = copy / "results.jsonl"
+        before = path.read_bytes().splitlines(keepends=True)
+        damaged = [b"\xff" + before[4][1:], before[9].replace(b'"session": 2', b'"session": 1000000')]
+        path.write_bytes(b"".join([*before[:4], damaged[0], *before[5:9], damaged[1], *before[10:]]))
+        heard: list[Tick] = []
+        with listening(heard.append):
+            run_study(little(), copy)
+        assert lines(copy) == lines(whole)
+        assert next(tick.done for tick in heard if tick.task == "whole study") == 10, "of 12 parts"
+        assert "had 2 damaged lines (line 5: no JSON" in caplog.text
+        assert "line 10: of session 1000000, where there are 1 to 2" in caplog.text
+        assert "and 2 lines of parts that are not whole" in caplog.text
+        assert "10 of 12 parts are whole and kept, the other 2 are computed" in caplog.text
+        aside = (copy / "results.damaged.jsonl").read_bytes()
+        assert aside == before[3] + damaged[0] + before[8] + damaged[1], "as they were"
+        path.write_bytes(path.read_bytes() + b"more\n")
+        run_study(little(), copy)
+        assert (copy / "results.damaged.jsonl").read_bytes() == aside + b"more\n", "never overwritten"
 
     @pytest.mark.parametrize("lost", ["bases", "one base", "truncated"])
     def test_lost_or_damaged_base_models_are_made_again(self, whole, copy, lost):
