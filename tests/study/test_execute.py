@@ -378,6 +378,25 @@ class TestPreparedFolder:
         with pytest.raises(ValueError, match=r"data\.mine\.fingerprint was"):
             run_study(study, tmp_path / "run", {"mine": changed})
 
+    @pytest.mark.parametrize("before", [0, 1, 3])
+    def test_recordings_changed_under_a_run_are_noticed_when_it_starts_or_goes_on(self, tmp_path, before):
+        study, data = self.real(methods=["protonet"], protocol={"trials": 3})
+        data.write(tmp_path / "set")
+        run, path = tmp_path / "run", tmp_path / "set" / "samples.npy"
+        if before:
+            run_study(study, run, {"mine": Dataset.open(tmp_path / "set")})
+            kept = (run / "results.jsonl").read_text().splitlines(keepends=True)[:before]
+            (run / "results.jsonl").write_text("".join(kept))
+        files = {each: each.read_bytes() for each in run.rglob("*") if each.is_file()}
+        prepared = path.read_bytes()
+        np.save(path, data.samples[::-1].copy())
+        with pytest.raises(ValueError, match=r"samples\.npy changed since.*put back what was there"):
+            run_study(study, run, {"mine": Dataset.open(tmp_path / "set")})
+        assert {each: each.read_bytes() for each in run.rglob("*") if each.is_file()} == files
+        path.write_bytes(prepared)
+        run_study(study, run, {"mine": Dataset.open(tmp_path / "set")}, verify=True)
+        assert len(lines(run)) == 7
+
     @pytest.mark.parametrize(
         ("change", "told"),
         [
