@@ -1,8 +1,10 @@
 """Files that are whole or not there: written beside their place, and moved into it when complete."""
 
 import errno
+import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+#: Which machine wrote half a file: of another one's nobody knows here whether it is still at it.
+HERE = hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
 #: A file of JSON is not larger: read, it takes some twenty times as much memory.
 MOST_JSON = 1 << 25
 
@@ -34,7 +38,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise OSError(f"{path} is a device or a pipe, no file that could be replaced; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     # A name of its own for each writer, so that two of them cannot mix; hidden, so that nobody opens it.
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    beside = path.with_name(f".{path.name}.{HERE}.{secrets.token_hex(4)}.part")
     try:
         yield beside
         if beside.is_dir():

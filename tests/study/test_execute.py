@@ -184,7 +184,7 @@ class TestInterrupted:
         run_study(little(), run)
         assert killed >= 3, "it finished before it could be killed"
         assert lines(run) == lines(whole)
-        assert not list(run.glob(".*.part")) and not list(run.rglob("*.unfinished"))
+        assert not list(run.rglob(".*.part")) and not list(run.rglob("*.unfinished"))
 
     def test_while_the_folder_was_made(self, whole, tmp_path):
         (tmp_path / "run").mkdir()

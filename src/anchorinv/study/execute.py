@@ -18,6 +18,7 @@ from anchorinv.study.folder import RunFolder
 from anchorinv.study.identity import digest
 from anchorinv.study.parts import Part, check_number
 from anchorinv.study.samples import check_samples, opened, people, protocol_of
+from anchorinv.study.shelf import in_use
 from anchorinv.study.work import AtWork, Executor, Leg, Outcome, Own, Unfinished, Work, described
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,8 @@ def run_study(
     folder.check_free()
     for each in {id(each): each for each in data.values()}.values():
         each.check(whole=verify)
-    with folder.locked():
+    bases = shelf or out / "bases"
+    with folder.locked(), in_use(bases):
         known = {
             study.variants[variant].data.name: {"fingerprint": each.fingerprint, "classes": each.class_names}
             for variant, each in data.items()
@@ -72,7 +74,7 @@ def run_study(
         work = Work(
             _legs(study, data, [p for p in everything if p not in done]),
             data,
-            shelf or out / "bases",
+            bases,
             own,
             seconds,
         )
