@@ -22,6 +22,7 @@ _LETTERS = 100
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]  # sums of a matrix of counts stay below 2⁶³
 Amount = Annotated[float, Field(ge=0)]
+_FIRST = Field(fail_fast=True)  # a million wrong values are not a million errors, in a gigabyte
 
 
 class _Line(BaseModel):
@@ -35,9 +36,9 @@ class _Line(BaseModel):
     base_seed: Whole
     trial: Whole | None
     session: Whole
-    classes: tuple[Whole, ...]
+    classes: Annotated[tuple[Whole, ...], _FIRST]
     n_base: Whole
-    confusion: list[list[Count]]
+    confusion: Annotated[list[Annotated[list[Count], _FIRST]], _FIRST]
     facts: dict[str, Annotated[float, Field(allow_inf_nan=True)]] = Field(default_factory=dict)
     seconds: Amount
     peak_mb: Amount | None = None
