@@ -52,7 +52,7 @@ def campaign(folder: Path, rounds: int, trials: int, seed: int) -> dict[str, int
         undisturbed(run, trials)
         check_end(run, wanted)
     finally:
-        subprocess.run(["umount", str(mount)], check=True)
+        subprocess.run(["umount", "--lazy", str(mount)], check=True)
     return {**counts, "lines compared": len(wanted)}
 
 
