@@ -1,13 +1,16 @@
 """Run ``anchorinv run`` on a disk that is full again and again: what was finished stays, the end is the same.
 
 ``python -m tests.campaigns.full_disk --rounds 20`` needs root, for a small file system in memory (tmpfs).
-Each round it has a few kilobytes more, so that writes fail in the middle of whatever is being written.
+Each round it has a few kilobytes more, so that writes fail in the middle: at first of base models, then of
+results.
 """
 
 import argparse
+import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections import Counter
@@ -16,10 +19,14 @@ from pathlib import Path
 from tests.campaigns.kill_runs import check_end, ended, finished, undisturbed
 from tests.study.little import lines
 
+PLENTY = 100_000  # pages of 4 KiB
 
-def resized(mount: Path, pages: int, *, again: bool) -> None:
-    how = f"{'remount,' if again else ''}size={pages * 4096}"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", how, "tmpfs", str(mount)], check=True)
+
+def resized(mount: Path, room: int) -> None:
+    """Leave so many pages of room."""
+    there = os.statvfs(mount)
+    pages = there.f_blocks - there.f_bfree + room
+    subprocess.run(["mount", "-o", f"remount,size={pages * 4096}", str(mount)], check=True)
 
 
 def campaign(folder: Path, rounds: int, trials: int, seed: int) -> dict[str, int]:
@@ -29,26 +36,25 @@ def campaign(folder: Path, rounds: int, trials: int, seed: int) -> dict[str, int
     undisturbed(folder / "whole", trials)
     wanted = lines(folder / "whole")
     mount.mkdir()
-    pages = 1
-    resized(mount, pages, again=False)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4096", "tmpfs", str(mount)], check=True)
     try:
-        while sum(counts.values()) < rounds:
+        while (n := sum(counts.values())) < rounds:
+            if n == rounds // 4 or (n and not run.exists()):
+                # Base models are large, lines small: let it come to the trials of the last method, and die.
+                resized(mount, PLENTY)
+                assert ended(run, trials, "append", 0.5, trials + 2)[0] == -signal.SIGKILL
+            resized(mount, draw.randint(1, 60) if n < rounds // 4 else draw.randint(1, 3))
             before = finished(run)
             code, told = ended(run, trials)
             if code == 0:
                 check_end(run, wanted)
                 shutil.rmtree(run)
-                pages = 1
-            else:
-                full = re.search(r"([a-z]+)[^/ ]* cannot be written|cannot write to", told)
-                assert code == 1 and full and "Traceback" not in told, told
-                assert before <= finished(run), "finished lines are lost"
-                counts[f"full in: {full[1] or 'folder'}"] += 1
-                # Base models are large, lines small: by a few pages more it comes to the next file.
-                begun = any(run.glob("bases/replay-*"))
-                pages += draw.choice((1, 2, 3)) if begun else draw.randint(1, 60)
-            resized(mount, pages, again=True)
-        resized(mount, 100_000, again=True)
+                continue
+            full = re.search(r"([a-z]+)[^/ ]* cannot be written|cannot write to", told)
+            assert code == 1 and full and "Traceback" not in told, told
+            assert before <= finished(run), "finished lines are lost"
+            counts[f"full in: {full[1] or 'folder'}"] += 1
+        resized(mount, PLENTY)
         undisturbed(run, trials)
         check_end(run, wanted)
     finally:
@@ -59,7 +65,7 @@ def campaign(folder: Path, rounds: int, trials: int, seed: int) -> dict[str, int
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--rounds", type=int, default=20)
-    asked.add_argument("--trials", type=int, default=30)
+    asked.add_argument("--trials", type=int, default=16)
     asked.add_argument("--seed", type=int, default=0)
     given = asked.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -142,7 +142,7 @@ def campaign(
         n_runs += 1
     undisturbed(out, trials)
     check_end(out, wanted)
-    return {**counts, "runs that were killed and ended": n_runs + 1, "lines compared": len(wanted)}
+    return {**counts, "runs that ended as one left alone": n_runs + 1, "lines compared": len(wanted)}
 
 
 def check_end(out: Path, wanted: list[dict[str, Any]]) -> None:
