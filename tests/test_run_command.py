@@ -16,6 +16,7 @@ from anchorinv.cli import app, main
 from anchorinv.data import synthetic
 from anchorinv.data.dataset import Dataset
 from anchorinv.study.loading import load, shipped
+from tests.campaigns.kill_runs import campaign
 from tests.study.little import lines
 
 COMMAND = [sys.executable, "-m", "anchorinv"]
@@ -174,27 +175,17 @@ class TestStopped:
         )
         assert re.search(r"\d+ of 2004 parts are finished", shown)
 
-    def test_killed_at_any_moment_it_ends_like_a_run_that_never_was(self, tmp_path):
-        called(*self.ARGS, "--out", tmp_path / "whole")
-        killed = 0
-        for parts in (1, 3, 4, 5):
-            process = self.begun(*self.ARGS, "--out", "run", cwd=tmp_path)
-            finished = (line for line in process.stderr if "info: finished" in line)
-            for _ in zip(range(parts), finished, strict=False):
-                pass
-            process.kill()
-            process.communicate()
-            killed += process.returncode == -signal.SIGKILL
-        assert killed
-        done = started(*self.ARGS, "--out", "run", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    def test_killed_inside_a_write_it_ends_like_a_run_that_never_was(self, tmp_path):
+        """The campaign in short: 40 rounds and random moments by python -m tests.campaigns.kill_runs."""
+        counts = campaign(tmp_path, 3, trials=2, seed=0, places=("checkpoint", "replay", "append"))
+        assert [counts[f"killed in: {place}"] for place in ("checkpoint", "replay", "append")] == [1, 1, 1]
 
     def test_status_of_a_torn_run(self, tmp_path):
         called("run", "bci2a", *FEW, "--trials", 1, "--out", tmp_path / "run")
         path = tmp_path / "run" / "results.jsonl"
         path.write_text(path.read_text()[:-40])
-        assert "torn in line 6; the next run mends it" in called("status", tmp_path / "run")
+        shown = " ".join(called("status", tmp_path / "run").split())
+        assert "has 1 damaged line (line 6: cut off)" in shown and "the next run mends it" in shown
         assert "mean" in called("status", tmp_path / "run", "--results")
         (tmp_path / "run" / "config.json").write_text(json.dumps({"study": {}}))
         done = started("status", "run", cwd=tmp_path)

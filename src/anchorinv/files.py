@@ -1,16 +1,22 @@
 """Files that are whole or not there: written beside their place, and moved into it when complete."""
 
 import errno
+import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+#: Which machine wrote half a file: of another one's nobody knows here whether it is still at it.
+HERE = hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
+#: A file of JSON is not larger: read, it takes some twenty times as much memory.
+MOST_JSON = 1 << 25
 
 
 @contextmanager
@@ -32,7 +38,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise OSError(f"{path} is a device or a pipe, no file that could be replaced; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     # A name of its own for each writer, so that two of them cannot mix; hidden, so that nobody opens it.
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    beside = path.with_name(f".{path.name}.{HERE}.{secrets.token_hex(4)}.part")
     try:
         yield beside
         if beside.is_dir():
@@ -64,10 +70,46 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Return the value of a JSON file; a damaged one is an error that names it."""
+    check_regular(path)
+    with path.open("rb") as file:
+        return parsed_json(file.read(MOST_JSON + 1), path)
+
+
+def parsed_json(text: bytes, path: Path) -> Any:
+    """Return the value of JSON that was read from a file; a damaged one is an error that names it."""
+    if len(text) > MOST_JSON:
+        raise ValueError(f"{path} is damaged: its JSON has over {MOST_JSON >> 20} MiB")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: it is no JSON ({error})") from None
+
+
+def check_regular(path: Path) -> None:
+    """Refuse a pipe or a device, which would be read for ever, and a folder."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file but a folder, a device or a pipe; move it away")
+
+
+def append_whole(path: Path, pieces: Iterable[bytes]) -> None:
+    """Add to a file and have the disk hold it: all of it, or, where there is no room, nothing."""
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            for piece in pieces:
+                left = memoryview(piece)
+                while left:
+                    left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):  # a full disk has taken a part of the last piece
+                file.truncate(before)
+            raise
+
+
+def half_written(folder: Path, *names: str) -> list[Path]:
+    """Return what :func:`replacing` left in a folder when killed, of files with such names (``*`` any)."""
+    return [path for name in names for path in folder.glob(f".{name}.*.part") if path.is_file()]
 
 
 def _flush(path: Path) -> None:

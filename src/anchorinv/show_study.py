@@ -75,8 +75,8 @@ def show_status(console: Terminal, folder: RunFolder) -> None:
                 "" if seconds is None else f"{seconds:.1f}",
             )
     console.print(shown)
-    if read.damaged_from:
-        console.say(f"results.jsonl is torn in line {read.damaged_from}; the next run mends it.")
+    if read.damage:
+        console.say(f"results.jsonl has {read.damage}; the next run mends it.")
     if not left:
         console.say(f"All {len(everything)} parts are finished.")
         return

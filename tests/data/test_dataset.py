@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorinv.data import dataset, hashing
 from anchorinv.data.dataset import Dataset
 
 HEAD = "start,label,subject,session,split\n"
@@ -101,3 +104,78 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path):
     with pytest.raises(ValueError, match="holds something else"):
         made().write(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
+
+
+def flipped(path: Path, at: int) -> None:
+    """Change one bit of a file, and nothing else of it."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+class TestChecked:
+    """A prepared folder is held against what was prepared."""
+
+    def test_an_untouched_one_passes(self, tmp_path):
+        made().write(tmp_path / "set")
+        Dataset.open(tmp_path / "set").check()
+        made().check()
+
+    @pytest.mark.parametrize("at", [-1, -700, 128])
+    def test_one_bit_of_the_signals_is_noticed(self, tmp_path, at):
+        made().write(tmp_path / "set")
+        flipped(tmp_path / "set" / "samples.npy", at)
+        with pytest.raises(
+            ValueError, match=r"set is not as it was prepared: samples\.npy changed since; put"
+        ):
+            Dataset.open(tmp_path / "set").check()
+
+    @pytest.mark.parametrize(
+        ("name", "old", "new"),
+        [("index.csv", "anna", "anne"), ("index.csv", ",test", ",train"), ("meta.json", "50", "60")],
+    )
+    def test_changed_tables_are_noticed(self, tmp_path, name, old, new):
+        made().write(tmp_path / "set")
+        path = tmp_path / "set" / name
+        path.write_text(path.read_text().replace(old, new, 1))
+        with pytest.raises(ValueError, match=r"index\.csv or meta\.json changed since"):
+            Dataset.open(tmp_path / "set").check()
+
+    def test_a_folder_of_an_earlier_version_passes(self, tmp_path):
+        made().write(tmp_path / "set")
+        path = tmp_path / "set" / "meta.json"
+        meta = json.loads(path.read_text())
+        path.write_text(json.dumps({key: value for key, value in meta.items() if key != "fingerprint"}))
+        Dataset.open(tmp_path / "set").check()
+
+    def test_a_part_of_a_folder_in_memory_has_a_fingerprint_of_its_own(self, tmp_path):
+        made().write(tmp_path / "set")
+        data = Dataset.open(tmp_path / "set")
+        for samples in (data.samples + 1, np.array(data.samples) + 1):
+            other = replace(data, samples=samples)
+            assert other.fingerprint != data.fingerprint
+            other.check()
+
+    def test_of_large_signals_blocks_are_read_unless_all_are_asked_for(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(dataset, "LARGE", 2000)
+        monkeypatch.setattr(hashing, "_N_BLOCKS", 3)
+        monkeypatch.setattr(hashing, "_BLOCK", 64)
+        made(n=12).write(tmp_path / "set")  # 2880 bytes
+        path = tmp_path / "set" / "samples.npy"
+        Dataset.open(tmp_path / "set").check()
+        for at in (128, -1, path.stat().st_size // 2 + 64):  # first, last and middle block
+            flipped(path, at)
+            with pytest.raises(ValueError, match=r"samples\.npy changed"):
+                Dataset.open(tmp_path / "set").check()
+            flipped(path, at)
+        flipped(path, 128 + 700)  # between blocks
+        Dataset.open(tmp_path / "set").check()
+        with pytest.raises(ValueError, match=r"samples\.npy changed"):
+            Dataset.open(tmp_path / "set").check(whole=True)
+        # A folder of an earlier version knows no blocks, so it is read as a whole.
+        meta = json.loads((tmp_path / "set" / "meta.json").read_text())
+        (tmp_path / "set" / "meta.json").write_text(
+            json.dumps({k: meta[k] for k in meta if k != "blocks_blake2b"})
+        )
+        with pytest.raises(ValueError, match=r"samples\.npy changed"):
+            Dataset.open(tmp_path / "set").check()

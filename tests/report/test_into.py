@@ -171,13 +171,13 @@ def test_a_mark_that_cannot_be_filled(record, mark, told):
 def test_a_torn_record_fills_nothing(record, tmp_path):
     (tmp_path / "eeg.jsonl").write_text(record.read_text()[:-9])
     (tmp_path / "page.md").write_text(page("table: eeg scores"))
-    with pytest.raises(ValueError, match=r"eeg\.jsonl is damaged from line \d+ on"):
+    with pytest.raises(ValueError, match=r"eeg\.jsonl has 1 damaged line \(line \d+: cut off\)"):
         fill(tmp_path / "page.md", gather([tmp_path / "eeg.jsonl"]))
     lines = record.read_text().splitlines()
     wrong = {**json.loads(lines[1]), "confusion": [[1, 2], [3, -4]]}
     (tmp_path / "eeg.jsonl").write_text("\n".join([lines[0], json.dumps(wrong), ""]))
-    with pytest.raises(ValueError, match=r"eeg\.jsonl is damaged in line 2: a confusion matrix holds counts"):
-        gather([tmp_path / "eeg.jsonl"])
+    with pytest.raises(ValueError, match=r"eeg\.jsonl has 1 damaged line \(line 2: 'confusion\.1\.1'"):
+        fill(tmp_path / "page.md", gather([tmp_path / "eeg.jsonl"]))
 
 
 def test_a_report_of_a_record_is_that_of_its_run(record, tmp_path, undrawn):

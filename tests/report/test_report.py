@@ -94,20 +94,13 @@ def test_a_torn_run_is_shown_as_far_as_it_is_whole(tmp_path, undrawn):
     text = (run / "results.jsonl").read_text()
     (run / "results.jsonl").write_text(text[: len(text) * 2 // 3])
     page = make_report([run], tmp_path / "report").read_text()
-    assert re.search(r"damaged from line \d+ on", page) and "is not finished" in page
+    assert re.search(r"has 1 damaged line \(line \d+: cut off\)", page) and "is not finished" in page
 
 
 def test_damage_ends_in_a_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"is no run: config\.json is missing"):
         make_report([tmp_path], tmp_path / "report")
     run = made(tmp_path / "run", smoke("bci2a"))
-    first, *rest = (run / "results.jsonl").read_text().splitlines(keepends=True)
-    wrong = {**json.loads(first), "confusion": [[1, 2], [3, -4]]}
-    (run / "results.jsonl").write_text("".join([json.dumps(wrong) + "\n", *rest]))
-    with pytest.raises(
-        ValueError, match=r"results\.jsonl is damaged in line 1: a confusion matrix holds counts"
-    ):
-        make_report([run], tmp_path / "report")
     (run / "config.json").write_text('{"study": {"name": ')
     with pytest.raises(ValueError, match=r"config\.json is damaged"):
         make_report([run], tmp_path / "report")

@@ -94,8 +94,29 @@ class TestAgain:
         path = copy / "results.jsonl"
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:6]) + torn)
         run_study(little(), copy)
-        assert "was torn" in caplog.text
+        assert "had 1 damaged line (line 7" in caplog.text
         assert lines(copy) == lines(whole)
+        assert (copy / "results.damaged.jsonl").read_bytes().endswith(torn.rstrip(b"\n") + b"\n")
+
+    def test_damage_anywhere_costs_the_parts_it_is_in_and_no_others(self, whole, copy, caplog):
+        path = copy / "results.jsonl"
+        before = path.read_bytes().splitlines(keepends=True)
+        damaged = [b"\xff" + before[4][1:], before[9].replace(b'"session": 2', b'"session": 1000000')]
+        path.write_bytes(b"".join([*before[:4], damaged[0], *before[5:9], damaged[1], *before[10:]]))
+        heard: list[Tick] = []
+        with listening(heard.append):
+            run_study(little(), copy)
+        assert lines(copy) == lines(whole)
+        assert next(tick.done for tick in heard if tick.task == "whole study") == 10, "of 12 parts"
+        assert "had 2 damaged lines (line 5: no JSON" in caplog.text
+        assert "line 10: of session 1000000, where there are 1 to 2" in caplog.text
+        assert "and 2 lines of parts that are not whole" in caplog.text
+        assert "10 of 12 parts are whole and kept, the other 2 are computed" in caplog.text
+        aside = (copy / "results.damaged.jsonl").read_bytes()
+        assert aside == before[3] + damaged[0] + before[8] + damaged[1], "as they were"
+        path.write_bytes(path.read_bytes() + b"more\n")
+        run_study(little(), copy)
+        assert (copy / "results.damaged.jsonl").read_bytes() == aside + b"more\n", "never overwritten"
 
     @pytest.mark.parametrize("lost", ["bases", "one base", "truncated"])
     def test_lost_or_damaged_base_models_are_made_again(self, whole, copy, lost):
@@ -195,7 +216,7 @@ class TestInterrupted:
         run_study(little(), run)
         assert killed >= 3, "it finished before it could be killed"
         assert lines(run) == lines(whole)
-        assert not list(run.glob(".*.part")) and not list(run.rglob("*.unfinished"))
+        assert not list(run.rglob(".*.part")) and not list(run.rglob("*.unfinished"))
 
     def test_while_the_folder_was_made(self, whole, tmp_path):
         (tmp_path / "run").mkdir()
@@ -388,6 +409,25 @@ class TestPreparedFolder:
         changed = replace(data, samples=data.samples + 1)
         with pytest.raises(ValueError, match=r"data\.mine\.fingerprint was"):
             run_study(study, tmp_path / "run", {"mine": changed})
+
+    @pytest.mark.parametrize("before", [0, 1, 3])
+    def test_recordings_changed_under_a_run_are_noticed_when_it_starts_or_goes_on(self, tmp_path, before):
+        study, data = self.real(methods=["protonet"], protocol={"trials": 3})
+        data.write(tmp_path / "set")
+        run, path = tmp_path / "run", tmp_path / "set" / "samples.npy"
+        if before:
+            run_study(study, run, {"mine": Dataset.open(tmp_path / "set")})
+            kept = (run / "results.jsonl").read_text().splitlines(keepends=True)[:before]
+            (run / "results.jsonl").write_text("".join(kept))
+        files = {each: each.read_bytes() for each in run.rglob("*") if each.is_file()}
+        prepared = path.read_bytes()
+        np.save(path, data.samples[::-1].copy())
+        with pytest.raises(ValueError, match=r"samples\.npy changed since.*put back what was there"):
+            run_study(study, run, {"mine": Dataset.open(tmp_path / "set")})
+        assert {each: each.read_bytes() for each in run.rglob("*") if each.is_file()} == files
+        path.write_bytes(prepared)
+        run_study(study, run, {"mine": Dataset.open(tmp_path / "set")}, verify=True)
+        assert len(lines(run)) == 7
 
     @pytest.mark.parametrize(
         ("change", "told"),

@@ -20,7 +20,7 @@ def test_a_record_reads_as_the_run_it_was_made_from(run, tmp_path):
     record = write_record(run, tmp_path / "new" / "mine.jsonl")
     assert record.study() == run.study() and record.parts() == run.parts() and record.name == "mine"
     found = record.read()
-    assert found.damaged_from is None and len(found.results) == 13 * 2 * (1 + 2 * 2)
+    assert not found.damage and len(found.results) == 13 * 2 * (1 + 2 * 2)
     assert [to_line(r) for r in found.results] == [to_line(r) for r in run.read().results]
     about = {key: value for key, value in record.about().items() if key != "starts"}
     assert about == run.about()
@@ -72,11 +72,11 @@ def test_a_torn_run_is_not_recorded_and_a_torn_record_says_where(run, tmp_path):
     path = write_record(run, tmp_path / "mine.jsonl").path
     path.write_text(path.read_text()[:-9])
     n = len(run.read().results)
-    assert Record(path).read().damaged_from == n + 1
+    assert f"line {n + 1}: cut off" in Record(path).read().damage
     torn = RunFolder(made(tmp_path / "run", smoke("eeg-stress", trials=2)))
     torn.results.write_text(torn.results.read_text()[:-9])
     with pytest.raises(
-        ValueError, match=rf"results\.jsonl is damaged from line {n} on; the same run command"
+        ValueError, match=rf"results\.jsonl has 1 damaged line \(line {n}: cut off\).*the same run command"
     ):
         write_record(torn, tmp_path / "other.jsonl")
     assert not (tmp_path / "other.jsonl").exists()

@@ -14,7 +14,8 @@ from anchorinv.core.inversion import Inversion
 from anchorinv.core.recipe import Foundation
 from anchorinv.core.rng import stream
 from anchorinv.core.types import State
-from anchorinv.study.shelf import DiskShelf
+from anchorinv.files import HERE
+from anchorinv.study.shelf import DiskShelf, in_use
 from anchorinv.tensors import read_tensors, write_tensors
 from tests.core.small import foundation, same, state_of, toy
 
@@ -181,3 +182,52 @@ class TestTensorFiles:
         save_file({"a": torch.zeros(1)}, tmp_path / "t")
         with pytest.raises(ValueError, match="is damaged"):
             read_tensors(tmp_path / "t")
+
+
+NAME = "0123456789abcdef" * 2
+HALVES = [
+    f".base-{NAME[:24]}.safetensors.{HERE}.01234567.part",
+    f".base-{NAME[:24]}.unfinished.{HERE}.89abcdef.part",
+    f".replay-{NAME[:24]}.safetensors.{HERE}.01234567.part",
+]
+OTHERS = [
+    ".notes.part",
+    ".base-.safetensors.part",
+    f".base-{NAME[:8]}.safetensors.{HERE}.01234567.part",
+    f".base-{NAME[:24]}.safetensors.other000.01234567.part",
+    f"base-{NAME[:24]}.safetensors",
+    f"base-{NAME[:24]}.unfinished",
+    ".results.jsonl.01234567.part",
+]
+
+
+def littered(folder: Path) -> Path:
+    for name in (*HALVES, *OTHERS):
+        (folder / name).write_text("half of it")
+    return folder
+
+
+def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path):
+    with in_use(littered(tmp_path)):
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(OTHERS)
+
+
+def test_nothing_is_swept_while_others_use_the_folder(tmp_path):
+    with in_use(tmp_path):
+        littered(tmp_path)
+        with in_use(tmp_path):
+            pass
+        assert len(list(tmp_path.iterdir())) == len(HALVES + OTHERS)
+    with in_use(tmp_path):
+        assert len(list(tmp_path.iterdir())) == len(OTHERS)
+
+
+def test_a_folder_of_others_that_cannot_be_changed_can_be_used(tmp_path, monkeypatch):
+    def refused(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with in_use(littered(tmp_path)):
+        pass
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == len(HALVES + OTHERS)

@@ -43,6 +43,9 @@ def run(
         str | None, typer.Option(help="Address of an existing Ray cluster: HOST:PORT, or auto.")
     ] = None,
     gpus_per_worker: Annotated[float, typer.Option(min=0, help="GPUs that each worker is given.")] = 0.0,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read all recordings for changes, also above 1 GiB.")
+    ] = False,
     list_configs: Annotated[bool, typer.Option("--list", help="Show the shipped configs.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
@@ -65,7 +68,7 @@ def run(
         study = _with_trials(study, trials)
     folder = out or Path("runs") / (study.name if scale == "full" else f"{study.name}-{scale}")
     executor = _executor(workers, cluster, gpus_per_worker)
-    _run(study, folder, folders_of([study], data or []), bases, executor, log_level)
+    _run(study, folder, folders_of([study], data or []), bases, executor, log_level, verify)
 
 
 def status(
@@ -103,6 +106,7 @@ def _run(
     bases: Path | None,
     executor: "Executor | None",
     log_level: str,
+    verify: bool,
 ) -> None:
     from anchorinv.bars import progress_bars
     from anchorinv.logs import logging_to
@@ -118,7 +122,7 @@ def _run(
     console.say(f"into {out}")
     try:
         with logging_to(folder.log, log_level, told), progress_bars(told):
-            run_study(study, out, folders, shelf=bases, executor=executor)
+            run_study(study, out, folders, shelf=bases, executor=executor, verify=verify)
     except Unfinished:
         show_results(console, study, folder.read().results)
         raise

@@ -9,6 +9,7 @@ import csv
 import hashlib
 import json
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anchorinv._version import __version__
+from anchorinv.data.hashing import LARGE, samples_hash
 from anchorinv.data.limits import CHANNELS, EXPANSION, FASTEST, SLOWEST
 from anchorinv.data.npzfiles import stored_array
 from anchorinv.data.tables import read_table
@@ -118,23 +120,58 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Name that changes when anything in the data does; a folder knows it without reading signals."""
-        facts = [self.n_times, self.sfreq, self.class_names, self.ch_names, self._samples_hash()]
+        """Name that changes when anything in the data does.
+
+        A prepared folder's signals are not read for it, but believed to be those that were prepared;
+        :meth:`check` finds out.
+        """
+        if self._on_disk and "samples_blake2b" in self.meta:
+            return self._fingerprint(str(self.meta["samples_blake2b"]))
+        held = np.ascontiguousarray(self.samples).data
+        return self._fingerprint(hashlib.blake2b(held, digest_size=16).hexdigest())
+
+    def _fingerprint(self, samples: str) -> str:
+        facts = [self.n_times, self.sfreq, self.class_names, self.ch_names, samples]
         found = hashlib.blake2b(json.dumps(facts).encode(), digest_size=12)
         columns = (self.starts, self.labels, self.subjects, self.sessions, self.split)
         for column in (*columns, *self._extra_columns().values()):
             found.update("\n".join(map(str, column.tolist())).encode())
         return found.hexdigest()
 
+    @property
+    def _on_disk(self) -> bool:
+        """Say whether the samples are all of a file's, not a copy or a slice."""
+        return isinstance(self.samples, np.memmap) and isinstance(self.samples.base, mmap)
+
+    def check(self, *, whole: bool = False) -> None:
+        """Read a prepared folder's files, and refuse them if they are not as they were prepared.
+
+        Parameters
+        ----------
+        whole : bool
+            Read all signals, also of a file so large that blocks of it are read as a rule.
+        """
+        if not self._on_disk:
+            return  # nobody else can change it, and its fingerprint is made of what it holds
+        assert isinstance(self.samples, np.memmap) and self.samples.filename is not None
+        path = Path(self.samples.filename)
+        # A folder that was prepared by an earlier version knows of no blocks: it is read as a whole.
+        in_blocks = not whole and self.samples.nbytes > LARGE and "blocks_blake2b" in self.meta
+        known = self.meta.get("blocks_blake2b" if in_blocks else "samples_blake2b")
+        changed = []
+        if known is not None and samples_hash(path, in_blocks=in_blocks) != known:
+            changed.append(path.name)
+        if self.meta.get("fingerprint", self.fingerprint) != self.fingerprint:
+            changed.append("index.csv or meta.json")
+        if changed:
+            raise ValueError(
+                f"{path.parent} is not as it was prepared: {' and '.join(changed)} changed since; put back "
+                f"what was there, or prepare it again and run into another folder"
+            )
+
     def _extra_columns(self) -> dict[str, npt.NDArray[Any]]:
         extra = {"recordings": self.recordings, "rejected": self.rejected}
         return {name: column for name, column in extra.items() if column is not None}
-
-    def _samples_hash(self) -> str:
-        known = self.meta.get("samples_blake2b")
-        if known is not None:
-            return str(known)
-        return hashlib.blake2b(np.ascontiguousarray(self.samples).data, digest_size=16).hexdigest()
 
     @classmethod
     def from_arrays(
@@ -239,6 +276,7 @@ class Dataset:
             # Flags as 0 and 1.
             flags = (c.astype(np.int64) if c.dtype == bool else c for c in extra.values())
             table.writerows(zip(*columns, *flags, strict=True))
+        samples = samples_hash(folder / "samples.npy")
         meta = {
             **self.meta,
             "format": FORMAT,
@@ -247,8 +285,11 @@ class Dataset:
             "sfreq": self.sfreq,
             "class_names": self.class_names,
             "ch_names": self.ch_names,
-            "samples_blake2b": self._samples_hash(),
+            "samples_blake2b": samples,
+            "fingerprint": self._fingerprint(samples),
         }
+        if self.samples.nbytes > LARGE:
+            meta["blocks_blake2b"] = samples_hash(folder / "samples.npy", in_blocks=True)
         write_json(folder / "meta.json", meta)
 
     @classmethod

@@ -24,8 +24,6 @@ from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.problems import raise_if_any
 from anchorinv.files import write_json
 
-_CHUNK = 1 << 22
-
 
 def prepare(plan: Plan, out: Path, *, replace: bool = False) -> Dataset:
     """Prepare a folder, or go on where an earlier attempt was stopped, and open it."""
@@ -194,7 +192,6 @@ def _tables(plan: Plan, entries: Sequence[dict[str, Any]], folder: Path) -> Data
             "counts": dict(sorted(counts.items())),
             "notes": [note for entry in entries for note in entry["notes"]],
             "sources": {name: digest for entry in entries for name, digest in entry["files"].items()},
-            "samples_blake2b": _samples_hash(folder / "samples.npy", len(_header(0, len(plan.ch_names)))),
         },
         recordings=np.array(recordings, dtype=str),
         rejected=rejected if rejected.any() else None,
@@ -207,16 +204,6 @@ def _header(n_samples: int, n_chans: int) -> bytes:
     shape = {"descr": "<f4", "fortran_order": False, "shape": (n_samples, n_chans)}
     np.lib.format.write_array_header_1_0(head, shape)
     return head.getvalue()
-
-
-def _samples_hash(path: Path, skip: int) -> str:
-    # Read as a file: mapped pages would count as memory.
-    found = blake2b(digest_size=16)
-    with path.open("rb") as file:
-        file.seek(skip)
-        while block := file.read(_CHUNK):
-            found.update(block)
-    return found.hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -90,10 +90,10 @@ def _warnings(run: Run) -> list[str]:
         told.append(
             f"{run.label} is on synthetic recordings: nobody's data, and no evidence about real people."
         )
-    if run.torn:
+    if run.damage:
         told.append(
-            f"{run.file.name} of {run.label} is damaged from line {run.torn} on; only what stands before is "
-            "shown. The same run command mends it."
+            f"{run.file.name} of {run.label} has {run.damage}; only parts that are whole are shown. "
+            "The same run command mends it."
         )
     if run.missing:
         done = run.n_parts - len(run.missing)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anchorinv.core.metrics import scores
 from anchorinv.core.runner import SessionResult
+from anchorinv.study.about import Start
 from anchorinv.study.config import Experiment, Study
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.parts import Part
@@ -26,7 +26,7 @@ class Run:
     about : all of ``config.json``.
     starts : versions and machine at each start.
     missing : the parts that are not finished.
-    torn : the line of ``results.jsonl`` from which on it is damaged, if it is.
+    damage : what ``results.jsonl`` holds beside results of whole parts; empty as a rule.
     """
 
     label: str
@@ -35,11 +35,11 @@ class Run:
     file: Path
     study: Study
     about: dict[str, Any]
-    starts: list[dict[str, Any]]
+    starts: list[Start]
     results: list[SessionResult]
     missing: list[Part]
     n_parts: int
-    torn: int | None
+    damage: str
 
     @property
     def slug(self) -> str:
@@ -95,8 +95,6 @@ def gather(paths: Sequence[Path]) -> list[Run]:
 
 def _read(source: RunFolder | Record, label: str) -> Run:
     study, everything, found = source.study(), source.parts(), source.read()
-    for number, result in enumerate(found.results, start=source.heads + 1):
-        _check(source.results, number, result, study)
     done = {Part.of(result) for result in found.results}
     return Run(
         label,
@@ -109,21 +107,5 @@ def _read(source: RunFolder | Record, label: str) -> Run:
         found.results,
         [part for part in everything if part not in done],
         len(everything),
-        found.damaged_from,
+        found.damage,
     )
-
-
-def _check(path: Path, number: int, result: SessionResult, study: Study) -> None:
-    """Refuse a line that is whole but cannot be a result of this study."""
-    problem = ""
-    if result.variant not in study.variants:
-        problem = f"it is of variant {result.variant!r}, which config.json does not know"
-    elif len(result.classes) != len(result.confusion):
-        problem = f"{len(result.classes)} classes but a confusion matrix of {len(result.confusion)} rows"
-    else:
-        try:
-            scores(result.confusion, result.n_base)
-        except ValueError as error:
-            problem = str(error)
-    if problem:
-        raise ValueError(f"{path} is damaged in line {number}: {problem}; run the study again elsewhere")

@@ -96,8 +96,8 @@ def filled(text: str, runs: Sequence[Run], figures: str) -> Filled:
     figures : the folder that its figures are in, as seen from the page.
     """
     known = {run.name: run for run in runs}
-    if torn := [run for run in runs if run.torn]:
-        raise ValueError(f"{torn[0].file} is damaged from line {torn[0].torn} on")
+    if damaged := [run for run in runs if run.damage]:
+        raise ValueError(f"{damaged[0].file} has {damaged[0].damage}")
     pieces, plates, waiting, at = [], [], [], 0
     for mark in marks_of(text):
         pieces.append(text[at : mark.start])

@@ -16,8 +16,9 @@ from anchorinv.study.config import Study
 from anchorinv.study.environment import reset_peak
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.identity import digest
-from anchorinv.study.parts import Part
+from anchorinv.study.parts import Part, check_number
 from anchorinv.study.samples import check_samples, opened, people, protocol_of
+from anchorinv.study.shelf import in_use
 from anchorinv.study.work import AtWork, Executor, Leg, Outcome, Own, Unfinished, Work, described
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ def run_study(
     own: Mapping[str, Own] | None = None,
     seconds: float = 60.0,
     executor: Executor | None = None,
+    verify: bool = False,
 ) -> None:
     """Compute all of a study that is not in the folder yet.
 
@@ -45,17 +47,22 @@ def run_study(
     own : methods of one's own by name, beside the study's.
     seconds : at most so much of a base training is lost when the process is killed.
     executor : who computes; this process, unless ``anchorinv.cluster`` is asked to.
+    verify : read all of the prepared recordings to see whether they changed, however large they are.
     """
     own = own or {}
     folder = RunFolder(out)
     data = _opened(study, folders or {})
     whom = {variant: people(study.variants[variant], data[variant]) for variant in study.variants}
+    check_number(study, whom, list(own))
     for variant, experiment in study.variants.items():
         check_samples(experiment, data[variant], whom[variant])
         if both := sorted(set(own) & set(experiment.methods)):
             raise ValueError(f"a method of your own is called {both[0]!r}, as one of the study; rename it")
     folder.check_free()
-    with folder.locked():
+    for each in {id(each): each for each in data.values()}.values():
+        each.check(whole=verify)
+    bases = shelf or out / "bases"
+    with folder.locked(), in_use(bases):
         known = {
             study.variants[variant].data.name: {"fingerprint": each.fingerprint, "classes": each.class_names}
             for variant, each in data.items()
@@ -67,7 +74,7 @@ def run_study(
         work = Work(
             _legs(study, data, [p for p in everything if p not in done]),
             data,
-            shelf or out / "bases",
+            bases,
             own,
             seconds,
         )

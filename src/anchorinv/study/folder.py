@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from anchorinv.core.runner import SessionResult
-from anchorinv.files import read_json, replacing, write_json
+from anchorinv.files import half_written, read_json, replacing, write_json
+from anchorinv.study.about import FORMAT, Start, checked, checked_starts
 from anchorinv.study.config import Study, dotted
 from anchorinv.study.environment import environment
 from anchorinv.study.identity import digest
-from anchorinv.study.parts import Part, all_parts, whole_parts
-from anchorinv.study.results import WholeLines, append, read_whole, to_line
+from anchorinv.study.parts import Outline, Part, all_parts
+from anchorinv.study.results import Lines, append, put_aside, read_lines, to_line
 from anchorinv.study.tables import COMPARED, as_csv, comparisons, rows
 
 logger = logging.getLogger(__name__)
-FORMAT = 1
+_OURS = ("config.json", "environment.json", "results.jsonl", "scores.csv", "comparisons.csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,6 @@ class RunFolder:
     def name(self) -> str:
         """Return what the folder is called."""
         return self.path.name
-
-    @property
-    def heads(self) -> int:
-        """Return how many lines stand before the first result."""
-        return 0
 
     @property
     def log(self) -> Path:
@@ -72,12 +68,12 @@ class RunFolder:
             "people": people,
             "own": list(own),
         }
-        for leftover in self._leftovers():
+        for leftover in half_written(self.path, *_OURS):
             leftover.unlink()  # half a file that a killed process was writing
         config = self.path / "config.json"
         if config.exists():
-            _check_same(self.path, read_json(config), asked)
-            self._repair()
+            _check_same(self.path, self.about(), asked)
+            self._mend()
         else:
             write_json(config, {"format": FORMAT, "hash": digest(asked), **asked})
         self._note_start()
@@ -87,13 +83,11 @@ class RunFolder:
         """Refuse a folder of something else, before anything in it is touched."""
         if not self.path.is_dir() or (self.path / "config.json").exists():
             return
-        others = {path.name for path in self.path.iterdir()} - {path.name for path in self._leftovers()}
+        others = {path.name for path in self.path.iterdir()} - {
+            path.name for path in half_written(self.path, *_OURS)
+        }
         if others := others - {"lock", "run.log", "bases"}:
             raise ValueError(f"{self.path} holds no run but {min(others)}; choose an empty or a new folder")
-
-    def _leftovers(self) -> list[Path]:
-        ours = ("config.json", "environment.json", "results.jsonl", "scores.csv", "comparisons.csv")
-        return [path for name in ours for path in self.path.glob(f".{name}.*.part")]
 
     def study(self) -> Study:
         """Return the study that the folder holds."""
@@ -107,10 +101,10 @@ class RunFolder:
         """Return all that the run consists of, in order."""
         return all_parts(*self._config())
 
-    def starts(self) -> list[dict[str, Any]]:
+    def starts(self) -> list[Start]:
         """Return versions and machine at each start."""
         path = self.path / "environment.json"
-        return list(read_json(path)) if path.exists() else []
+        return checked_starts(read_json(path), path) if path.exists() else []
 
     def _config(self) -> tuple[Study, dict[str, Any]]:
         config = self.path / "config.json"
@@ -119,9 +113,10 @@ class RunFolder:
         about = read_json(config)
         return checked(about, config), about
 
-    def read(self) -> WholeLines:
+    def read(self) -> Lines:
         """Return the results so far."""
-        return read_whole(self.results) if self.results.exists() else WholeLines([], None)
+        outline = Outline(*self._config())
+        return read_lines(self.results, outline) if self.results.exists() else Lines([], [])
 
     def add(self, results: Sequence[SessionResult]) -> None:
         """Add the results of one part, all at once."""
@@ -137,7 +132,7 @@ class RunFolder:
         """Have the lines in the order of the parts, whoever computed them when."""
         found, order = self.read(), {part: i for i, part in enumerate(self.parts())}
         wanted = sorted(found.results, key=lambda result: (order[Part.of(result)], result.session))
-        if found.damaged_from is None and wanted != found.results:
+        if not found.damage and wanted != found.results:
             self._rewrite(wanted)
 
     def _rewrite(self, results: Sequence[SessionResult]) -> None:
@@ -186,20 +181,19 @@ class RunFolder:
                 ) from None
             yield
 
-    def _repair(self) -> None:
-        """Drop what a kill has torn: a broken last line, and a part without all its sessions."""
+    def _mend(self) -> None:
+        """Keep all parts that are whole; put what else the file holds aside, as it is."""
         found = self.read()
-        whole = whole_parts(found.results, self.study())
-        if found.damaged_from is None and len(whole) == len(found.results):
+        if not found.damage:
             return
-        lost = len(found.results) - len(whole)
+        aside = self.path / "results.damaged.jsonl"
+        put_aside(self.results, found.places, aside)
+        self._rewrite(found.results)
+        whole, n = len({Part.of(result) for result in found.results}), len(self.parts())
         logger.warning(
-            "%s was torn%s; what was unfinished is computed again%s",
-            self.results,
-            f" in line {found.damaged_from}" if found.damaged_from else "",
-            f" ({lost} results)" if lost else "",
-        )
-        self._rewrite(whole)
+            "%s had %s; put aside in %s. %d of %d parts are whole and kept, the other %d are computed",
+            self.results, found.damage, aside.name, whole, n, n - whole,
+        )  # fmt: skip
 
     def _note_start(self) -> None:
         """Add to the record of starts, and say if something is not as it was."""
@@ -212,21 +206,11 @@ class RunFolder:
         write_json(path, [*starts, {"started": started, "pid": os.getpid(), **now}])
 
 
-def checked(about: Any, path: Path) -> Study:
-    """Return the study that a file tells of; ``about`` is what it holds."""
-    try:
-        return Study.model_validate(about["study"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
-
-
 def _plainly(study: Study) -> Any:
     return json.loads(study.model_dump_json())
 
 
 def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> None:
-    if known.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {known.get('format')}, this version writes {FORMAT}")
     # Keys that the folder's version did not have yet are at their defaults: what it did.
     whole = {**known, "study": _plainly(checked(known, path / "config.json"))}
     before, now = (dotted({key: each.get(key) for key in asked}) for each in (whole, asked))

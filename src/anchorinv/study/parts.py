@@ -1,12 +1,14 @@
 """What a study consists of: parts that are computed, written or lost as a whole, in a fixed order."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from anchorinv.core.runner import SessionResult
 from anchorinv.study.config import Study
+
+#: More would not be listed in half a gigabyte, nor computed in a lifetime.
+_MOST = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,19 @@ def parts(study: Study, variant: str, people: Sequence[str], own: Sequence[str])
                     yield Part(variant, person, seed, method, trial)
 
 
+def check_number(study: Study, people: Mapping[str, Sequence[str]], own: Sequence[str]) -> None:
+    """Refuse a study of more parts than anybody could list or compute."""
+    n = sum(
+        len(each.protocol.seeds)
+        * len(people[variant])
+        * (len(each.methods) + len(own))
+        * (each.protocol.trials + 1)
+        for variant, each in study.variants.items()
+    )
+    if n > _MOST:
+        raise ValueError(f"the study has {n} parts, {_MOST} at most; lower trials, or divide it")
+
+
 def all_parts(study: Study, about: Mapping[str, Any]) -> list[Part]:
     """Return all that a run consists of, in order; ``about`` is what ``config.json`` holds."""
     return [
@@ -49,12 +64,39 @@ def all_parts(study: Study, about: Mapping[str, Any]) -> list[Part]:
     ]
 
 
-def whole_parts(results: Sequence[SessionResult], study: Study) -> list[SessionResult]:
-    """Return the results of parts that have all their sessions."""
-    counts = Counter(Part.of(result) for result in results)
+class Outline:
+    """Which results a run can have: of its parts, with the classes that are known after each session.
 
-    def wanted(part: Part) -> int:
-        course = study.variants[part.variant].protocol
+    Parameters
+    ----------
+    about : what ``config.json`` holds, checked.
+    """
+
+    def __init__(self, study: Study, about: Mapping[str, Any]) -> None:
+        self._parts = frozenset(all_parts(study, about))
+        self._courses = {variant: each.protocol for variant, each in study.variants.items()}
+        self._classes: dict[str, tuple[int, ...]] = {}
+        for variant, each in study.variants.items():
+            names = about["data"][each.data.name]["classes"]
+            asked = (*each.protocol.base_classes, *each.protocol.sessions)
+            self._classes[variant] = tuple(c if isinstance(c, int) else names.index(c) for c in asked)
+
+    def n_sessions(self, part: Part) -> int:
+        """Return how many results a part has."""
+        course = self._courses[part.variant]
         return 1 if part.trial is None else len(course.sessions) // course.ways
 
-    return [result for result in results if counts[Part.of(result)] == wanted(Part.of(result))]
+    def check(self, result: SessionResult) -> None:
+        """Refuse what cannot be a result of the run; the error says why."""
+        part = Part.of(result)
+        if part not in self._parts:
+            raise ValueError(f"of {str(part)!r}, which is no part of this run")
+        last = self.n_sessions(part)
+        first = 0 if part.trial is None else 1
+        if not first <= result.session < first + last:
+            raise ValueError(f"of session {result.session}, where there are {first} to {first + last - 1}")
+        course = self._courses[part.variant]
+        n_base = len(course.base_classes)
+        wanted = self._classes[part.variant][: n_base + result.session * course.ways]
+        if result.classes != wanted or result.n_base != n_base:
+            raise ValueError(f"its classes are not {list(wanted)}, {n_base} of the base")

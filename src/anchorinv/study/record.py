@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from anchorinv.core.runner import SessionResult
-from anchorinv.files import replacing
+from anchorinv.files import MOST_JSON, check_regular, parsed_json, replacing
+from anchorinv.study.about import Start, checked
 from anchorinv.study.config import Study
-from anchorinv.study.folder import RunFolder, checked
-from anchorinv.study.parts import Part, all_parts
-from anchorinv.study.results import WholeLines, read_whole, to_line
+from anchorinv.study.folder import RunFolder
+from anchorinv.study.parts import Outline, Part, all_parts
+from anchorinv.study.results import Lines, read_lines, to_line
 
 #: What is told of a start; whose machine it was, and which process, is nobody's business.
 _TOLD = (
@@ -35,20 +36,31 @@ class Record:
         """Return what the file is called, without its ending."""
         return self.path.stem
 
-    @property
-    def heads(self) -> int:
-        """Return how many lines stand before the first result."""
-        return 1
-
     def study(self) -> Study:
         """Return the study that was run."""
-        return checked(self.about(), self.path)
+        return self._head()[0]
 
     def about(self) -> dict[str, Any]:
         """Return what the run was asked for, and its starts."""
+        return self._head()[1]
+
+    def starts(self) -> list[Start]:
+        """Return the versions at each start."""
+        return list(self.about().get("starts", []))
+
+    def parts(self) -> list[Part]:
+        """Return all that the run consists of, in order."""
+        return all_parts(*self._head())
+
+    def read(self) -> Lines:
+        """Return the results."""
+        return read_lines(self.path, Outline(*self._head()), heads=1)
+
+    def _head(self) -> tuple[Study, dict[str, Any]]:
+        check_regular(self.path)
         try:
-            with self.path.open(encoding="utf-8") as file:
-                about = json.loads(file.readline())
+            with self.path.open("rb") as file:
+                about = parsed_json(file.readline(MOST_JSON + 1), self.path)
         except OSError as error:
             raise ValueError(f"{self.path} cannot be read: {error.strerror}") from None
         except ValueError:
@@ -58,28 +70,14 @@ class Record:
                 f"{self.path} is no record of a run: its first line does not tell of one; "
                 f"make one by anchorinv report RUN --export {self.path.name}"
             )
-        return about
-
-    def starts(self) -> list[dict[str, Any]]:
-        """Return the versions at each start."""
-        return list(self.about().get("starts", []))
-
-    def parts(self) -> list[Part]:
-        """Return all that the run consists of, in order."""
-        return all_parts(self.study(), self.about())
-
-    def read(self) -> WholeLines:
-        """Return the results."""
-        return read_whole(self.path, heads=self.heads)
+        return checked(about, self.path), about
 
 
 def write_record(run: RunFolder, path: Path) -> Record:
     """Write a run, finished or not, as one file."""
     found, about = run.read(), run.about()
-    if found.damaged_from is not None:
-        raise ValueError(
-            f"{run.results} is damaged from line {found.damaged_from} on; the same run command mends it"
-        )
+    if found.damage:
+        raise ValueError(f"{run.results} has {found.damage}; the same run command mends it")
     starts = [{key: start[key] for key in _TOLD if key in start} for start in run.starts()]
     lines = [_short({**about, "starts": starts}), *(_short(_rounded(result)) for result in found.results)]
     with replacing(path) as beside:

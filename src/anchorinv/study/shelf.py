@@ -1,8 +1,11 @@
 """Base models and their replay on disk, each under the name of all that determines it."""
 
+import fcntl
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from anchorinv.core.memory import Memory
 from anchorinv.core.packing import packed, unpacked
 from anchorinv.core.recipe import Foundation
 from anchorinv.core.types import State
+from anchorinv.files import HERE, half_written
 from anchorinv.study.identity import digest
 from anchorinv.tensors import read_tensors, write_tensors
 
@@ -20,6 +24,34 @@ logger = logging.getLogger(__name__)
 
 #: A state as :func:`~anchorinv.core.packing.packed` returns it.
 Packed = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+_NAME = "[0-9a-f]" * 24
+_HALVES = tuple(
+    f"{kind}-{_NAME}.{end}.{HERE}" for kind in ("base", "replay") for end in ("safetensors", "unfinished")
+)
+
+
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Say that a process uses a folder of base models inside the block; the first to do so sweeps it.
+
+    What killed processes have half written lies there for ever otherwise. Several runs may share the folder:
+    it is swept only where nobody else has said to use it, and of what this machine has written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        # Where a file system knows no locks of folders nothing is swept.
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in half_written(folder, *_HALVES):
+                path.unlink()
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
 
 
 class DiskShelf:

@@ -156,7 +156,8 @@ def _valued(
 
 def _named(score: str, class_names: Sequence[str]) -> str:
     number = score.removeprefix("f1 of ")
-    return f"f1 of {class_names[int(number)]}" if number != score and class_names else score
+    known = number != score and int(number) < len(class_names)
+    return f"f1 of {class_names[int(number)]}" if known else score
 
 
 def _line(result: SessionResult) -> tuple[str, str, int, str]:
