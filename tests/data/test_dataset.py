@@ -132,7 +132,7 @@ class TestChecked:
 
     @pytest.mark.parametrize(
         ("name", "old", "new"),
-        [("index.csv", "anna", "anne"), ("index.csv", ",test", ",train"), ("meta.json", "50", "60")],
+        [("index.csv", "anna", "anne"), ("index.csv", '"test"', '"train"'), ("meta.json", "50", "60")],
     )
     def test_changed_tables_are_noticed(self, tmp_path, name, old, new):
         made().write(tmp_path / "set")

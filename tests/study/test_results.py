@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from anchorinv.core.runner import SessionResult
 from anchorinv.study import results as store
+from anchorinv.study.execute import run_study
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.parts import Outline, Part
 from tests.report.made import made, smoke
+from tests.study.little import little
 
 
 def result(method="AnchorInv", trial=0, session=1, confusion=((3, 1, 0), (0, 4, 0), (2, 0, 2))):
@@ -45,6 +47,15 @@ def test_a_descent_that_ended_in_nan_is_no_damage():
 def test_select(query, count):
     some = [result(method=m, session=s) for m in ("a", "b") for s in (1, 2)]
     assert len(store.select(some, **query)) == count
+
+
+def test_classes_in_any_order_are_read_back(tmp_path):
+    """A network knows the classes of a session in the order of their numbers, however a config names them."""
+    course = {"base_classes": [2, 0, 1], "sessions": [12, 10, 11, 13], "ways": 2, "trials": 1}
+    run_study(little(methods=["protonet"], protocol=course), tmp_path / "run")
+    found = RunFolder(tmp_path / "run").read()
+    assert not found.damage and len(found.results) == 3
+    assert found.results[-1].classes == (0, 1, 2, 10, 12, 11, 13)
 
 
 @pytest.fixture(scope="module")

@@ -75,11 +75,15 @@ class Outline:
     def __init__(self, study: Study, about: Mapping[str, Any]) -> None:
         self._parts = frozenset(all_parts(study, about))
         self._courses = {variant: each.protocol for variant, each in study.variants.items()}
-        self._classes: dict[str, tuple[int, ...]] = {}
+        #: Of the base session, then of each session: in which order a method knows them is its affair.
+        self._classes: dict[str, list[set[int]]] = {}
         for variant, each in study.variants.items():
-            names = about["data"][each.data.name]["classes"]
-            asked = (*each.protocol.base_classes, *each.protocol.sessions)
-            self._classes[variant] = tuple(c if isinstance(c, int) else names.index(c) for c in asked)
+            names, course = about["data"][each.data.name]["classes"], each.protocol
+            new = [course.sessions[i : i + course.ways] for i in range(0, len(course.sessions), course.ways)]
+            self._classes[variant] = [
+                {c if isinstance(c, int) else names.index(c) for c in asked}
+                for asked in (course.base_classes, *new)
+            ]
 
     def n_sessions(self, part: Part) -> int:
         """Return how many results a part has."""
@@ -95,8 +99,11 @@ class Outline:
         first = 0 if part.trial is None else 1
         if not first <= result.session < first + last:
             raise ValueError(f"of session {result.session}, where there are {first} to {first + last - 1}")
-        course = self._courses[part.variant]
-        n_base = len(course.base_classes)
-        wanted = self._classes[part.variant][: n_base + result.session * course.ways]
-        if result.classes != wanted or result.n_base != n_base:
-            raise ValueError(f"its classes are not {list(wanted)}, {n_base} of the base")
+        wanted, left = self._classes[part.variant][: result.session + 1], list(result.classes)
+        n_base = len(wanted[0])
+        for classes in wanted:
+            if classes != set(left[: len(classes)]):
+                raise ValueError(f"its classes are not {list(map(sorted, wanted))}, session by session")
+            del left[: len(classes)]
+        if left or result.n_base != n_base:
+            raise ValueError(f"it has {len(left)} classes too many, or not {n_base} of the base")
