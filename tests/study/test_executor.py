@@ -62,7 +62,8 @@ class InThisProcess:
         def wrap(task: Any) -> Any:
             def items(*args: Any, **kwargs: Any) -> Iterator[Any]:
                 self.started.append(task.__name__)
-                for number, item in enumerate(task(*args, **kwargs)):
+                # To its end at once: two tasks that run in one process at the same time share a generator.
+                for number, item in enumerate(list(task(*args, **kwargs))):
                     if error := self._lose(task.__name__, number):
                         yield Reference(error)
                         return

@@ -105,6 +105,6 @@ def read_text(path: Path, *, encoding: str = "utf-8-sig") -> str:
             f"{path} has {size} bytes, and at most {TEXT >> 20} MB are read as a table or header"
         )
     try:
-        return path.read_text(encoding=encoding)
+        return path.read_bytes().decode(encoding)  # line ends as they are: a quoted one is part of a name
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text in UTF-8; save the table as CSV (UTF-8)") from None

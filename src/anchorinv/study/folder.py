@@ -115,8 +115,9 @@ class RunFolder:
 
     def read(self) -> Lines:
         """Return the results so far."""
-        outline = Outline(*self._config())
-        return read_lines(self.results, outline) if self.results.exists() else Lines([], [])
+        if not self.results.exists():
+            return Lines([], [])
+        return read_lines(self.results, Outline(*self._config()))
 
     def add(self, results: Sequence[SessionResult]) -> None:
         """Add the results of one part, all at once."""
