@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from anchorinv.cluster import tasks
 from anchorinv.cluster.connection import capacity, connected, described, local
 from anchorinv.cluster.library import ray
-from anchorinv.cluster.messages import Failed, Item, Position, to_arrays, to_tensors
+from anchorinv.cluster.messages import Failed, Finished, Item, Position, to_arrays, to_tensors
 from anchorinv.cluster.pending import Legs, PendingRun, placed, placed_methods
 from anchorinv.core.progress import Tick, tick
 from anchorinv.core.recipe import Recipe
@@ -194,8 +195,8 @@ class _Driver:
         try:
             item: Item = ray().get(next(stream))
         except (ray().exceptions.RayError, StopIteration) as error:
-            del self._running[stream]
-            yield from self._gone(job, error)
+            item = Failed(_in_a_line(error), str(error))
+            yield from self._gone(self._ended(stream), item)
             return
         match item:
             case Tick():
@@ -209,54 +210,47 @@ class _Driver:
                 job.run.pending.popleft()
                 yield item
             case Failed():
-                del self._running[stream]
-                yield from self._failed(job, item.error, item.details)
-            case _:
-                del self._running[stream]
-                yield from self._finished(job, item.result)
+                yield from self._failed(self._ended(stream), item)
+            case Finished(result) if job.stage == "base":
+                self._keep_base(self._ended(stream).run, *result)
+            case Finished(result) if job.stage == "open":
+                self._opened(self._ended(stream).run, result)
+            case Finished(result):
+                self._ended(stream)
+                yield result
 
-    def _gone(self, job: _Job, error: Exception) -> Generator[Outcome, None, None]:
+    def _ended(self, stream: Any) -> _Job:
+        job = self._running.pop(stream)
+        for name, shown in job.bars.items():
+            tick(name, shown.total, shown.total, shown.loss)  # the bar goes
+        return job
+
+    def _gone(self, job: _Job, loss: Failed) -> Generator[Outcome, None, None]:
         """Hand a task out again that was lost by no fault of its own, unless that happens all the time."""
-        why = _in_a_line(error)
         job.losses += 1
         if job.losses <= RETRIES:
-            logger.warning("%s was lost (%s); computed again, %d of %d", job, why, job.losses, RETRIES)
+            logger.warning("%s was lost (%s); computed again, %d of %d", job, loss.error, job.losses, RETRIES)
             self._lost.append(job)
         else:
-            yield from self._failed(job, f"lost {job.losses} times, the last time by {why}", str(error))
+            why = f"lost {job.losses} times, the last time by {loss.error}"
+            yield from self._failed(job, Failed(why, loss.details))
 
-    def _failed(self, job: _Job, error: str, details: str) -> Generator[Outcome, None, None]:
+    def _failed(self, job: _Job, why: Failed) -> Generator[Outcome, None, None]:
         """Yield the parts that cannot be computed because a task failed."""
-        self._clear(job)
         if job.part is not None:
-            yield Outcome(job.part, [], error, details)
+            yield Outcome(job.part, [], why.error, why.details)
             return
         for run in self._sharing(job.run) if job.stage == "base" else [job.run]:
             while run.pending:
-                yield Outcome(run.pending.popleft(), [], error, details)
-
-    def _finished(self, job: _Job, result: Any) -> Generator[Outcome, None, None]:
-        self._clear(job)
-        if job.stage == "base":
-            self._keep_base(job.run, *result)
-        elif job.stage == "open":
-            self._opened(job.run, result)
-        else:
-            yield result
-
-    def _clear(self, job: _Job) -> None:
-        for name, shown in job.bars.items():
-            tick(name, shown.total, shown.total, shown.loss)  # the bar goes
+                yield Outcome(run.pending.popleft(), [], why.error, why.details)
 
     def _sharing(self, one: PendingRun) -> list[PendingRun]:
         return [run for run in self._runs if run.needs_base and run.base_path == one.base_path]
 
     def _keep_base(self, run: PendingRun, packed: tasks.PackedState, seconds: float) -> None:
-        assert isinstance(run.what, Recipe) and run.base_path is not None
-        arrays, facts = packed
-        run.shelf.write(run.base_path, (to_tensors(arrays), facts), seconds)
+        assert run.base_path is not None
+        base = _kept(run, run.base_path, packed, seconds)
         run.shelf.checkpoint(run.base_path).drop()
-        base = placed(run.shelf.read(run.base_path, run.what.foundation))
         for each in self._sharing(run):
             each.base = base
             each.find_replay()
@@ -267,12 +261,18 @@ class _Driver:
             run.base = ray().put(result)
         elif result is not None:
             assert run.replay_path is not None
-            (arrays, facts), seconds = result
-            run.shelf.write(run.replay_path, (to_tensors(arrays), facts), seconds)
-            replay = placed(run.shelf.read(run.replay_path, run.what.foundation))
+            replay = _kept(run, run.replay_path, *result)
             for each in self._runs:
                 if each.replay_path == run.replay_path:
                     each.replay = replay
+
+
+def _kept(run: PendingRun, path: Path, packed: tasks.PackedState, seconds: float) -> Any:
+    """Write a packed state to the shelf, and place what is read back from there."""
+    assert isinstance(run.what, Recipe)
+    arrays, facts = packed
+    run.shelf.write(path, (to_tensors(arrays), facts), seconds)
+    return placed(run.shelf.read(path, run.what.foundation))
 
 
 def _in_a_line(error: Exception) -> str:

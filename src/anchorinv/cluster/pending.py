@@ -136,12 +136,8 @@ class Legs:
         kind = (id(self._work.data[leg.variant]), leg.person, settings, classes)
         if self._samples is None or self._samples[0] != kind:
             samples = leg.samples(self._work.data[leg.variant])
-            arrays = {
-                "train": samples.train.values,
-                "train.labels": samples.train.labels,
-                "test": samples.test.values,
-                "test.labels": samples.test.labels,
-            }
-            self._samples = kind, samples, ray().put(to_arrays(arrays))
+            batches = (samples.train, samples.test)
+            arrays = [(batch.values.numpy(), batch.labels.numpy()) for batch in batches]
+            self._samples = kind, samples, ray().put(arrays)
         _, found, reference = self._samples
         return found, reference

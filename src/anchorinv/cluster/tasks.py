@@ -127,10 +127,7 @@ def _ready(order: Order) -> tuple[Batch, Scorer, Mapping[str, Own]]:
     if _Held.samples is None or _Held.samples[0] != order.samples:
         _Held.lane = None  # it holds the samples, too
         _Held.samples = None
-        arrays = ray().get(order.samples)
-        train, test = (
-            Batch(_view(arrays[part]), _view(arrays[f"{part}.labels"])) for part in ("train", "test")
-        )
+        train, test = (Batch(*map(_view, arrays)) for arrays in ray().get(order.samples))
         _Held.samples = order.samples, train, Scorer(test)
     _, train, scorer = _Held.samples
     return train, scorer, ray().get(order.own)
