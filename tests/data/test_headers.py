@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from anchorinv.data.headers import check_header
 from anchorinv.data.readers import read_recording
 from anchorinv.streams.recordings import open_recording
 from tests.data import making
@@ -112,7 +113,7 @@ def test_edf_records_of_no_length(tmp_path, value):
         b"+" + b"1" * 100_000,
         b"+1\x14" * 30_000 + b"x" * 10,
         b"+1\x14" * 30_000 + b"\n+1\x14x\x14\x00",
-        b"+1\x14x\x14\x00" * 20_001,
+        b"+1\x14x\x14\x00" * 20_002,
     ],
 )
 def test_annotations_that_would_take_for_ever(tmp_path, notes):
@@ -124,6 +125,22 @@ def test_annotations_that_would_take_for_ever(tmp_path, notes):
 def test_sound_annotations_are_read(tmp_path):
     notes = [b"+0\x14\x14\x00+0.5\x151\x14eyes\x14\x00", b"+1\x14\x14\x00" + bytes(30)]
     assert read_recording(edf_plus(tmp_path / "r.edf", notes)).ch_names == tuple(NAMES)
+
+
+def test_a_night_of_records_that_only_tell_their_time(tmp_path):
+    """EDF+ has such an annotation in each of its records, of which a night has tens of thousands."""
+    night = edf_plus(tmp_path / "r.edf", [b"+%d\x14\x14\x00" % i for i in range(20_500)])
+    check_header(night)
+
+
+def test_only_the_annotations_of_a_large_file_are_read(tmp_path):
+    path = edf_plus(tmp_path / "r.edf", [b"+0\x14\x14\x00"])
+    with path.open("r+b") as file:
+        file.seek(236)
+        file.write(b"-1      ")  # not closed: readers go by the size of the file
+        file.truncate(256 << 20)
+    with within(16 << 20):
+        check_header(path)
 
 
 def fif_tag(kind, form, data):
@@ -138,6 +155,10 @@ def test_a_fif_file_that_goes_on_in_others(tmp_path):
     for name in (b"r_raw.fif", b"/etc/passwd"):
         path.write_bytes(whole[:first] + fif_tag(118, 10, name) + whole[first:])
         refused(path, "goes on in another file")
+    for name in (b"r_raw.fif", b"/etc/passwd", b"../r_raw.fif"):  # by the role of a part that follows
+        role = fif_tag(115, 3, (2).to_bytes(4, "big"))
+        path.write_bytes(whole[:first] + role + fif_tag(118, 10, name) + whole[first:])
+        refused(path, "goes on in another file|does not lie beside it")
     # A directory may speak of tags that a walk through the file does not meet.
     at = len(whole)
     entries = struct.pack(">iiii", 118, 10, 4, 0)
@@ -249,3 +270,25 @@ def test_brainvision_markers_without_measure(tmp_path):
             file.write(markers)
         with within(), pytest.raises(ValueError, match=match):
             read_recording(tmp_path / "r.vhdr")
+
+
+def test_a_fif_recording_in_parts_is_one(tmp_path):
+    """mne writes several files where one would be too large."""
+    import mne
+
+    long = 1e-5 * np.random.default_rng(0).normal(size=(4, 200_000))
+    raw = mne.io.RawArray(long, mne.create_info(NAMES, 128, "eeg"), verbose="error")
+    raw.save(tmp_path / "r_raw.fif", split_size="2MB", verbose="error")
+    assert (tmp_path / "r_raw-1.fif").is_file()
+    assert read_recording(tmp_path / "r_raw.fif").signals.shape == long.shape
+    (tmp_path / "r_raw-1.fif").unlink()
+    refused(tmp_path / "r_raw.fif", "keep all parts of a recording in one folder")
+
+
+def test_brainvision_names_of_any_language_and_comments(tmp_path):
+    for stem in ("Größe", "左手"):
+        path = tmp_path / f"{stem}.vhdr"
+        making.brainvision(path, 1e6 * NOISE, NAMES)
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n[Comment]\nDataFile=elsewhere.eeg\nNumberOfChannels=7\n")
+        assert read_recording(path).ch_names == tuple(NAMES)

@@ -53,6 +53,12 @@ def test_a_table_of_a_million_rows_is_the_largest(tmp_path, monkeypatch):
         read_table(tmp_path / "t.csv", ("a",))
 
 
+def test_a_table_with_an_empty_line_after_each_row_is_read(tmp_path):
+    """As Python writes them on Windows, where nobody tells it otherwise."""
+    (tmp_path / "t.csv").write_text("a,b\n" + "1,2\n\n" * 3000)
+    assert read_recording(tmp_path / "t.csv").signals.shape == (2, 3000)
+
+
 @pytest.mark.parametrize("pack", [lzma.compress, gzip.compress])
 @pytest.mark.parametrize(
     ("text", "told"),

@@ -2,7 +2,7 @@
 
 import gzip
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from anchorinv.data.limits import CHANNELS, EVENTS, FASTEST, SLOWEST, room
-from anchorinv.data.textheaders import check_brainvision
+from anchorinv.data.textheaders import check_brainvision, check_plain
 
 _GDF_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8, 18: 16, 279: 3, 535: 3}
-#: FIF's numbers for a directory's place, and for references to other files: the one before may be named.
-_DIRECTORY, _ROLE, _FILE_NUMBER, _FILE_NAME, _PREVIOUS = 101, 115, 117, 118, 1
+#: FIF's numbers for a directory's place, and for references to the files before and after a part.
+_DIRECTORY, _ROLE, _FILE_NUMBER, _FILE_NAME, _PREVIOUS, _NEXT = 101, 115, 117, 118, 1, 2
 _TAGS = 200_000
 
 
@@ -47,14 +47,26 @@ def _check_records(path: Path) -> None:
         )
 
 
-def _check_fif(path: Path) -> None:
-    """Follow the tags of a FIF file; one that leads back would have a reader go round for ever."""
+def _check_fif(path: Path, *before: Path) -> None:
+    """Follow the tags of a FIF file and of the parts that it goes on in.
+
+    Whatever leads back would have a reader go round for ever.
+    """
     size = path.stat().st_size
     opener: Any = open
     if path.suffix.lower() == ".gz":
         opener, size = gzip.open, _unpacked(path)
     with opener(path, "rb") as file:
-        _check_tags(path, file, size)
+        name = _next_part(path, file, size)
+    if name is not None:
+        check_plain(path, name)
+        following = path.parent / name
+        if following in (path, *before) or not following.is_file():
+            raise ValueError(
+                f"{path} goes on in another file, {name!r}, which is not there or was read already; keep all "
+                "parts of a recording in one folder, under their own names"
+            )
+        _check_fif(following, path, *before)
 
 
 def _unpacked(path: Path) -> int:
@@ -68,8 +80,10 @@ def _unpacked(path: Path) -> int:
     return size
 
 
-def _check_tags(path: Path, file: IO[bytes], size: int) -> None:
+def _next_part(path: Path, file: IO[bytes], size: int) -> str | None:
+    """Return the name of the file that a FIF file goes on in, if it does."""
     at, role, n_tags, directory = 0, 0, 0, -1
+    name, places = None, set()
     while at < size:
         kind, _, length, following = _tag(path, file, at)
         end = at + 16 + length
@@ -80,13 +94,18 @@ def _check_tags(path: Path, file: IO[bytes], size: int) -> None:
         if kind in (_ROLE, _DIRECTORY):
             value = int.from_bytes(file.read(length)[:4], "big", signed=True)
             role, directory = (value, directory) if kind == _ROLE else (role, value)
-        if kind in (_FILE_NUMBER, _FILE_NAME) and role != _PREVIOUS:
-            raise ValueError(f"{path} goes on in another file; join the parts of the recording first")
+        if kind in (_FILE_NUMBER, _FILE_NAME):
+            told = file.read(min(length, 1000)).decode("latin-1") if kind == _FILE_NAME else name
+            name = name or told if role == _NEXT else name
+            if role not in (_PREVIOUS, _NEXT) or (role == _NEXT and (not told or told != name)):
+                raise ValueError(f"{path} goes on in another file that it does not name; is it damaged?")
+            places.add(at)
         if following == -1:
             break
         at = following or end
     if 0 < directory < size:
-        _check_directory(path, file, directory)
+        _check_directory(path, file, directory, places)
+    return name
 
 
 def _tag(path: Path, file: IO[bytes], at: int) -> tuple[int, ...]:
@@ -97,15 +116,19 @@ def _tag(path: Path, file: IO[bytes], at: int) -> tuple[int, ...]:
     return tuple(np.frombuffer(tag, ">i4").tolist())
 
 
-def _check_directory(path: Path, file: IO[bytes], at: int) -> None:
-    """Look at the list of tags at the end of a file, which readers believe rather than the tags."""
+def _check_directory(path: Path, file: IO[bytes], at: int, places: set[int]) -> None:
+    """Look at the list of tags at the end of a file, which readers believe rather than the tags.
+
+    Those that speak of other files must be at places where such were met.
+    """
     length = _tag(path, file, at)[2]
     if not 0 <= length <= 16 * _TAGS:
         raise ValueError(f"{path} has a directory of {length} bytes; is it damaged?")
     listed = file.read(length)
-    kinds = np.frombuffer(listed[: len(listed) // 16 * 16], ">i4").reshape(-1, 4)[:, 0]
-    if np.isin(kinds, (_FILE_NUMBER, _FILE_NAME)).any():
-        raise ValueError(f"{path} goes on in another file; join the parts of the recording first")
+    entries = np.frombuffer(listed[: len(listed) // 16 * 16], ">i4").reshape(-1, 4)
+    others = entries[np.isin(entries[:, 0], (_FILE_NUMBER, _FILE_NAME))]
+    if not set(others[:, 3].tolist()) <= places:
+        raise ValueError(f"{path} goes on in another file that it does not name; is it damaged?")
 
 
 def _edf(path: Path, fixed: bytes, file: IO[bytes], size: int) -> int:
@@ -122,11 +145,11 @@ def _edf(path: Path, fixed: bytes, file: IO[bytes], size: int) -> int:
     width = 3 if path.suffix.lower() == ".bdf" else 2
     per_record = sum(samples) * width
     labels = [rest[16 * i : 16 * (i + 1)].strip() for i in range(n_chans)]
-    if notes := [i for i, name in enumerate(labels) if name in (b"EDF Annotations", b"BDF Annotations")]:
-        records = np.frombuffer(file.read((size - header) // per_record * per_record), np.uint8)
-        for i in notes:
-            start = sum(samples[:i]) * width
-            _check_notes(records.reshape(-1, per_record)[:, start : start + samples[i] * width].tobytes())
+    for i, name in enumerate(labels):
+        if name in (b"EDF Annotations", b"BDF Annotations"):
+            length = samples[i] * width
+            starts = range(header + sum(samples[:i]) * width, size - length + 1, per_record)
+            _check_notes(_pieces(file, starts, length), len(starts))
     # -1 records: the recording was not closed, and readers go by the size of the file.
     return header + max(n_records, 0) * per_record
 
@@ -136,14 +159,33 @@ def _check_rate(samples: int, seconds: float) -> None:
         raise ValueError(f"{samples} samples in data records of {seconds} s")
 
 
-def _check_notes(notes: bytes) -> None:
-    """Refuse annotations for which the pattern that mne finds them by would take the square of their size."""
-    if re.search(rb"[0-9]{40}", notes) or notes.count(b"\x14\x00") > EVENTS:
-        raise ValueError("annotations that are none, or too many")
-    for line in notes.split(b"\n"):
-        tail = line.rpartition(b"\x14\x00")[2]
-        if len(tail) > 1000 and b"\x14" in tail:
-            raise ValueError("annotations without an end")
+def _pieces(file: IO[bytes], starts: range, length: int) -> Iterator[bytes]:
+    """Yield the bytes that a signal has in each record, so many records at once as give a megabyte."""
+    many = max(1, (1 << 20) // length)
+    for first in range(0, len(starts), many):
+        piece = bytearray()
+        for start in starts[first : first + many]:
+            file.seek(start)
+            piece += file.read(length)
+        yield bytes(piece)
+
+
+def _check_notes(pieces: Iterable[bytes], n_records: int) -> None:
+    """Refuse annotations for which the pattern that mne finds them by would take the square of their size.
+
+    Each record has one that only tells its time.
+    """
+    n_notes, tail = -n_records, b""
+    for piece in pieces:
+        notes = tail + piece
+        n_notes += notes.count(b"\x14\x00")
+        if re.search(rb"[0-9]{40}", notes) or n_notes > EVENTS:
+            raise ValueError("annotations that are none, or too many")
+        for line in notes.split(b"\n"):
+            tail = line.rpartition(b"\x14\x00")[2]
+            if len(tail) > 1000 and b"\x14" in tail:
+                raise ValueError("annotations without an end")
+        tail = tail if b"\x14" in tail else tail[-100:]  # one may begin at the end of a piece
 
 
 def _gdf(fixed: bytes, file: IO[bytes], size: int) -> int:

@@ -21,7 +21,7 @@ from anchorinv.data.textheaders import check_wfdb
 _SECONDS_AT_A_TIME = 600
 _VALUES_AT_A_TIME = 1 << 24
 _LINE = 1 << 20  # characters of a line in a table
-_SKIPPED = 1000  # lines without values
+_SKIPPED = 1000  # so many more lines without values than with
 _VOLTAGES = frozenset(("eeg", "eog", "emg", "ecg", "seeg", "ecog", "dbs", "bio", "resp"))
 _VOLTS = {"v": 1e6, "mv": 1e3, "uv": 1.0, "µv": 1.0, "μv": 1.0, "nv": 1e-3}
 
@@ -195,16 +195,16 @@ def _csv(path: Path, channels: Sequence[str] | None) -> Recording:
 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:
     """Yield the lines of a table; one without end, or more than the file can well hold, is refused."""
-    left, skipped = room(path.stat().st_size), 0
+    left, skipped = room(path.stat().st_size), -_SKIPPED
     while line := file.readline(_LINE + 1):
         left -= len(line)
-        skipped += line.lstrip()[:1] in ("", "#")
+        skipped += 1 if line.lstrip()[:1] in ("", "#") else -1
         if len(line) > _LINE:
             raise ValueError(f"{path} has a line of more than a million characters; is it a table?")
         if left < 0:
             raise ValueError(f"{path} unpacks to more than 200 times its size; is it damaged?")
-        if skipped > _SKIPPED:
-            raise ValueError(f"{path} has more than {_SKIPPED} lines without values; is it damaged?")
+        if skipped > 0:
+            raise ValueError(f"{path} has {_SKIPPED} more lines without values than with; is it damaged?")
         yield line
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from anchorinv.data.limits import CHANNELS, EVENTS, check_claim, read_text
+from anchorinv.data.limits import CHANNELS, EVENTS, check_claim
 
 _HEADER = 4 << 20
 _LINE = 2_000  # readers match lines by patterns that take the square of their length
@@ -39,6 +39,8 @@ def check_wfdb(path: Path) -> None:
 def check_brainvision(path: Path) -> None:
     """Refuse a BrainVision header that names files elsewhere, or has a reader wait for ever."""
     lines = _lines(path)
+    folded = [line.casefold() for line in lines]
+    lines = lines[: folded.index("[comment]")] if "[comment]" in folded else lines
     told = {
         key: [
             line.partition(delimiter)[2].strip()
@@ -50,7 +52,7 @@ def check_brainvision(path: Path) -> None:
     }
     _beside(path, *told["DataFile"])
     for name in filter(None, told["MarkerFile"]):
-        _plain(path, name)
+        check_plain(path, name)
     for key, most in (("NumberOfChannels", CHANNELS), ("SkipLines", 1000)):
         for value in told[key]:
             if not re.fullmatch(r"\d{1,6}", value) or int(value) > most:
@@ -76,7 +78,12 @@ def _lines(path: Path) -> list[str]:
         raise ValueError(f"{path} is not there; keep the header beside its samples")
     if path.stat().st_size > _HEADER:
         raise ValueError(f"{path} has more than {_HEADER >> 20} MB, too much for a header; is it damaged?")
-    lines = [line.strip() for line in read_text(path, encoding="latin-1").splitlines()]
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:  # an older code page; names in it are only compared with those of files
+        text = content.decode("latin-1")
+    lines = [line.strip() for line in text.splitlines()]
     if max(map(len, lines), default=0) > _LINE:
         raise ValueError(f"{path} has a line of more than {_LINE} characters; is it damaged?")
     return list(filter(None, lines))
@@ -90,13 +97,14 @@ def _beside(path: Path, *names: str) -> Path:
     """Return the one file of samples that a header names; it lies beside the header, or nowhere."""
     if len(names) != 1:
         raise ValueError(f"{path} names {len(names)} files of samples, one is wanted; is it damaged?")
-    _plain(path, names[0])
+    check_plain(path, names[0])
     if not (path.parent / names[0]).is_file():
         raise ValueError(f"{path} speaks of {names[0]}, which is not beside it; keep both in one folder")
     return path.parent / names[0]
 
 
-def _plain(path: Path, name: str) -> None:
+def check_plain(path: Path, name: str) -> None:
+    """Refuse a name that a header gives a file, unless it can only lie beside the header."""
     if not name or re.search(r"[/\\:%\0]", name) or name in (".", ".."):
         raise ValueError(
             f"{path} names {name[:80]!r}, which does not lie beside it; files elsewhere are not read"

@@ -54,7 +54,10 @@ class Run:
     @property
     def results_hash(self) -> str:
         """Return the SHA-256 of the file that holds the results."""
-        return hashlib.sha256(self.file.read_bytes()).hexdigest() if self.file.exists() else "–"
+        if not self.file.exists():
+            return "–"
+        with self.file.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def of(self, variant: str) -> list[SessionResult]:
         """Return the results of a variant."""
