@@ -165,4 +165,4 @@ def _scores(geometry: Geometry) -> int:
 def _check(sizes: dict[str, tuple[int, int, str]]) -> None:
     for words, (size, most, remedy) in sizes.items():
         if size > most:
-            raise ValueError(f"{size} {words} are too many to compute with, {most} at the most; use {remedy}")
+            raise ValueError(f"{size} {words} are too many, {most} at the most; use {remedy}")

@@ -45,8 +45,9 @@ def check_tensors(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{shown} is {tensor.dtype}, {wanted} was expected")
         if (last == "labels" or part == "curves") and tensor.ndim != 1:
             raise ValueError(f"{shown} has {tensor.ndim} dimensions, 1 was expected")
-        if halved and 4 * tensor.numel() > MOST_BYTES:
-            raise ValueError(f"{shown} has {tensor.numel()} values, {MOST_BYTES // 4} at the most")
+        # In full precision each takes as much as its replay; more would not fit beside the file's own bytes.
+        if halved and 8 * tensor.numel() > MOST_BYTES:
+            raise ValueError(f"{shown} has {tensor.numel()} values, {MOST_BYTES // 8} at the most")
         # A loss may have been infinite on the way; what is computed with may not.
         if part != "curves" and wanted.is_floating_point and tensor.numel() and not _finite(tensor):
             raise ValueError(f"{shown} holds values that are not finite")
