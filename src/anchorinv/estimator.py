@@ -3,6 +3,7 @@
 import time
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from anchorinv.bars import progress_bars
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.networks import mapped
+from anchorinv.core.packing import packed
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.rng import stream
 from anchorinv.core.standardise import Standardisation
@@ -37,7 +39,7 @@ from anchorinv.inputs import (
 from anchorinv.learning import lesson
 from anchorinv.model.drift import Moments, base_moments, drift
 from anchorinv.model.keeping import Keepable
-from anchorinv.model.limits import check_kept, kept_by
+from anchorinv.model.limits import check_held, check_kept, kept_by
 from anchorinv.model.names import check_names
 from anchorinv.settings import check_settings, geometry_of, names_of, rate_of, recipe_of, seed_of
 from anchorinv.streams.preprocessing import Preprocessing
@@ -320,6 +322,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         kept = (state.anchors, state.replay, state.recordings)
         most = max((len(batch) for batch in kept if batch), default=0)
         check_kept(self.method, self.geometry_, len(state.classes), most)
+        check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
 
 
 def _tensor(values: np.ndarray) -> Tensor:

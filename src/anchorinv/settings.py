@@ -29,6 +29,7 @@ from anchorinv.model.limits import (
     MOST_STEPS,
     SEEDS,
     check_geometry,
+    inverted_at_once,
 )
 from anchorinv.model.names import check_names
 from anchorinv.streams.preprocessing import Preprocessing
@@ -105,11 +106,12 @@ def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -
     foundation = Foundation(partial(Conformer, geometry), Cosine.start, training)
     make = CATALOGUE[settings["method"]]
     known = inspect.signature(make).parameters
+    inversion = Inversion.swift(settings["inversion_steps"], lr=settings["inversion_lr"])
     options = {
         "start": PLACEMENTS[settings["new_prototype"]],
         "adapt": _adaptation(settings),
         "per_class": settings["n_anchors"],
-        "inversion": Inversion.swift(settings["inversion_steps"], lr=settings["inversion_lr"]),
+        "inversion": replace(inversion, chunk=inverted_at_once(geometry, inversion.chunk)),
     }
     recipe = make(foundation, **{name: value for name, value in options.items() if name in known})
     recipe = replace(recipe, refresh=isinstance(recipe.adapt, Validated))

@@ -6,6 +6,7 @@ import random
 import re
 import struct
 import tracemalloc
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from anchorinv import AnchorInvClassifier
+from anchorinv.core.types import Curve
 from anchorinv.model.bundle import read_facts
 from anchorinv.model.container import MAGIC, MOST_HEADER, assemble, read_container
 from tests.campaigns.damaged_models import apart
 from tests.campaigns.model_damage import corrupted, crafted, reshaped, rewritten, split, tampered
-from tests.models import fitted, windows
+from tests.models import again, fitted, windows
 
 N_BYTES, N_FACTS, N_TENSORS = 2000, 400, 150
 
@@ -209,6 +211,15 @@ def long_windows(facts, tensors):
     facts["state"]["shape"] = [4, 60_000]
 
 
+def grown(name, rows):
+    def change(facts, tensors):
+        for part in (name, f"{name}.values", f"{name}.labels"):
+            if part in tensors:
+                tensors[part] = tensors[part].repeat(rows, *[1] * (tensors[part].ndim - 1))[:rows]
+
+    return change
+
+
 def stowaway(name):
     def change(facts, tensors):
         tensors[name] = torch.zeros(3, 4, 64)
@@ -227,7 +238,11 @@ def stowaway(name):
         (named("left", "a\u2028b", "tongue"), "nobody can see"),
         (set_facts("ch_names", to=["C3", "C3", "Cz", "Pz"]), "look the same"),
         (set_facts("classes", to=list(range(5000))), "classes is wrong"),
-        (long_windows, "scores of attention.*are too many to compute with"),
+        (named("left", "", "tongue"), r"its classes\.1 is wrong"),
+        (set_facts("history", 0, "numbers", "loss", to="x"), r"its history\.0\.numbers\.loss is wrong"),
+        (grown("curves.0", 1 << 21), "its curves have 2097.* values, 1048576 at the most"),
+        (grown("signals", 40), "signals are more than anchorinv keeps"),
+        (long_windows, "scores of attention.*are too many, .*; use shorter windows"),
         (set_facts("geometry", "kernel", to=2**30), "geometry.kernel is wrong"),
         (set_facts("sfreq", to=1e300), "sfreq is wrong"),
         (set_facts("sfreq", to=1e-300), "sfreq is wrong"),
@@ -256,6 +271,35 @@ def test_crafted_files_are_refused_by_name(change, words, whole, place):
     facts, tensors = json.loads(header), load_tensors(payload)
     change(facts, tensors)
     assert re.search(words, outcome(place, assemble(json.dumps(facts).encode(), save_tensors(tensors))))
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "rows", "words"),
+    [
+        ("nc-fscil", "head.vertices", 513, "the head does not fit"),
+        ("nc-fscil", "replay", 30, "replay are more than nc-fscil keeps, 3 at the most"),
+        ("spread", "head.scatters.0", 50, "the head does not fit"),
+        ("anchorinv-plus", "head.scatters.1", 50, "the head does not fit"),
+        ("real-replay", "replay", 60, "replay are more than real-replay keeps"),
+    ],
+)
+def test_known_tensors_hold_no_more_than_was_learned(method, name, rows, words, place):
+    fitted(method, n_anchors=2).save(place, allow_recordings=True)
+    header, payload = split(place.read_bytes())
+    tensors = load_tensors(payload)
+    for part in [part for part in tensors if part.startswith(name) and tensors[part].ndim]:
+        tensors[part] = tensors[part].repeat(rows, *[1] * (tensors[part].ndim - 1))[:rows].contiguous()
+    assert words in outcome(place, assemble(header, save_tensors(tensors)))
+
+
+def test_long_curves_are_thinned_when_they_are_written(place):
+    model = again(fitted())
+    long = Curve("base", 0, torch.arange(3e6))
+    model.state_ = replace(model.state_, curves=(long, *model.state_.curves[1:]))
+    model.save(place)
+    found = AnchorInvClassifier.load(place).state_.curves
+    assert 100_000 < len(found[0].values) < 2**20 and found[0].values[0] == 0
+    assert [len(each.values) for each in found[1:]] == [len(each.values) for each in model.state_.curves[1:]]
 
 
 def test_a_class_of_countless_examples_can_be_forgotten(whole, place):

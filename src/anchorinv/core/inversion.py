@@ -128,15 +128,17 @@ def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, 
 def pursue(goal: Goal, start: Tensor, plan: Inversion) -> Inverted:
     """Move signals (n, n_chans, n_times) towards a goal, chunk by chunk."""
     parts = [slice(i, i + plan.chunk) for i in range(0, len(start), plan.chunk)]
-    chunks = [_pursue_chunk(goal, part, start[part], plan) for part in parts]
-    longest = max(len(chunk.curve) for chunk in chunks)
-    curves = torch.stack([_padded(chunk.curve, longest) for chunk in chunks])
-    sizes = torch.tensor([len(chunk.errors) for chunk in chunks]).to(curves)
-    return Inverted(
-        torch.cat([chunk.signals for chunk in chunks]),
-        torch.cat([chunk.errors for chunk in chunks]),
-        (sizes[:, None] * curves).sum(0) / sizes.sum(),
-    )
+    signals = torch.empty_like(start)  # filled in place: of long windows, a copy more is gigabytes
+    found = []
+    for part in parts:
+        chunk = _pursue_chunk(goal, part, start[part], plan)
+        signals[part] = chunk.signals
+        found.append((chunk.errors, chunk.curve))
+    longest = max(len(curve) for _, curve in found)
+    curves = torch.stack([_padded(curve, longest) for _, curve in found])
+    sizes = torch.tensor([len(errors) for errors, _ in found]).to(curves)
+    mean = (sizes[:, None] * curves).sum(0) / sizes.sum()
+    return Inverted(signals, torch.cat([errors for errors, _ in found]), mean)
 
 
 def _pursue_chunk(goal: Goal, part: slice, start: Tensor, plan: Inversion) -> Inverted:

@@ -101,6 +101,7 @@ def _recalled(
         return state
     like = next(state.tail.parameters())
     start = torch.cat([start for _, start in parts]).to(like)
+    del parts
     if not set(pending.classes) & set(state.classes[: state.n_base]):
         inversion = replace(inversion, batch=inversion.new_batch)
     goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, start)

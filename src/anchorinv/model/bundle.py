@@ -26,6 +26,7 @@ from anchorinv.core.types import State
 from anchorinv.data.filters import Filter
 from anchorinv.model.container import read_container, write_container
 from anchorinv.model.header import Header, Kind, Label, history_facts, history_line, parse_header
+from anchorinv.model.limits import MOST_TOLD
 from anchorinv.model.small_anchors import with_small_anchors, with_whole_anchors
 from anchorinv.model.soundness import check_parts, check_tensors
 from anchorinv.streams.preprocessing import Preprocessing
@@ -123,7 +124,7 @@ def save_bundle(
 def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, Tensor]]:
     state = bundle.state if with_signals else replace(bundle.state, signals=None)
     tensors, facts = packed(state)
-    tensors = with_small_anchors(tensors) | {
+    tensors = _with_short_curves(with_small_anchors(tensors)) | {
         f"{name}.{part}": torch.from_numpy(np.array(getattr(value, part), dtype=np.float64))
         for name, value in (("standardisation", bundle.standardisation), ("statistics", bundle.statistics))
         for part in ("mean", "std")
@@ -145,6 +146,13 @@ def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, T
         "history": [history_facts(line) for line in bundle.history],
     }
     return json.dumps(facts, ensure_ascii=False, allow_nan=False).encode(), tensors
+
+
+def _with_short_curves(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out values of long curves, evenly, so that a file holds a picture of them and little more."""
+    names = [name for name in tensors if name.startswith("curves.")]
+    each = MOST_TOLD // max(1, len(names))
+    return tensors | {name: tensors[name][:: -(-len(tensors[name]) // each) or 1].clone() for name in names}
 
 
 #: What odd facts or tensors make of the code that reads them.
@@ -183,6 +191,7 @@ def _read(path: Path) -> tuple[Header, dict[str, Tensor], Bundle]:
     _, text, payload = read_container(path)
     try:
         header, tensors = parse_header(text), load(payload)
+        del payload  # as large as the tensors, which are copies
         return header, tensors, _bundle_of(header, tensors)
     except _ODD as error:
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from None

@@ -33,7 +33,8 @@ def assemble(header: bytes, payload: bytes) -> bytes:
     if len(header) > MOST_HEADER or len(payload) > MOST_BYTES:
         raise ValueError(
             f"the model is too large for a file: {len(header)} bytes of facts ({MOST_HEADER} at the most), "
-            f"{len(payload)} of tensors ({MOST_BYTES} at the most)"
+            f"{len(payload)} of tensors ({MOST_BYTES} at the most); leave out signals (with_signals), "
+            f"or train with a smaller n_anchors (--anchors), shorter windows or a lower sampling rate"
         )
     front = _FRONT.pack(MAGIC, FORMAT, len(header), len(payload))
     return front + _digest(front, header, payload) + header + payload

@@ -1,6 +1,7 @@
 """The plain facts at the front of a model file, each with its type and bounds: nothing in them is trusted."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -142,6 +143,10 @@ class Header(_Facts):
 Some = TypeVar("Some", bound=_Facts)
 
 
+# How pydantic calls one of several types that a fact may have, at the end of its place.
+_KIND = re.compile(r"function-\w+\[.*\]|(constrained-)?(str|int|float|bool)|\[key\]", re.DOTALL)
+
+
 def parsed(kind: type[Some], facts: bytes | Mapping[str, Any]) -> Some:
     """Return facts, from JSON or as they are, or a ValueError that names the first that is wrong."""
     try:
@@ -149,7 +154,10 @@ def parsed(kind: type[Some], facts: bytes | Mapping[str, Any]) -> Some:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         # A key of the file may be in it: shown, but not as it is.
-        place = repr(".".join(map(str, first["loc"])))[1:-1][:80] or "header"
+        where = [str(part) for part in first["loc"]]
+        if len(where) > 1 and _KIND.fullmatch(where[-1]):
+            del where[-1]
+        place = repr(".".join(where))[1:-1][:80] or "header"
         raise ValueError(f"its {place} is wrong ({first['msg'].removeprefix('Value error, ')})") from None
 
 

@@ -11,7 +11,7 @@ from anchorinv.core.geometry import Geometry
 from anchorinv.core.splits import WIDTH
 from anchorinv.core.views import VIEWS
 from anchorinv.model.header import Header
-from anchorinv.model.limits import check_geometry, check_kept
+from anchorinv.model.limits import MOST_BYTES, MOST_TOLD, check_geometry, check_kept
 
 # What tensors of a part may be made of; weights and replay are float32 throughout.
 _WHOLE = ("labels", "num_batches_tracked")
@@ -45,9 +45,20 @@ def check_tensors(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{shown} is {tensor.dtype}, {wanted} was expected")
         if (last == "labels" or part == "curves") and tensor.ndim != 1:
             raise ValueError(f"{shown} has {tensor.ndim} dimensions, 1 was expected")
+        # In full precision each takes as much as its replay; more would not fit beside the file's own bytes.
+        if halved and 8 * tensor.numel() > MOST_BYTES:
+            raise ValueError(f"{shown} has {tensor.numel()} values, {MOST_BYTES // 8} at the most")
         # A loss may have been infinite on the way; what is computed with may not.
-        if part != "curves" and wanted.is_floating_point and not tensor.isfinite().all():
+        if part != "curves" and wanted.is_floating_point and tensor.numel() and not _finite(tensor):
             raise ValueError(f"{shown} holds values that are not finite")
+    told = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("curves."))
+    if told > MOST_TOLD:
+        raise ValueError(f"its curves have {told} values, {MOST_TOLD} at the most")
+
+
+def _finite(tensor: Tensor) -> bool:
+    # By the extremes: asked value by value, it would take the tensor's size in memory once more.
+    return bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
 def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
@@ -89,6 +100,7 @@ def _check_kept(
     signal = (geometry.n_chans, geometry.n_times)
     free = (0,) if header.method in ("deepdream", "deepinv") else (dim + sum(views),)
     _, needed, allowed = _OWN[header.method]
+    most = len(classes) if pooled else len(tensors.get(f"{needed[0]}.labels", ())) if needed else 0
     for name, each in {"anchors": free, "replay": latent, "recordings": signal, "signals": signal}.items():
         values, labels = tensors.get(f"{name}.values"), tensors.get(f"{name}.labels")
         if values is None and labels is None and name not in needed:
@@ -98,6 +110,8 @@ def _check_kept(
         if values is None or labels is None or tuple(values.shape) != (len(labels), *each):
             raise ValueError(f"{name} do not fit the network")
         check_kept(header.method, geometry, len(classes), len(labels))
+        if len(labels) > most:
+            raise ValueError(f"{len(labels)} {name} are more than {header.method} keeps, {most} at the most")
         found = set(labels.tolist())
         if found - classes:
             raise ValueError(f"{name} are of class {min(found - classes)}, which is not there")
@@ -128,12 +142,16 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
             fits = shape["fixed"] == shape["weights"] == (n_classes, dim) and shape["bias"] == (n_classes,)
         case "spread" | "whitened":
             fits = shape["fixed"] == (n_classes, dim) and shape["trust"] == (n_classes,)
-            fits = fits and all(_fits(tensors, f"head.scatters.{i}", size) for i, size in enumerate(sizes))
+            n_kept = len(tensors["anchors.labels"])
+            fits = fits and all(
+                _fits(tensors, f"head.scatters.{i}", size, min(size, n_kept)) for i, size in enumerate(sizes)
+            )
         case "mlp":
             fits = shape["last.bias"] == (n_classes,) and shape["hidden.0.weight"][1:] == (dim,)
         case "dot-regression":
             rows = shape["vertices"][0]
-            fits = head.n_classes == n_classes <= rows and shape["vertices"][1:] == (dim,)
+            # A simplex has at most as many vertices as its space has dimensions.
+            fits = head.n_classes == n_classes <= rows <= dim and shape["vertices"][1:] == (dim,)
     given = head.weight if head.kind == "dot-regression" else head.scale
     if not fits or (given is None and head.kind != "mlp"):
         raise ValueError(f"the head does not fit {n_classes} classes and features of {dim} values")
@@ -149,7 +167,8 @@ _PARTS = {
 }
 
 
-def _fits(tensors: Mapping[str, Tensor], part: str, size: int) -> bool:
+def _fits(tensors: Mapping[str, Tensor], part: str, size: int, most: int) -> bool:
     directions, shares, unit = (tensors[f"{part}.{name}"] for name in ("directions", "shares", "unit"))
     fits = directions.shape[1:] == (size,) and shares.shape == directions.shape[:1]
+    fits = fits and len(directions) <= most
     return fits and not unit.ndim and bool(unit > 0)
