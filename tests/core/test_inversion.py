@@ -181,12 +181,19 @@ class TestCurve:
     def test_a_swift_one_stops_each_sample_by_its_own_curve(self) -> None:
         network, _, anchors, start = task(3)
         start[0] = randn(3, 2, 24, seed=1)[0] + 1e-9  # as good as there
-        together = invert(network, anchors, start, Inversion.swift(4000))
-        assert len(together.curve) < 2000
+        together = invert(network, anchors, start, Inversion.swift(100))
+        alone = [invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.swift(100)) for i in range(3)]
+        # The first one has nothing left to gain, and stops whatever the others do.
+        assert len(alone[0].curve) < 100 < len(alone[1].curve) == len(together.curve)
+        assert torch.equal(together.signals[0], start[0])
+
+    def test_a_swift_one_takes_the_steps_that_each_sample_would_alone(self) -> None:
+        network, _, anchors, start = task(3)
+        # No longer: quasi-Newton steps amplify roundings, which differ between processors.
+        together = invert(network, anchors, start, Inversion.swift(30))
         for i in range(3):
-            # The same rule at the same step; roundings grow on the way there.
-            alone = invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.swift(4000))
-            torch.testing.assert_close(alone.errors, together.errors[i : i + 1], rtol=0.5, atol=1e-6)
+            alone = invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.swift(30))
+            torch.testing.assert_close(alone.errors, together.errors[i : i + 1], rtol=1e-4, atol=1e-9)
 
     def test_a_chunk_that_stopped_early_counts_with_its_last_value(self) -> None:
         network, _, anchors, start = task(2)
