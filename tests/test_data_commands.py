@@ -125,6 +125,29 @@ def test_the_two_sets_beyond_the_paper(command, tmp_path):
     assert code == 1 and "--hold-out takes a trial of 1-2" in err and not (tmp_path / "3").exists()
 
 
+def test_heartbeats_and_imagined_movements(command, tmp_path):
+    making.ecg_beats(tmp_path / "ecg_beats.npz")
+    making.eeg_motor_imagery(tmp_path / "eeg_motor_imagery.npz")
+    code, shown, _ = command("prepare", "ecg-beats", "--raw", tmp_path, "--out", tmp_path / "1")
+    assert code == 0 and "ecg-beats (npz)" in shown and "ODC-BY 1.0" in shown and "12 windows" in shown
+    assert "by sample: 0-433332 train, 433333-649999 test" in shown
+    code, shown, _ = command(
+        "prepare", "ecg-beats", "--raw", tmp_path, "--out", tmp_path / "2", "--hold-out", "290000-433332"
+    )
+    assert code == 0 and "0-289999 train, 290000-433332 test" in shown and "6 windows" in shown
+    code, shown, _ = command(
+        "prepare", "eeg-motor-imagery", "--raw", tmp_path, "--out", tmp_path / "3", "--hold-out", "8,10",
+        "--filter", "8-30", "--zero-phase",
+    )  # fmt: skip
+    assert code == 0 and "eeg-motor-imagery (npz)" in shown and "32 windows" in shown
+    assert "8-30 Hz, Butterworth of order 5, zero phase" in shown and "common average reference" in shown
+    assert "4, 6 train, 8, 10 test; held out from the training part, 12, 14 left out" in shown
+    code, _, err = command(
+        "prepare", "eeg-motor-imagery", "--raw", tmp_path, "--out", tmp_path / "4", "--hold-out", "8,12"
+    )
+    assert code == 1 and "--hold-out takes a run of 4, 6, 8, 10" in err and not (tmp_path / "4").exists()
+
+
 def test_own_recordings_with_all_options(command, tmp_path):
     lines = []
     for i in range(4):
@@ -164,6 +187,9 @@ def test_own_recordings_with_all_options(command, tmp_path):
         ("prepare emg-longterm --raw away --out out", "away is not there; give emg_longterm.npz"),
         ("prepare eeg-stress --raw away --out out", "away is not there; give eeg_stress.npz"),
         ("prepare eeg-stress --raw away --out out --filter 1-99", "reaches beyond what a rate of 128 Hz"),
+        ("prepare eeg-motor-imagery --raw away --out out", "away is not there; give eeg_motor_imagery.npz"),
+        ("prepare eeg-motor-imagery --raw away --out out --filter loud", "a filter is written 0.5-40"),
+        ("prepare ecg-beats --raw away --out out", "away is not there; give ecg_beats.npz"),
         ("download mnist --to out", "known are bci2a, nhie, grabmyo"),
         ("data away", "away is no prepared data set"),
     ],
@@ -258,6 +284,8 @@ def test_the_commands_of_the_page_run_as_written(command, server, tmp_path, monk
     record(tmp_path / "raw/grabmyo", 1, 1, 1)
     making.emg_longterm(tmp_path / "raw/emg_longterm.npz")
     making.eeg_stress(tmp_path / "raw/eeg_stress.npz")
+    making.eeg_motor_imagery(tmp_path / "raw/eeg_motor_imagery.npz")
+    making.ecg_beats(tmp_path / "raw/ecg_beats.npz")
     trials(tmp_path / "trials.npz")
     (tmp_path / "table.csv").write_text(re.search(r"```csv\n(.*?)```", DOCS, flags=re.DOTALL)[1])
     for i, name in enumerate(("anna-1", "anna-2", "bob-1")):

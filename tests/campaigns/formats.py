@@ -13,7 +13,7 @@ import numpy as np
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.commands.data import _show_subjects, show
-from anchorinv.data import longterm, stress
+from anchorinv.data import ecg_beats, longterm, motor_imagery, stress
 from anchorinv.data.bci2a import FORMS
 from anchorinv.data.bci2a_forms import form_of, read_gdf, read_labels
 from anchorinv.data.checks import ALLOWED
@@ -22,7 +22,7 @@ from anchorinv.data.nhie import plan_nhie
 from anchorinv.data.own import plan_manifest, plan_npz
 from anchorinv.data.own_files import Options
 from anchorinv.data.picture import draw_trials
-from anchorinv.data.trials_file import read_trials
+from anchorinv.data.trials_file import Form, read_trials
 from anchorinv.data.writing import prepare
 from anchorinv.inputs import read_labels as checked_labels
 from anchorinv.inputs import read_signals
@@ -216,13 +216,12 @@ def _toml(folder: Path) -> Path:
     return folder / "study.toml"
 
 
-def _trials(form: str) -> Callable[[Path], Path]:
+def _trials(form: Form, write_file: Callable[..., object], **options: object) -> Format:
     def write(folder: Path) -> Path:
-        options = {"days": (1, 21)} if form == "emg_longterm" else {"subjects": (1,)}
-        getattr(making, form)(folder / f"{form}.npz", **options)
-        return folder / f"{form}.npz"
+        write_file(folder / form.file, **options)
+        return folder / form.file
 
-    return write
+    return Format(write, (lambda path, _: read_trials(path, form),))
 
 
 def _genuine(*names: str) -> Callable[[Path], Path]:
@@ -253,8 +252,10 @@ FORMATS: dict[str, Format] = {
     "csv.xz": Format(_csv("r.csv.xz"), (_own,)),
     "npz": Format(_npz(save=np.savez), (_own_npz, *_WINDOWS)),
     "npz compressed": Format(_npz(save=np.savez_compressed), (_own_npz, *_WINDOWS)),
-    "npz emg-longterm": Format(_trials("emg_longterm"), (lambda path, _: read_trials(path, longterm.FORM),)),
-    "npz eeg-stress": Format(_trials("eeg_stress"), (lambda path, _: read_trials(path, stress.FORM),)),
+    "npz emg-longterm": _trials(longterm.FORM, making.emg_longterm, days=(1, 21)),
+    "npz eeg-stress": _trials(stress.FORM, making.eeg_stress, subjects=(1,)),
+    "npz eeg-motor-imagery": _trials(motor_imagery.FORM, making.eeg_motor_imagery, subjects=(1,)),
+    "npz ecg-beats": _trials(ecg_beats.FORM, making.ecg_beats),
     "fif in gz": Format(_fif_gz, _STREAM, how=inside_gz),
     "csv in xz": Format(_csv("r.csv.xz"), (_own,), how=inside_xz),
     "arrays in npz": Format(_npz(save=np.savez_compressed), (_own_npz, *_WINDOWS), how=inside_npz),

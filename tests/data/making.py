@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from scipy.io import savemat
 
+from anchorinv.data.bci2a_forms import CH_NAMES
+
 LOW, HIGH = -100.0, 100.0
 
 
@@ -200,12 +202,38 @@ def eeg_stress(path: Path, subjects=(1, 20), **change) -> dict[str, np.ndarray]:
     return _trials_file(path, (32, 3200), 128.0, columns, change)
 
 
-def _trials_file(path, shape, sfreq, columns, change) -> dict[str, np.ndarray]:
-    """Write a trial of everything that the columns can be, in any order."""
+def eeg_motor_imagery(path: Path, subjects=(1, 20), **change) -> dict[str, np.ndarray]:
+    """Write an ``eeg_motor_imagery.npz`` with two trials of each movement in each run of two people."""
+    columns = {"y": range(4), "subject": subjects, "run": [4, 6, 8, 10, 12, 14], "again": range(2)}
+    named = {"ch_names": np.array(CH_NAMES), "again": None}
+    # Left or right fist in runs 4, 8 and 12, both fists or feet in the others.
+    return _trials_file(
+        path,
+        (22, 480),
+        160.0,
+        columns,
+        named | change,
+        lambda grid: (grid[0] // 2 == 1) == (grid[2] % 4 == 2),
+    )
+
+
+def ecg_beats(path: Path, samples=(300, 289_822, 290_008, 433_332, 433_588, 649_799), **change):
+    """Write an ``ecg_beats.npz`` with beats of two kinds at these places of two records."""
+    # At each place one beat: the kinds take turns.
+    columns = {"y": [0, 5], "subject": [101, 223], "sample": samples}
+    turns = dict(zip(samples, np.arange(len(samples)) % 2 * 5, strict=True))
+    return _trials_file(
+        path, (2, 256), 360.0, columns, change, lambda grid: grid[0] == [turns[at] for at in grid[2].tolist()]
+    )
+
+
+def _trials_file(path, shape, sfreq, columns, change, keep=None) -> dict[str, np.ndarray]:
+    """Write a trial of everything that the columns can be, or of what is kept of it, in any order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(3)
     grid = np.stack([each.ravel() for each in np.meshgrid(*columns.values())])
-    grid = grid[:, rng.permutation(grid.shape[1])].astype(np.int16)
+    grid = grid if keep is None else grid[:, keep(grid)]
+    grid = grid[:, rng.permutation(grid.shape[1])].astype(np.int32)
     signals = rng.integers(-1500, 1500, size=(grid.shape[1], *shape), dtype=np.int16)
     found = {"X": signals, "scale": np.array(0.1), "sfreq": np.array(sfreq)}
     found |= dict(zip(columns, grid, strict=True)) | change

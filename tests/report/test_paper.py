@@ -64,7 +64,7 @@ def test_trials_are_those_of_the_captions_and_of_the_configs():
 
 def test_published_settings_have_the_same_table_and_others_none():
     assert published("nhie-published") == published("nhie")
-    assert not published("emg-longterm") and not published("eeg-stress")
+    assert not published("emg-longterm") and not published("eeg-motor-imagery-published")
     assert {name for name in shipped() if published(name)} == {*TABLES} | {
         f"{n}-published" for n in TABLES[:3]
     }
@@ -125,6 +125,6 @@ def test_departures_of_a_small_run_name_the_data(tmp_path):
     assert {"training.epochs", "protocol.trials", "inversion.steps"} <= set(found)
 
 
-@pytest.mark.parametrize("config", ["demo", "emg-longterm", "eeg-stress"])
+@pytest.mark.parametrize("config", ["demo", "emg-longterm", "eeg-stress", "eeg-motor-imagery-published"])
 def test_a_study_that_is_not_the_papers_departs_from_nothing(tmp_path, config):
     assert keys(tmp_path, smoke(config)) is None

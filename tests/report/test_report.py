@@ -107,6 +107,14 @@ def test_damage_ends_in_a_sentence(tmp_path):
     assert not (tmp_path / "report").exists()
 
 
+def test_only_studies_of_the_paper_have_lengths_of_the_papers_choosing(tmp_path, undrawn):
+    for config, papers in {"bci2a-published": True, "eeg-motor-imagery-published": False}.items():
+        run = made(tmp_path / config / "run", smoke(config))
+        page = make_report([run], tmp_path / config / "report").read_text()
+        assert ("chose them on the test set" in page) == papers
+        assert ("The numbers of finetuning steps are the config" in page) != papers
+
+
 def test_the_honesty_box(tmp_path, undrawn):
     run = made(tmp_path / "run", smoke("bci2a", trials=4))
     page = make_report([run], tmp_path / "report").read_text()

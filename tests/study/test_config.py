@@ -12,7 +12,7 @@ from anchorinv.core.catalogue import JUDGED, PUBLISHED
 from anchorinv.core.geometry import GEOMETRIES, Geometry
 from anchorinv.core.priors import energy, length
 from anchorinv.core.selection import Validated
-from anchorinv.data import longterm, stress
+from anchorinv.data import ecg_beats, longterm, motor_imagery, stress
 from anchorinv.data.dataset import Dataset
 from anchorinv.study.config import FINETUNED, Experiment, dotted
 from anchorinv.study.loading import load, shipped
@@ -26,7 +26,14 @@ NAMES = [
     "anchor-selection", "bci2a-shots", "bci2a-anchors",
 ]  # fmt: skip
 #: Real recordings that the paper does not have.
-OURS = {"emg-longterm": longterm.FORM, "eeg-stress": stress.FORM}
+OURS = {
+    "emg-longterm": longterm.FORM,
+    "eeg-stress": stress.FORM,
+    "eeg-motor-imagery": motor_imagery.FORM,
+    "ecg-beats": ecg_beats.FORM,
+}
+#: Other questions to the same recordings.
+BESIDE = ["eeg-stress-people", "eeg-motor-imagery-people", "eeg-motor-imagery-published"]
 SEVEN = ("finetune", "nc-fscil", "protonet", "teen", "deepdream", "deepinv", "anchorinv")
 
 
@@ -37,7 +44,7 @@ def only(name: str) -> Experiment:
 
 
 def test_every_table_and_figure_is_shipped():
-    assert set(shipped()) == {*NAMES, *OURS, "demo"}
+    assert set(shipped()) == {*NAMES, *OURS, *BESIDE, "demo"}
     assert {name for name in shipped() if load(name).paper} == set(NAMES)
 
 
@@ -192,26 +199,73 @@ class TestOurs:
     def test_shape_rate_and_classes_are_those_prepared(self, name):
         found, form = only(name), OURS[name]
         assert found.data.name == name and found.data.sfreq == form.sfreq
-        n_times = 512 if name == "eeg-stress" else 300
+        n_times = 512 if name == "eeg-stress" else form.shape[1]
         assert found.geometry is not None
         assert (found.geometry.n_chans, found.geometry.n_times) == (form.shape[0], n_times)
         course = found.protocol
         assert max(*course.base_classes, *course.sessions) < len(form.classes)
 
-    def test_nine_methods_several_seeds_and_no_word_of_the_paper(self, name):
+    def test_many_methods_several_seeds_and_no_word_of_the_paper(self, name):
         found = only(name)
-        assert found.methods == (*PUBLISHED, *JUDGED) and found.protocol.seeds == (1, 2, 3)
+        later = name in ("eeg-motor-imagery", "ecg-beats")
+        left_out = ("finetune", "nc-fscil", "deepdream", "deepinv") if later else ()
+        assert found.methods == tuple(m for m in (*PUBLISHED, *JUDGED) if m not in left_out)
+        assert found.protocol.seeds == (1, 2, 3)
+        assert set(FINETUNED) <= set(found.finetuning.steps), "--methods may name any"
         assert load(name).reference == "anchorinv-plus"
         assert found.standardise.per_channel and found.standardise.by == "base" and found.inversion.swift
         assert not load(name).paper and not found.not_published
-        assert "chosen on" in shipped()[name].read_text()
+        text = shipped()[name].read_text()
+        assert "chosen on" in text and "--hold-out" in text
 
     @pytest.mark.parametrize("scale", ["tiny", "smoke"])
     def test_it_can_be_small(self, name, scale):
         small = scaled(load(name), scale).variants[""]
-        assert small.data.sfreq == (240 if name == "emg-longterm" else 128), "as slow as EMG is made up"
+        rates = {"emg-longterm": 240, "eeg-stress": 128, "eeg-motor-imagery": 160, "ecg-beats": 360}
+        assert small.data.sfreq == rates[name], "as slow as EMG is made up"
         assert small.protocol.seeds == (1, 2), "enough to be compared over seeds"
         assert small.synthetic is not None and (small.geometry == only(name).geometry) == (scale == "tiny")
+
+
+class TestBeside:
+    """Configs that ask something else of the recordings beyond the paper."""
+
+    @pytest.mark.parametrize("name", ["eeg-stress", "eeg-motor-imagery"])
+    def test_people_that_are_not_known(self, name):
+        found, whole = dotted(only(f"{name}-people").model_dump()), dotted(only(name).model_dump())
+        assert {key: value for key, value in found.items() if value != whole[key]} == {
+            "methods": ("protonet", "anchorinv", "spread", "anchorinv-plus"),
+            "protocol.leave_one_out": True,
+            "protocol.trials": 2,
+            "protocol.seeds": (1,),
+        }
+        assert load(f"{name}-people").reference == "anchorinv-plus"
+
+    def test_published_lengths_are_those_of_the_paper_for_data_of_this_kind(self):
+        study, paper = load("eeg-motor-imagery-published"), only("bci2a").finetuning
+        published, *validated = study.variants.values()
+        assert published.methods == ("protonet", "anchorinv", "real-replay", "nc-fscil") and not study.paper
+        assert (published.finetuning.start, published.finetuning.lr) == (paper.start, paper.lr)
+        for method in ("anchorinv", "real-replay", "nc-fscil"):
+            assert published.finetuning.steps[method] == paper.steps[method]
+        assert published.finetuning.select == "fixed"
+        assert [each.finetuning.refresh for each in validated] == [False, True]
+        for each in validated:
+            assert (each.finetuning.select, each.finetuning.start) == ("validation", "mean")
+            assert set(each.methods) == set(published.methods) & set(REPLAYING)
+        whole = only("eeg-motor-imagery")
+        for each in study.variants.values():
+            assert (each.training, each.geometry, each.protocol) == (
+                whole.training, whole.geometry, whole.protocol
+            )  # fmt: skip
+
+    @pytest.mark.parametrize("scale", ["tiny", "smoke"])
+    def test_validated_lengths_are_cut_too(self, scale):
+        small = scaled(load("eeg-motor-imagery-published"), scale).variants
+        assert all(max(n) <= 3 for each in small.values() for n in each.finetuning.steps.values())
+        for name, each in small.items():
+            chosen = each.finetuning.lengths
+            assert ("validated" in name) == (max(chosen) <= 3) and len(set(chosen)) == len(chosen)
 
 
 class TestMistakes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from anchorinv.data.filters import Filter
     from anchorinv.data.plan import Plan
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ Raw = Annotated[Path, typer.Option(help="Folder with the downloaded files, at an
 Out = Annotated[Path, typer.Option(help="Prepared folder to make.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Prepare anew what is already prepared.")]
 TrialsFile = Annotated[Path, typer.Option(help="The .npz file, or a folder with it, at any depth.")]
+Band = Annotated[str | None, typer.Option("--filter", help="Band in Hz: 1-40, 1- or -30; or conformer.")]
 ZeroPhase = Annotated[
     bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
 ]
@@ -110,7 +112,7 @@ def emg_longterm(
 def eeg_stress(
     raw: TrialsFile,
     out: Out,
-    filter: Annotated[str | None, typer.Option(help="Band in Hz: 1-40, 1- or -30; or conformer.")] = None,
+    band: Band = None,
     zero_phase: ZeroPhase = False,
     hold_out: Annotated[
         str | None,
@@ -121,11 +123,56 @@ def eeg_stress(
     """SAM 40: EEG of 20 people, relaxed and in 3 stressful tasks; trials 1 and 2 train, 3 tests."""
 
     def plan() -> "Plan":
-        from anchorinv.data.filters import parse_band
         from anchorinv.data.stress import plan_stress
 
-        band = parse_band(filter, causal=not zero_phase) if filter else None
-        return plan_stress(raw, band=band, hold_out=hold_out)
+        return plan_stress(raw, band=_band(band, zero_phase=zero_phase), hold_out=hold_out)
+
+    _prepare(plan, out, replace=replace)
+
+
+@app.command()
+def eeg_motor_imagery(
+    raw: TrialsFile,
+    out: Out,
+    band: Band = None,
+    zero_phase: ZeroPhase = False,
+    hold_out: Annotated[
+        str | None,
+        typer.Option(
+            help="Runs of the training part that test instead, such as 8,10; runs 12 and 14 are left out."
+        ),
+    ] = None,
+    replace: Replace = False,
+) -> None:
+    """EEG Motor Movement/Imagery: 20 people, 4 imagined movements; runs 4, 6, 8, 10 train, 12 and 14 test."""
+
+    def plan() -> "Plan":
+        from anchorinv.data.motor_imagery import plan_motor_imagery
+
+        return plan_motor_imagery(raw, band=_band(band, zero_phase=zero_phase), hold_out=hold_out)
+
+    _prepare(plan, out, replace=replace)
+
+
+@app.command()
+def ecg_beats(
+    raw: TrialsFile,
+    out: Out,
+    hold_out: Annotated[
+        str | None,
+        typer.Option(
+            help="Samples of the training part where beats test instead, such as 290000-433332; those from "
+            "433333 are left out."
+        ),
+    ] = None,
+    replace: Replace = False,
+) -> None:
+    """MIT-BIH Arrhythmia: beats of 22 ECG records; the first two thirds of each train, the last tests."""
+
+    def plan() -> "Plan":
+        from anchorinv.data.ecg_beats import plan_ecg_beats
+
+        return plan_ecg_beats(raw, hold_out=hold_out)
 
     _prepare(plan, out, replace=replace)
 
@@ -184,6 +231,12 @@ def own(
         raise ValueError("give your recordings with --manifest TABLE.csv or --npz FILE.npz, one of the two")
 
     _prepare(plan, out, replace=replace)
+
+
+def _band(text: str | None, *, zero_phase: bool) -> "Filter | None":
+    from anchorinv.data.filters import parse_band
+
+    return parse_band(text, causal=not zero_phase) if text else None
 
 
 def _prepare(planned: Callable[[], "Plan"], out: Path, *, replace: bool) -> None:

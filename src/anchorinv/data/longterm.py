@@ -1,12 +1,10 @@
 """Long-term EMG: an armband on three forearms on thirty days, 22 motions, as one ``.npz`` file."""
 
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from anchorinv.data.plan import Piece, Plan, Row
-from anchorinv.data.trials_file import Form, Trials, plan_trials
+from anchorinv.data.plan import Plan
+from anchorinv.data.trials_file import Form, plan_trials, windows_as_given
 
 MOTIONS = tuple(f"motion {i}" for i in range(1, 23))
 FORM = Form(
@@ -19,6 +17,7 @@ FORM = Form(
     part="day",
     train=range(1, 21),
     test=range(21, 31),
+    session="day",
 )
 
 
@@ -33,7 +32,7 @@ def plan_longterm(raw: Path, *, hold_out: str | None = None) -> Plan:
     return plan_trials(
         raw,
         FORM,
-        _piece,
+        partial(windows_as_given, FORM),
         hold_out=hold_out,
         n_times=n_times,
         ch_names=tuple(f"EMG{i}" for i in range(1, n_chans + 1)),
@@ -47,14 +46,3 @@ def plan_longterm(raw: Path, *, hold_out: str | None = None) -> Plan:
             "licence": "Apache-2.0",
         },
     )
-
-
-def _piece(trials: Trials, places: npt.NDArray[np.int64], side: str) -> Piece:
-    signals = trials.signals[places] * trials.scale  # (n, n_chans, n_times)
-    n, n_chans, n_times = signals.shape
-    labels, subjects, days = (trials.columns[name][places].tolist() for name in ("y", "subject", "day"))
-    rows = [
-        Row(i * n_times, MOTIONS[label], str(subject), str(day), side)
-        for i, (label, subject, day) in enumerate(zip(labels, subjects, days, strict=True))
-    ]
-    return Piece(signals.transpose(0, 2, 1).reshape(n * n_times, n_chans), rows)

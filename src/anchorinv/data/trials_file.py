@@ -1,4 +1,4 @@
-"""A set that comes as one ``.npz`` file of labelled trials: checked, and divided by day or trial."""
+"""A set that comes as one ``.npz`` file of labelled trials: checked, and divided into train and test."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anchorinv.data.npzfiles import load_arrays
-from anchorinv.data.plan import Piece, Plan, Source
+from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.problems import listed, raise_if_any, ranges
 
 
@@ -23,21 +23,30 @@ class Form:
     ----------
     shape, sfreq : of a trial (n_chans, n_times), and its rate in Hz.
     classes : their names; the column ``y`` counts them from 0.
-    columns : the other whole numbers that tell a trial from all others, and what each may be.
+    columns : the other whole numbers that tell a trial from all others, and what each may be, rising.
     recording : the columns that tell one recording from another.
-    part : the column that divides training from test.
-    train, test : its values on either side.
+    part : the column that divides training from test; a recording that has both is divided into two.
+    train, test : its values on either side, rising.
+    session : the column that is the session in the prepared set; None where there is but one.
+    ch_names : as the file must give them; empty where it gives none.
+    alike : whether several trials may be the same in all columns; then their signals tell them apart.
+    apart : how far a training trial is at least from the test trials of its recording, in units of ``part``;
+        nearer ones are left out.
     """
 
     file: str
     shape: tuple[int, int]
     sfreq: float
     classes: tuple[str, ...]
-    columns: Mapping[str, range]
+    columns: Mapping[str, Sequence[int]]
     recording: tuple[str, ...]
     part: str
-    train: range
-    test: range
+    train: Sequence[int]
+    test: Sequence[int]
+    session: str | None = None
+    ch_names: tuple[str, ...] = ()
+    alike: bool = False
+    apart: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,27 +71,36 @@ def plan_trials(
     ----------
     hold_out : such as "2" or "16-20": the training part alone, with these as its test.
     """
-    sides, split = divided(form, hold_out)
+    parts, split = divided(form, hold_out)
     path = _found(raw, form)
     trials = read_trials(path, form)
     known = trials.columns[form.part]
+    sides = np.full(len(known), "", dtype="<U5")
     for side in ("train", "test"):
-        wanted = [part for part, its in sides.items() if its == side]
-        if not np.isin(known, wanted).any():
+        wanted = [part for part, its in parts.items() if its == side]
+        sides[np.isin(known, wanted)] = side
+        if side not in sides:
             raise ValueError(
                 f"{path} has no trial of {form.part} {ranges(wanted)}, which {side}; take the whole file"
             )
     keys = np.stack([trials.columns[name] for name in form.recording], axis=1)
     sources: list[Source] = []
-    for key in np.unique(keys[np.isin(known, list(sides))], axis=0):
-        (places,) = (keys == key).all(axis=1).nonzero()
+    for key in np.unique(keys[sides != ""], axis=0):
+        here = (keys == key).all(axis=1)
         name = "_".join(
             form.classes[value] if column == "y" else f"{column}{value}"
             for column, value in zip(form.recording, key.tolist(), strict=True)
         )
-        piece = partial(read, trials, places, sides[int(known[places[0]])])
-        # The file is hashed with the first alone; if it changed, that one and all after it are read anew.
-        sources.append(Source(name, () if sources else (path,), piece))
+        for side in ("train", "test"):
+            (places,) = (here & (sides == side)).nonzero()
+            if side == "train" and form.apart:
+                places = _far(places, known, known[here & (sides == "test")], form.apart)
+            if not len(places):
+                continue
+            called = name if form.part in form.recording else f"{name}_{side}"
+            # The file is hashed with the first alone; if it changed, that one and all after it are read anew.
+            files = () if sources else (path,)
+            sources.append(Source(called, files, partial(read, trials, places, side)))
     held = {"split": split, "hold_out": hold_out}
     return Plan(
         root=path.parent,
@@ -95,33 +113,71 @@ def plan_trials(
 
 
 def divided(form: Form, hold_out: str | None) -> tuple[dict[int, str], str]:
-    """Return the side of each day or trial that is used, and the split in words."""
+    """Return the side of each part (day, trial, run ...) that is used, and the split in words."""
     train, test, rest = list(form.train), list(form.test), list[int]()
     if hold_out is not None:
-        asked = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", hold_out.strip())
-        rest, test = test, list(range(int(asked[1]), int(asked[2] or asked[1]) + 1)) if asked else []
-        train = [part for part in form.train if part not in test]
-        if not test or not train or not set(test) <= set(form.train):
+        held = _asked(hold_out, within=set(form.train))
+        rest, test = test, [part for part in form.train if part in held]
+        train = [part for part in form.train if part not in held]
+        if not test or not train:
             raise ValueError(
-                f"--hold-out takes a {form.part} of {ranges(form.train)}, or a range that leaves some to "
-                f"train on; got {hold_out!r}"
+                f"--hold-out takes a {form.part} of {ranges(form.train)}, or a range or list that leaves "
+                f"some to train on; got {hold_out!r}"
             )
     words = f"by {form.part}: {ranges(train)} train, {ranges(test)} test"
     left = f"; held out from the training part, {ranges(rest)} left out" if rest else ""
     return dict.fromkeys(train, "train") | dict.fromkeys(test, "test"), words + left
 
 
+def _asked(hold_out: str, *, within: set[int]) -> set[int]:
+    """Return the numbers of "2", "16-20" or "8, 10"; none if it is written otherwise or one is not within."""
+    numbers = set[int]()
+    for words in hold_out.split(","):
+        found = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", words)
+        these = set(range(int(found[1]), int(found[2] or found[1]) + 1)) if found else set[int]()
+        if not these or not these <= within:
+            return set()
+        numbers |= these
+    return numbers
+
+
+def _far(
+    places: npt.NDArray[np.int64], known: npt.NDArray[np.int64], test: npt.NDArray[np.int64], apart: int
+) -> npt.NDArray[np.int64]:
+    """Return the places whose values are ``apart`` from those of the test part."""
+    if not len(test):
+        return places
+    gaps: npt.NDArray[np.int64] = np.abs(known[places][:, None] - test).min(axis=1)
+    return places[gaps >= apart]
+
+
+def row(form: Form, trials: Trials, place: int, *, start: int, side: str) -> Row:
+    """Return a window of a trial, with what is known about it."""
+    at = {name: int(values[place]) for name, values in trials.columns.items()}
+    session = "1" if form.session is None else str(at[form.session])
+    return Row(start, form.classes[at["y"]], str(at["subject"]), session, side)
+
+
+def windows_as_given(form: Form, trials: Trials, places: npt.NDArray[np.int64], side: str) -> Piece:
+    """Return the trials of a recording as its windows, one after the other."""
+    signals = trials.signals[places] * trials.scale  # (n, n_chans, n_times)
+    n, n_chans, n_times = signals.shape
+    rows = [row(form, trials, place, start=i * n_times, side=side) for i, place in enumerate(places)]
+    return Piece(signals.transpose(0, 2, 1).reshape(n * n_times, n_chans), rows)
+
+
 def read_trials(path: Path, form: Form) -> Trials:
     """Read the file of a set; whatever is wrong with it is told at once."""
-    names = ("X", "scale", "sfreq", "y", *form.columns)
+    names = ("X", "scale", "sfreq", "y", *form.columns, *(["ch_names"] if form.ch_names else []))
     inside = load_arrays(path, names)
     wrong = [f"{name} is missing" for name in names if name not in inside]
     wrong += _wrong(inside, form)
     raise_if_any(str(path), wrong, f"{form.file} as docs/data.md describes it is wanted")
     columns = {name: inside[name].astype(np.int64) for name in ("y", *form.columns)}
-    _, first, count = np.unique(
-        np.stack(list(columns.values())), axis=1, return_index=True, return_counts=True
-    )
+    told = list(columns.values())
+    if form.alike:
+        told.append(np.unique(inside["X"].reshape(len(inside["X"]), -1), axis=0, return_inverse=True)[1])
+    _, first, count = np.unique(np.stack(told), axis=1, return_index=True, return_counts=True)
     if (count > 1).any():
         place = first[count > 1].min()
         named = listed([f"{name} {values[place]}" for name, values in columns.items()])
@@ -141,6 +197,9 @@ def _wrong(inside: Mapping[str, npt.NDArray[Any]], form: Form) -> Iterator[str]:
         yield f"scale is {_shown(inside['scale'])}, one number above 0 is wanted"
     if "sfreq" in inside and _number(inside["sfreq"]) != form.sfreq:
         yield f"sfreq is {_shown(inside['sfreq'])}, {form.sfreq:g} (Hz) is wanted"
+    # What they are instead is not shown: text in a damaged array need not be text.
+    if "ch_names" in inside and inside["ch_names"].tolist() != list(form.ch_names):
+        yield f"ch_names are others than {listed(form.ch_names)}"
     for name, allowed in {"y": range(len(form.classes)), **form.columns}.items():
         values = inside.get(name)
         if values is None:
@@ -149,7 +208,7 @@ def _wrong(inside: Mapping[str, npt.NDArray[Any]], form: Form) -> Iterator[str]:
             yield f"{name} is {values.dtype} {values.shape}, a whole number for each trial is wanted"
         elif n is not None and len(values) != n:
             yield f"{name} has {len(values)} values for {n} trials"
-        elif odd := sorted(set(values.tolist()) - set(allowed)):
+        elif odd := sorted(value for value in set(values.tolist()) if value not in allowed):
             yield f"{name} has {listed(odd, most=3)}, {ranges(allowed)} is wanted"
 
 

@@ -104,7 +104,8 @@ def _same(ours: Study, usual: Study) -> bool:
 
 
 def _lengths(run: Run) -> str:
-    if (run.study.name in shipped() and load(run.study.name).paper) or run.study.name.endswith("-published"):
+    name = run.study.name
+    if load(name).paper if name in shipped() else name.endswith("-published"):
         open_keys = [key for key in not_published(run) if key.startswith("finetuning.steps.")]
         named = ", ".join(key.removeprefix("finetuning.steps.") for key in open_keys)
         ours = (

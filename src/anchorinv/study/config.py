@@ -48,10 +48,13 @@ class _Table(BaseModel):
 
 
 class Data(_Table):
-    """Which prepared data set; ``sfreq``, and whether it was ``filtered``, are checked against it."""
+    """Which prepared data set; ``sfreq``, and whether it was ``filtered``, are checked against it.
+
+    ``kind`` says which synthetic recordings stand in for it: for ECG those of EMG, as short as beats are.
+    """
 
     name: str = "own"
-    kind: Literal["eeg", "emg"] = "eeg"
+    kind: Literal["eeg", "emg", "ecg"] = "eeg"
     sfreq: Annotated[float, Field(gt=0)] | None = None
     filtered: bool = False
 

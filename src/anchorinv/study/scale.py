@@ -32,7 +32,11 @@ def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     most = 2 if smoke else 3
     training = full.training.model_copy(update={"epochs": 3, "batch_size": 16, "lr": 1e-3})
     inversion = full.inversion.model_copy(update={"steps": min(full.inversion.steps, most), "lr": 0.1})
-    steps = {name: tuple(min(n, most) for n in each) for name, each in full.finetuning.steps.items()}
+    steps = {name: _cut(each, most) for name, each in full.finetuning.steps.items()}
+    lengths = full.finetuning.lengths
+    if full.finetuning.select == "validation":
+        lengths = tuple(dict.fromkeys(_cut(lengths, most)))
+    shorter = {"steps": steps, "lengths": lengths, "lr": 1e-3}
     return full.model_copy(
         update={
             "data": full.data.model_copy(update={"sfreq": _rate(full.data)}),
@@ -44,9 +48,13 @@ def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
             "training": training,
             "threads": 1 if smoke else full.threads,  # short signals are not worth sharing out
             "inversion": inversion,
-            "finetuning": full.finetuning.model_copy(update={"steps": steps, "lr": 1e-3}),
+            "finetuning": full.finetuning.model_copy(update=shorter),
         }
     )
+
+
+def _cut(lengths: tuple[int, ...], most: int) -> tuple[int, ...]:
+    return tuple(min(n, most) for n in lengths)
 
 
 def _rate(full: Data) -> float | None:
