@@ -1,0 +1,196 @@
+"""Features of a window that need no gradient, in named blocks: the interface, and those of single channels.
+
+A network that learned to tell a few base classes apart keeps what tells those apart; what tells a new class
+apart may be gone from its features. These blocks are what the field has known of biosignals for decades, and
+stay the same whatever the base classes are.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+#: In units of the base data's standard deviation, added before a logarithm: silence is quiet, not -inf.
+FLOOR = 1e-3
+#: With so few channels space tells little, and time has to.
+FEW_CHANNELS = 2
+
+
+class Block(nn.Module, ABC):
+    """Signals (n, n_chans, n_times) -> features (n, size).
+
+    A block is made for one shape of signals. What it takes from base windows is in its buffers, whose shapes
+    follow from that shape alone, so that a file can be checked against it.
+    """
+
+    name: ClassVar[str]
+    citation: ClassVar[str]
+
+    def __init__(self, n_chans: int, n_times: int) -> None:
+        super().__init__()
+        self.n_chans, self.n_times = n_chans, n_times
+
+    @classmethod
+    def suits(cls, n_chans: int, n_times: int) -> bool:
+        """Say whether signals of a shape have what the block looks for."""
+        return True
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of features."""
+
+    def fitted(self, signals: Tensor) -> Self:
+        """Return the block with what it takes from base windows (n, n_chans, n_times)."""
+        return self
+
+    @abstractmethod
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return features (n, size)."""
+
+
+class TimeDomain(Block):
+    """Mean absolute value, waveform length, zero crossings and slope sign changes of each channel."""
+
+    name = "time-domain"
+    citation = "Hudgins et al., A New Strategy for Multifunction Myoelectric Control, IEEE TBME 1993"
+
+    @property
+    def size(self) -> int:
+        """Four for each channel."""
+        return 4 * self.n_chans
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return logarithms of the two amplitudes, and how often in a sample the two events happen."""
+        centred = _centred(signals)
+        slopes = centred.diff(dim=2)
+        amplitudes = [(each.abs().mean(2) + FLOOR).log() for each in (centred, slopes)]
+        events = [
+            (each[..., 1:] * each[..., :-1] < 0).to(signals.dtype).mean(2) for each in (centred, slopes)
+        ]
+        return torch.cat([*amplitudes, *events], dim=1)
+
+
+class Spectrum(Block):
+    """Log power of each channel in five bands of equal width, by averaged periodograms."""
+
+    name = "spectrum"
+    citation = "Welch, The Use of Fast Fourier Transform for the Estimation of Power Spectra, IEEE TAE 1967"
+
+    @property
+    def size(self) -> int:
+        """One for each channel and band."""
+        return self.n_chans * BANDS
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return log powers, the bands of a channel side by side."""
+        return band_powers(signals)
+
+
+class Autocorrelation(Block):
+    """Correlation of each channel with itself a few samples later: its rhythm, whatever its amplitude."""
+
+    name = "autocorrelation"
+    citation = "Box & Jenkins, Time Series Analysis: Forecasting and Control, 1970"
+    lags = (1, 2, 3, 5, 8)
+
+    @property
+    def size(self) -> int:
+        """One for each channel and lag."""
+        return self.n_chans * len(self.lags)
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return correlations in [-1, 1], lag by lag."""
+        centred = _centred(signals)
+        power = centred.square().mean(2) + FLOOR**2
+        products = [(centred[..., lag:] * centred[..., :-lag]).mean(2) for lag in self.lags]
+        return torch.cat([product / power for product in products], dim=1)
+
+
+class Moments(Block):
+    """Shape of each channel's distribution: skewness, log kurtosis, mean absolute value over deviation."""
+
+    name = "moments"
+    citation = "Joanes & Gill, Comparing Measures of Sample Skewness and Kurtosis, The Statistician 1998"
+
+    @property
+    def size(self) -> int:
+        """Three for each channel."""
+        return 3 * self.n_chans
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return the three, one after the other."""
+        centred = _centred(signals)
+        scaled = centred / (centred.square().mean(2, keepdim=True).sqrt() + FLOOR)
+        kurtosis = (scaled.pow(4).mean(2) + FLOOR).log()
+        return torch.cat([scaled.pow(3).mean(2), kurtosis, scaled.abs().mean(2)], dim=1)
+
+
+class Envelope(Block):
+    """Log mean absolute value of each channel in four parts of the window: how its strength goes on."""
+
+    name = "envelope"
+    citation = "Hogan & Mann, Myoelectric Signal Processing: Optimal Estimation, IEEE TBME 1980"
+    parts = 4
+
+    @property
+    def size(self) -> int:
+        """One for each channel and part."""
+        return self.n_chans * self.parts
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return log amplitudes, the parts of a channel side by side."""
+        parts = F.adaptive_avg_pool1d(_centred(signals).abs(), self.parts)
+        return (parts + 10 * FLOOR).log().flatten(1)
+
+
+class Waveform(Block):
+    """The signal itself as 32 local means, for windows of one or two channels that are cut at an event."""
+
+    name = "waveform"
+    citation = "de Chazal et al., Automatic Classification of Heartbeats, IEEE TBME 2004"
+    points = 32
+
+    @classmethod
+    def suits(cls, n_chans: int, n_times: int) -> bool:
+        """Say whether there are few channels, and samples enough for the means."""
+        return n_chans <= FEW_CHANNELS and n_times >= cls.points
+
+    @property
+    def size(self) -> int:
+        """One for each channel and point."""
+        return self.n_chans * self.points
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return local means, the points of a channel side by side."""
+        return F.adaptive_avg_pool1d(signals, self.points).flatten(1)
+
+
+#: Bands of the spectrum, of equal width up to half the sampling rate, whatever that is.
+BANDS = 5
+_FLOOR_OF_BANDS = 1e-3
+_LEAST = 1e-8
+
+
+def band_powers(signals: Tensor) -> Tensor:
+    """Return the log power of each channel in each of ``BANDS`` bands (n, n_chans * BANDS)."""
+    length = max(2, signals.shape[2] // 4)
+    pieces = signals.unfold(2, length, max(1, length // 2))  # (n, n_chans, n_pieces, length)
+    pieces = pieces - pieces.mean(-1, keepdim=True)
+    window = torch.hann_window(length, periodic=False, dtype=signals.dtype, device=signals.device)
+    power = torch.fft.rfft(pieces * window).abs().square().mean(2)[:, :, 1:]  # without the mean
+    n_bins = power.shape[2]
+    edges = [round(i * n_bins / BANDS) for i in range(BANDS + 1)]
+    # Of very short windows some bands share a bin.
+    starts = [min(low, n_bins - 1) for low in edges[:-1]]
+    ends = [max(low + 1, high) for low, high in zip(starts, edges[1:], strict=True)]
+    bands = [power[:, :, low:high].mean(2) for low, high in zip(starts, ends, strict=True)]
+    inside = torch.stack(bands, dim=2)
+    floor = _FLOOR_OF_BANDS * inside.mean(2, keepdim=True) + _LEAST
+    return (inside + floor).log().flatten(1)
+
+
+def _centred(signals: Tensor) -> Tensor:
+    return signals - signals.mean(2, keepdim=True)

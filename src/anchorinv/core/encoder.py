@@ -1,0 +1,153 @@
+"""From a window to the features that a discriminant works on: blocks, evened out, and bounded in number."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from anchorinv.core.blocks import Autocorrelation, Block, Envelope, Moments, Spectrum, TimeDomain, Waveform
+from anchorinv.core.networks import frozen, mapped
+from anchorinv.core.rng import stream
+from anchorinv.core.tangent import Covariance, DifferenceCovariance, EnvelopeCovariance, LaggedCovariance
+
+#: By the names under which files know them, in the order of their features.
+BLOCKS: dict[str, type[Block]] = {
+    block.name: block
+    for block in (
+        Covariance,
+        DifferenceCovariance,
+        EnvelopeCovariance,
+        LaggedCovariance,
+        TimeDomain,
+        Spectrum,
+        Autocorrelation,
+        Moments,
+        Envelope,
+        Waveform,
+    )
+}
+#: Features in all: what a covariance of them takes in a file, and a second, is bounded by it.
+MOST_FEATURES = 768
+#: At most so many features to a base window: of more, a covariance is mostly chance.
+SHARE = 0.5
+_FEWEST = 8
+#: Rectified random projections beside the components, where windows are many enough.
+MOST_RANDOM = 500
+
+
+class Encoder(nn.Module):
+    """Signals -> features: components of the blocks' features, and rectified random projections of them.
+
+    Each feature of a block has the same variance over the base windows, and each block the same variance in
+    all, so that no block rules by its size. Projections at random, rectified, let a linear classifier draw
+    curved borders (McDonnell et al., RanPAC, NeurIPS 2023).
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Channels and samples of a signal.
+    names : sequence of str
+        Of the blocks.
+    n_components : int
+        As many principal components; as many as the blocks have features takes these as they are.
+    n_random : int
+        As many random projections.
+    """
+
+    def __init__(self, shape: tuple[int, int], names: Sequence[str], n_components: int, n_random: int) -> None:
+        super().__init__()
+        self.shape, self.names = shape, tuple(names)
+        self.blocks = nn.ModuleList([BLOCKS[name](*shape) for name in names])
+        n_columns = self.n_columns
+        if not 0 < n_components <= n_columns:
+            raise ValueError(f"{n_components} components of {n_columns} features cannot be")
+        self.centre: Tensor
+        self.gain: Tensor
+        self.components: Tensor
+        self.random: Tensor
+        self.register_buffer("centre", torch.zeros(n_columns))
+        self.register_buffer("gain", torch.ones(n_columns))
+        whole = n_components == n_columns
+        self.register_buffer("components", torch.empty(0 if whole else n_components, n_columns))
+        self.register_buffer("random", torch.empty(n_components, n_random))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Features of each block, by its name."""
+        return {block.name: block.size for block in self.blocks if isinstance(block, Block)}
+
+    @property
+    def n_columns(self) -> int:
+        """Features of all blocks."""
+        return sum(self.sizes.values())
+
+    @property
+    def dim(self) -> int:
+        """Features that come out."""
+        return sum(self.random.shape)
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return features (n, dim) of signals (n, n_chans, n_times)."""
+        columns = torch.cat([block(signals) for block in self.blocks], dim=1)  # (n, n_columns)
+        evened = (columns - self.centre) * self.gain
+        components = evened @ self.components.T if len(self.components) else evened
+        return torch.cat([components, torch.relu(components @ self.random)], dim=1)
+
+
+def suitable(shape: tuple[int, int], names: Sequence[str] = tuple(BLOCKS)) -> tuple[str, ...]:
+    """Return the blocks that suit signals of a shape (n_chans, n_times)."""
+    return tuple(name for name in names if BLOCKS[name].suits(*shape))
+
+
+@torch.no_grad()
+def fit_encoder(
+    signals: Tensor,
+    names: Sequence[str] = tuple(BLOCKS),
+    *,
+    most_features: int = MOST_FEATURES,
+    most_random: int = MOST_RANDOM,
+    rng: torch.Generator,
+) -> Encoder:
+    """Return the encoder that base windows (n, n_chans, n_times) determine; their classes play no part.
+
+    Parameters
+    ----------
+    most_features : int
+        That come out; fewer where base windows are few.
+    most_random : int
+        Random projections among them, where there is room.
+    """
+    shape = (signals.shape[1], signals.shape[2])
+    names = suitable(shape, names)
+    blocks = [BLOCKS[name](*shape).to(signals).fitted(signals) for name in names]
+    columns = torch.cat([mapped(block, signals) for block in blocks], dim=1).double()
+    centre = columns.mean(0)
+    deviation = (columns - centre).square().mean(0).sqrt()
+    # A feature that never varied says nothing here, and whatever it may say later.
+    weights = torch.cat([torch.full((block.size,), block.size**-0.5) for block in blocks]).to(deviation)
+    gain = torch.where(deviation > 1e-6 * (1 + centre.abs()), weights / deviation, 0.0)
+    room = min(most_features, max(_FEWEST, int(SHARE * len(signals))))
+    n_components = min(room, columns.shape[1])
+    encoder = Encoder(shape, names, n_components, min(most_random, room - n_components)).to(signals)
+    encoder.blocks = nn.ModuleList(blocks)
+    encoder.centre, encoder.gain = centre.to(signals), gain.to(signals)
+    if n_components < columns.shape[1]:
+        encoder.components = _principal((columns - centre) * gain, n_components).to(signals)
+    drawn = torch.randn(encoder.random.shape, generator=stream(rng, "random projections"))
+    encoder.random = (drawn / math.sqrt(n_components)).to(signals)
+    return frozen(encoder)
+
+
+def _principal(values: Tensor, n: int) -> Tensor:
+    """Return the first principal components (n, dim) of centred values, with signs that are not chance."""
+    wide = len(values) < values.shape[1]
+    # Of the two Gram matrices the smaller: their eigenvalues are the same.
+    gram = values @ values.T if wide else values.T @ values
+    found, vectors = torch.linalg.eigh(gram)
+    directions = vectors.flip(1)[:, :n].T
+    if wide:
+        lengths = found.flip(0)[:n].clamp(min=0).sqrt()[:, None]
+        directions = directions @ values / lengths.clamp(min=1e-6 * float(lengths.max()))
+    signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
+    return directions * signs
