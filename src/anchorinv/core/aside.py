@@ -16,7 +16,7 @@ def kept_aside(labels: Tensor, groups: Tensor | None = None, *, rng: torch.Gener
     """Choose about a tenth of the samples: whole groups, or some of each class where there are no groups.
 
     Nothing is kept aside where that would leave a class without samples, or where it would be too little
-    to judge by: fewer than 5 groups, fewer than 20 samples kept, or, without groups, a class of fewer than 10.
+    to judge by: fewer than 5 groups, fewer than 20 samples kept, or a class of fewer than 10 without groups.
 
     Parameters
     ----------

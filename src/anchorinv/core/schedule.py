@@ -28,8 +28,8 @@ class OneCycle:
     def __post_init__(self) -> None:
         if not (0 < self.rise < 1 and 0 < self.first <= 1 and 0 < self.last <= 1):
             raise ValueError(
-                f"rise (={self.rise}) must lie between 0 and 1, first (={self.first}) and last (={self.last}) "
-                f"above 0, 1 at the most"
+                f"rise (={self.rise}) must lie between 0 and 1, first (={self.first}) and "
+                f"last (={self.last}) above 0, 1 at the most"
             )
 
     def __call__(self, step: int, steps: int) -> float:

@@ -1,7 +1,7 @@
 """Learning by gradients: the base session's training, and the adaptation to new classes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -38,8 +38,9 @@ class Training:
     betas: tuple[float, float] = (0.9, 0.999)
     class_weights: bool | tuple[int, ...] = False
     converged: Plateau | None = None
-    schedule: OneCycle | None = None
-    patience: int | None = None
+    # Marked, so that base models made before these were there are found again.
+    schedule: OneCycle | None = field(default=None, metadata={"later": True})
+    patience: int | None = field(default=None, metadata={"later": True})
 
     def descent(self, n_batches: int) -> Descent:
         """Return the plan in steps, for so many batches per epoch."""
