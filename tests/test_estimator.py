@@ -17,7 +17,7 @@ from anchorinv.core.schedule import OneCycle
 from anchorinv.core.selection import Validated
 from anchorinv.core.training import Training
 from anchorinv.data import synthetic
-from anchorinv.settings import EPOCHS, STEPS, training_of
+from anchorinv.settings import EPOCHS, GAIN, STEPS, training_of
 
 SMALL = Geometry(4, 64, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)
 
@@ -26,6 +26,7 @@ def model(**changes):
     settings = {
         "geometry": SMALL,
         "epochs": 6,
+        "batch_size": 64,
         "lr": 3e-3,
         "n_anchors": 6,
         "inversion_steps": 5,
@@ -435,8 +436,8 @@ class TestSchedule:
             n_batches = -(-n // 64)
             assert STEPS[0] <= plan.epochs * n_batches <= max(STEPS[-1], n_batches)
             assert plan.schedule == OneCycle() and plan.patience >= 3 and plan.converged is None
-        assert training_of(None, 64, 1e-3, 2400).epochs == EPOCHS
-        assert training_of(7, 64, 1e-3, 2400) == Training(7, 64, 1e-3, schedule=OneCycle())
+        assert training_of(None, 16, 1e-3, 2400).epochs == EPOCHS
+        assert training_of(7, 64, 1e-3, 2400) == Training(7, 64, 1e-3, schedule=OneCycle(), gain=GAIN)
 
     def test_two_samples_of_each_class_are_enough(self):
         X, y = recordings(4)

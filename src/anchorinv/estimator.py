@@ -96,7 +96,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         sfreq: float | None = None,
         geometry: Geometry | None = None,
         epochs: int | None = None,
-        batch_size: int = 64,
+        batch_size: int = 16,
         lr: float = 1e-3,
         n_anchors: int = 50,
         inversion_steps: int = 200,

@@ -64,5 +64,5 @@ def test_what_has_no_name_is_refused(nameless: object) -> None:
 def test_a_setting_that_came_later_is_told_when_it_is_on() -> None:
     # The name of the paper's training before schedules were there: base models made then are found again.
     assert digest(Training()) == "36367ad2bcce75fdf4b7c73e"
-    later = [replace(Training(), schedule=OneCycle()), replace(Training(), patience=3)]
-    assert len({digest(each) for each in (Training(), *later)}) == 3
+    later = [{"schedule": OneCycle()}, {"patience": 3}, {"gain": 0.1}]
+    assert len({digest(replace(Training(), **each)) for each in ({}, *later)}) == 4

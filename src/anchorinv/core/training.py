@@ -30,6 +30,8 @@ class Training:
     schedule : how the rate changes, with ``lr`` as its highest; None leaves it as it is, as the paper does.
     patience : keep a tenth of the samples aside, leave the network as it was when it did best on them, and
         end after so many epochs without a better one; None learns from all, as the paper does.
+    gain : in every step, make each channel of each window louder or softer by about this fraction, as
+        electrodes that sit differently do; 0 in the paper.
     """
 
     epochs: int = 1500
@@ -41,6 +43,7 @@ class Training:
     # Marked, so that base models made before these were there are found again.
     schedule: OneCycle | None = field(default=None, metadata={"later": True})
     patience: int | None = field(default=None, metadata={"later": True})
+    gain: float = field(default=0.0, metadata={"later": True})
 
     def descent(self, n_batches: int) -> Descent:
         """Return the plan in steps, for so many batches per epoch."""
@@ -84,7 +87,7 @@ def train(
             order = torch.randperm(len(samples), generator=stream(rng, "shuffle", epoch))
         chosen = order[batch * plan.batch_size : (batch + 1) * plan.batch_size]
         signals, targets = samples.values[chosen], samples.labels[chosen]
-        return head.loss(network(signals), targets, weights)
+        return head.loss(network(_varied(signals, plan.gain)), targets, weights)
 
     network.train()
     head.train()
@@ -106,6 +109,13 @@ def train(
     frozen(network)
     frozen(head)
     return curve
+
+
+def _varied(signals: Tensor, gain: float) -> Tensor:
+    """Return signals (n, n_chans, n_times) with other gains; draws from the global generator, as dropout."""
+    if gain == 0:
+        return signals
+    return signals * torch.exp(gain * torch.randn(*signals.shape[:2], 1, dtype=signals.dtype))
 
 
 def _divided(
