@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from anchorinv.core.progress import Tick, listening
 from benchmarks.cases import CASES
 from benchmarks.growth import Point, draw_growth, grown, show_growth
 from benchmarks.latency import latency, told
@@ -59,9 +60,18 @@ def run(cases: list[Case], *, quick: bool, into: Path | None) -> list[Figure]:
     figures: list[Figure] = []
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=sum(case.n_pairs(quick) + case.warm_up for case in cases))
+        within = progress.add_task("", total=None, visible=False)
+
+        def show_step(step: Tick) -> None:
+            progress.update(
+                within, description=step.task, completed=step.done, total=step.total, visible=True
+            )
+
         for case in cases:
             progress.update(task, description=case.name)
-            figure = measure(case, measured(), quick=quick, tick=lambda: progress.advance(task))
+            with listening(show_step):
+                figure = measure(case, measured(), quick=quick, tick=lambda: progress.advance(task))
+            progress.update(within, visible=False)
             figures.append(figure)
             if into:
                 write(figures, into)

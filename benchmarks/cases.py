@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from anchorinv import GEOMETRIES, Geometry
-from benchmarks import arithmetic, steps
+from benchmarks import arithmetic, quality, steps
 from benchmarks.adaptation import Sizes, adaptation
 from benchmarks.memory import inversion_memory
 from benchmarks.timing import Case, Side, timed
@@ -100,6 +100,36 @@ def asked_for() -> list[Case]:
     ]
 
 
+def equal_quality() -> list[Case]:
+    """Rows that end when the textbook's quality is reached; quick ones are tiny and prove that they run."""
+    tiny = Geometry(8, 100, kernel=9, pool=20, pool_stride=4, width=8, heads=2, depth=2)
+    once = partial(Case, must=None, repeats=2, quick_repeats=1, warm_up=False)
+    return [
+        once(
+            name="training-to-score-emg",
+            what="until the score of 100 epochs at a constant rate (quick: tiny)",
+            aim=20,
+            prepare=lambda quick: quality.training_to_score(
+                quality.Windows(3, 4, 100, 4) if quick else quality.Windows()
+            ),
+        ),
+        once(
+            name="inversion-to-error-bci",
+            what="10 samples, until the error of 4000 steps of Adam (quick: tiny)",
+            aim=30,
+            prepare=lambda quick: (
+                quality.inversion_to_error(tiny, 4, 200) if quick else quality.inversion_to_error()
+            ),
+        ),
+        once(
+            name="first-model-emg",
+            what="from 2400 windows of 8 channels and 300 samples (quick: 48 of 100)",
+            aim=100,
+            prepare=lambda quick: quality.model_from_windows(*((48, 100) if quick else (2400, 300))),
+        ),
+    ]
+
+
 def elsewhere() -> list[Case]:
     found = []
     for name, g in OTHERS.items():
@@ -143,4 +173,4 @@ def _prepared(
     return prepare(g, *sizes)
 
 
-CASES = [*asked_for(), *elsewhere()]
+CASES = [*asked_for(), *equal_quality(), *elsewhere()]

@@ -10,8 +10,10 @@ from anchorinv.core.conformer import Conformer
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.metrics import confusion
+from anchorinv.core.networks import frozen, mapped
+from anchorinv.core.training import Training
 from benchmarks import __main__ as bench
-from benchmarks import arithmetic
+from benchmarks import arithmetic, quality, steps
 from benchmarks.adaptation import Sizes, experiment, our_adaptation, twin_adaptation
 from benchmarks.arithmetic import Cost
 from benchmarks.cases import CASES
@@ -20,6 +22,7 @@ from benchmarks.latency import latency
 from benchmarks.machine import Machine, measured
 from benchmarks.memory import peak_resident, resident
 from benchmarks.timing import Case, measure, timed
+from tests import naive
 from tests.core.small import SMALL, pair, randn
 
 # Eight channels, because the gradient of the signals pads them to a multiple of that.
@@ -72,6 +75,56 @@ def test_the_cases_of_the_issue_are_there():
     names = {case.name for case in CASES}
     for kind in ("inversion-step", "training-step", "finetuning-step", "inference"):
         assert {f"{kind}-nhie", f"{kind}-grabmyo"} <= names
+
+
+def test_time_to_equal_quality_is_there():
+    rows = {case.name: case for case in CASES}
+    aims = {"training-to-score-emg": 20, "inversion-to-error-bci": 30, "first-model-emg": 100}
+    for name, aim in aims.items():
+        figure = measure(rows[name], MACHINE, quick=True)
+        assert figure.aim == aim and figure.repeats == 1 and 0 < figure.ratio < float("inf")
+
+
+def uncovered(work, units=1):
+    """What a side does and how many of its units that is, in place of a clock."""
+    return work, units
+
+
+def test_our_inversion_ends_at_the_error_of_the_textbook(monkeypatch):
+    monkeypatch.setattr(quality, "timed", uncovered)
+    (_, share), (ours, _) = quality.inversion_to_error(COUNTED, 3, 150, twin_steps=5)
+    twin, network = steps.networks(COUNTED)
+    start = steps.signals(COUNTED, 3, "start")
+    anchors = mapped(frozen(network), steps.signals(COUNTED, 3, "wanted"))
+    found = naive.invert(twin, anchors, start, 150, 1e-2)
+    reached = (twin(found) - anchors).abs().mean()
+    assert ours().errors.mean() <= 1.001 * reached
+    assert share == 5 / 150 and len(ours().curve) - 1 < 150
+
+
+def test_our_training_ends_at_the_score_of_the_recipe(monkeypatch):
+    monkeypatch.setattr(quality, "timed", uncovered)
+    windows = quality.Windows(3, 4, 100, 4)
+    (_, share), (ours, _) = quality.training_to_score(windows, twin_steps=2)
+    learned, tested = windows.parts()
+    assert len(learned) == 2 * len(tested) == 72 and share == 2 / 4
+    recipe = quality.score(Geometry.for_shape(8, 100), Training(epochs=4), learned, tested)
+    network, prototypes = ours()
+    guessed = naive.predict(network, prototypes, tested.values, 20)
+    assert (guessed == tested.labels).double().mean() >= recipe
+
+
+def test_the_first_step_below_is_looked_for_no_further_than_needed():
+    curve, asked = torch.linspace(1, 0, 1001), []
+
+    def curve_of(length):
+        asked.append(length)
+        return curve[: length + 1]
+
+    assert quality._first_below(torch.tensor(0.7501), curve_of, 1000) == 250
+    assert asked == [100, 200, 400]
+    with pytest.raises(RuntimeError, match="1000 steps did not reach"):
+        quality._first_below(torch.tensor(-1.0), curve_of, 1000)
 
 
 @pytest.fixture

@@ -13,8 +13,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from anchorinv import AnchorInvClassifier, Geometry
+from anchorinv.core.schedule import OneCycle
 from anchorinv.core.selection import Validated
+from anchorinv.core.training import Training
 from anchorinv.data import synthetic
+from anchorinv.settings import EPOCHS, GAIN, STEPS, training_of
 
 SMALL = Geometry(4, 64, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)
 
@@ -23,6 +26,7 @@ def model(**changes):
     settings = {
         "geometry": SMALL,
         "epochs": 6,
+        "batch_size": 64,
         "lr": 3e-3,
         "n_anchors": 6,
         "inversion_steps": 5,
@@ -423,3 +427,35 @@ def test_default_geometry_and_settings_learn_synthetic_recordings():
         fitted = AnchorInvClassifier(random_state=0, epochs=40, lr=2e-3, batch_size=12, inversion_steps=3)
         fitted.fit(train.signals, train.labels)
     assert fitted.score(test.signals, test.labels) > 0.5  # chance is a third
+
+
+class TestSchedule:
+    def test_the_number_of_steps_stays_within_bounds(self):
+        for n in (2, 20, 200, 1800, 20_000, 200_000, 5_000_000):
+            plan = training_of(None, 64, 1e-3, n)
+            n_batches = -(-n // 64)
+            assert STEPS[0] <= plan.epochs * n_batches <= max(STEPS[-1], n_batches)
+            assert plan.schedule == OneCycle() and plan.patience >= 3 and plan.converged is None
+        assert training_of(None, 16, 1e-3, 2400).epochs == EPOCHS
+        assert training_of(7, 64, 1e-3, 2400) == Training(7, 64, 1e-3, schedule=OneCycle(), gain=GAIN)
+
+    def test_two_samples_of_each_class_are_enough(self):
+        X, y = recordings(4)
+        few = model(epochs=None).fit(X, y)
+        assert few.history_[0]["training_steps"] == STEPS[0]
+        assert few.predict(X).tolist() == y.tolist()
+
+    def test_groups_are_kept_aside_whole(self):
+        X, y = recordings(240)
+        people = np.repeat([f"P{i}" for i in range(10)], 24)
+        fitted, other = (
+            model(epochs=None, batch_size=120).fit(X, y, groups=groups) for groups in (people, None)
+        )
+        assert not np.array_equal(fitted.transform(X), other.transform(X))
+        again = model(epochs=None, batch_size=120).fit(X, y, torch.arange(240) // 24)
+        assert np.array_equal(fitted.transform(X), again.transform(X))
+
+    def test_groups_that_do_not_fit_are_refused(self):
+        X, y = recordings()
+        with pytest.raises(ValueError, match=r"groups must have shape \(24,\), got \(3,\)"):
+            model().fit(X, y, groups=["a", "b", "c"])

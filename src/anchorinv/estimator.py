@@ -30,6 +30,7 @@ from anchorinv.inputs import (
     check_same_recording,
     check_scale,
     label_kind,
+    read_groups,
     read_labels,
     read_signals,
     warn_drift,
@@ -52,8 +53,9 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     ----------
     sfreq : sampling rate in Hz; recorded, and compared with that of ``mne.Epochs``.
     geometry : sizes of the network; None derives them from the shape of the signals.
-    epochs : of base training; None trains until the loss has stopped falling, 200 at the most.
-    batch_size, lr : of base training.
+    epochs : of base training; None chooses by the number of windows, and ends sooner if windows kept aside
+        (see ``fit``) are told no better.
+    batch_size, lr : of base training; the rate rises to ``lr`` and falls to almost nothing.
     n_anchors : feature vectors kept of each base class; fewer where views make them larger.
     inversion_steps : of the inversion that turns anchors into replay signals, at the most; a sample is done
         when its error has stopped falling.
@@ -94,7 +96,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         sfreq: float | None = None,
         geometry: Geometry | None = None,
         epochs: int | None = None,
-        batch_size: int = 64,
+        batch_size: int = 16,
         lr: float = 1e-3,
         n_anchors: int = 50,
         inversion_steps: int = 200,
@@ -128,11 +130,17 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         self.verbose = verbose
 
     @lesson
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn the base classes from signals X (n, channels, times) and labels y (n,)."""
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Learn the base classes from signals X (n, channels, times) and labels y (n,).
+
+        Without a number of epochs about a tenth of the signals is kept aside from training, to see when it
+        should end: whole ``groups`` (n,), people or recordings, where they are given, and some of each class
+        otherwise. Of fewer than 5 groups or too few signals none are. Prototypes and anchors are of all.
+        """
         check_settings(self.get_params(deep=False))
         signals = self._read(X)
         labels = read_labels(y, len(signals.values))
+        among = read_groups(groups, len(labels))
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
@@ -156,7 +164,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         rng = stream(seed, "base")
         with self._progress():
             # The replay is made now: teaching a new class later should not take longer than it must.
-            base = sound(recipe.foundation.fit(batch, rng=rng))
+            fitted = recipe.foundation.fit(batch, groups=None if among is None else _tensor(among), rng=rng)
+            base = sound(fitted)
             state = sound(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
         logits_of(state, batch.values)
         self._know(

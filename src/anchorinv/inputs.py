@@ -115,6 +115,19 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
     return _plain(_from_objects(labels) if labels.dtype.kind == "O" else labels)
 
 
+def read_groups(groups: Any, n_signals: int) -> np.ndarray | None:
+    """Return the number of each signal's group (n,) int64, or None where no groups are given."""
+    if groups is None:
+        return None
+    names = np.asarray(groups.detach().cpu() if hasattr(groups, "detach") else groups)
+    if names.shape != (n_signals,):
+        raise ValueError(
+            f"groups must have shape ({n_signals},), got {names.shape}; one person or recording per signal"
+        )
+    _, numbers = np.unique(names.astype(str), return_inverse=True)
+    return np.asarray(numbers, dtype=np.int64)
+
+
 def _objects(y: list[Any] | tuple[Any, ...]) -> np.ndarray:
     labels = np.empty(len(y), dtype=object)
     labels[:] = [label.item() if isinstance(label, np.generic) else label for label in y]

@@ -237,6 +237,29 @@ class TestBatches:
         assert all(sorted(order) == list(range(10)) for order in orders)
         assert orders[0] != orders[1] != orders[2]  # shuffled anew
 
+    def test_gains_vary_by_channel_and_window_and_not_over_time(self) -> None:
+        samples = Batch(torch.ones(300, 2, 5), torch.arange(300) % 3)
+        shown: list[Tensor] = []
+
+        class Looking(Scaling):
+            def forward(self, signals: Tensor) -> Tensor:
+                shown.append(signals.clone())
+                return super().forward(signals)
+
+        train(
+            Looking(),
+            Cosine(torch.ones(3, 10)),
+            samples,
+            Training(epochs=2, batch_size=300, gain=0.3),
+            rng=stream(0),
+        )
+        first, second = shown
+        assert torch.equal(first, first[:, :, :1].expand_as(first))
+        logs = first[:, :, 0].log()
+        assert abs(logs.mean()) < 0.05 and logs.std() == pytest.approx(0.3, abs=0.03)
+        assert not torch.equal(first[:, 0], first[:, 1]) and not torch.equal(first, second)
+        assert torch.equal(samples.values, torch.ones(300, 2, 5))
+
     def test_labels_go_with_their_samples(self) -> None:
         samples = numbered(10)
         network, head, _ = noted(samples, Training(epochs=2, batch_size=3))

@@ -11,6 +11,7 @@ from anchorinv.core.anchors import euclidean_distance
 from anchorinv.core.catalogue import JUDGED, PUBLISHED
 from anchorinv.core.geometry import GEOMETRIES, Geometry
 from anchorinv.core.priors import energy, length
+from anchorinv.core.schedule import OneCycle
 from anchorinv.core.selection import Validated
 from anchorinv.data import ecg_beats, longterm, motor_imagery, stress
 from anchorinv.data.dataset import Dataset
@@ -285,6 +286,7 @@ class TestMistakes:
             ("[protokol]\nshots = 3", r"unknown key 'protokol'; did you mean 'protocol'\?"),
             ("[geometry]\nkernal = 3", r"unknown key 'geometry.kernal'; did you mean 'kernel'\?"),
             ("[training]\nlr = -1", r"'training.lr'.*greater than 0, got -1"),
+            ("[training]\nschedule = 'cosine'", r"'training.schedule'.*'constant' or 'one-cycle'"),
             ("[training]\nlr = 'fast'", r"'training.lr'.*got 'fast'"),
             ("[geometry]\nkernel = 5000", r"n_times \(=1000\) is shorter than the temporal kernel \(=5000\)"),
             ("methods = ['protonett']", r"unknown method 'protonett'; did you mean 'protonet'\?"),
@@ -400,6 +402,16 @@ def test_class_sizes_follow_their_classes():
     for order, wanted in (((0, 1), (104, 31)), ((1, 0), (31, 104))):
         made = methods_of(sizes, GEOMETRIES["nhie"], order)["protonet"]
         assert made.foundation.training.class_weights == wanted
+
+
+def test_the_rate_stays_unless_asked_otherwise():
+    plain = only("bci2a")
+    cycled = plain.model_copy(
+        update={"training": plain.training.model_copy(update={"schedule": "one-cycle"})}
+    )
+    for experiment, wanted in ((plain, None), (cycled, OneCycle())):
+        training = methods_of(experiment, GEOMETRIES["bci2a"], (0, 1))["protonet"].foundation.training
+        assert training.schedule == wanted and training.patience is None
 
 
 def test_all_methods_can_be_made_of_a_config():

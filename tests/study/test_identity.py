@@ -11,6 +11,7 @@ from anchorinv.core import catalogue
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine, Mlp
 from anchorinv.core.recipe import Foundation
+from anchorinv.core.schedule import OneCycle
 from anchorinv.core.training import Training
 from anchorinv.study.identity import described, digest
 from tests.core.small import SMALL, foundation
@@ -58,3 +59,10 @@ def test_a_functions_name_is_its_home() -> None:
 def test_what_has_no_name_is_refused(nameless: object) -> None:
     with pytest.raises(TypeError, match="name of its own"):
         described(nameless)
+
+
+def test_a_setting_that_came_later_is_told_when_it_is_on() -> None:
+    # The name of the paper's training before schedules were there: base models made then are found again.
+    assert digest(Training()) == "36367ad2bcce75fdf4b7c73e"
+    later = [{"schedule": OneCycle()}, {"patience": 3}, {"gain": 0.1}]
+    assert len({digest(replace(Training(), **each)) for each in ({}, *later)}) == 4

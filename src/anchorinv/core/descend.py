@@ -10,6 +10,7 @@ from torch import Tensor
 from anchorinv.core.checkpoint import Bookmark, Checkpoint
 from anchorinv.core.progress import tick
 from anchorinv.core.quasi_newton import QuasiNewton
+from anchorinv.core.schedule import OneCycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Descent:
     """How to descend: Adam's settings, the number of steps, and when to stop before.
 
     With losses per sample the rule is asked of each, and the descent ends when all have got there.
+    ``schedule`` makes ``lr`` the highest rate of those it says; without one the rate stays.
     ``curvature`` takes the quasi-Newton steps of ``core/quasi_newton.py`` in place of Adam's, which have no
     rate; it needs smooth losses, one per sample of a single tensor.
     """
@@ -57,6 +59,11 @@ class Descent:
     eps: float = 1e-8
     stop: Plateau | None = None
     curvature: bool = False
+    schedule: OneCycle | None = None
+
+    def rate(self, step: int) -> float:
+        """Return the rate of a step: 0, 1, ..."""
+        return self.lr * self.schedule(step, self.steps) if self.schedule else self.lr
 
 
 def descend(
@@ -68,6 +75,7 @@ def descend(
     buffers: Iterable[Tensor] = (),
     checkpoint: Checkpoint | None = None,
     every: int = 1,
+    ended: Callable[[], bool] | None = None,
 ) -> Tensor:
     """Minimise an objective over ``params``, in place, by Adam or by quasi-Newton steps.
 
@@ -79,6 +87,8 @@ def descend(
     task : the name under which progress is reported.
     buffers : tensors that the objective changes, such as running statistics; kept in a checkpoint.
     checkpoint : where the descent may be left and taken up, after any multiple of ``every`` steps.
+    ended : asked after any multiple of ``every`` steps whether that was the last; what it remembers belongs
+        to ``buffers``.
 
     Returns
     -------
@@ -96,6 +106,7 @@ def descend(
     curve = bookmark.restore(left) if left else []
     with torch.enable_grad():
         for step in range(len(curve), plan.steps):
+            optimiser.param_groups[0]["lr"] = plan.rate(step)
             losses = objective(step)
             gradients = torch.autograd.grad(losses.sum(), params)
             for param, gradient in zip(params, gradients, strict=True):
@@ -111,8 +122,12 @@ def descend(
                     break
                 if newton:
                     newton.hold(there)
-            if checkpoint and (step + 1) % every == 0:
-                checkpoint.save(partial(bookmark.values, curve))
+            if (step + 1) % every == 0:
+                if ended and ended():
+                    tick(task, plan.steps, plan.steps, curve[-1].mean().item())
+                    break
+                if checkpoint:
+                    checkpoint.save(partial(bookmark.values, curve))
     if newton:
         newton.finish()
     for param in params:

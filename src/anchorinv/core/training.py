@@ -1,17 +1,20 @@
 """Learning by gradients: the base session's training, and the adaptation to new classes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.aside import kept_aside
+from anchorinv.core.best import Best
 from anchorinv.core.checkpoint import Checkpoint
 from anchorinv.core.descend import Descent, Plateau, descend
 from anchorinv.core.heads import Head
 from anchorinv.core.networks import frozen, trainable
 from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.schedule import OneCycle
 from anchorinv.core.types import Batch
 
 
@@ -24,6 +27,11 @@ class Training:
     epochs, batch_size, lr, betas : of Adam.
     class_weights : weigh each class inversely to its number of samples, or to these sizes, one per class.
     converged : end before ``epochs`` by this rule, its window counted in epochs; off in the paper.
+    schedule : how the rate changes, with ``lr`` as its highest; None leaves it as it is, as the paper does.
+    patience : keep a tenth of the samples aside, leave the network as it was when it did best on them, and
+        end after so many epochs without a better one; None learns from all, as the paper does.
+    gain : in every step, make each channel of each window louder or softer by about this fraction, as
+        electrodes that sit differently do; 0 in the paper.
     """
 
     epochs: int = 1500
@@ -32,13 +40,17 @@ class Training:
     betas: tuple[float, float] = (0.9, 0.999)
     class_weights: bool | tuple[int, ...] = False
     converged: Plateau | None = None
+    # Marked, so that base models made before these were there are found again.
+    schedule: OneCycle | None = field(default=None, metadata={"later": True})
+    patience: int | None = field(default=None, metadata={"later": True})
+    gain: float = field(default=0.0, metadata={"later": True})
 
     def descent(self, n_batches: int) -> Descent:
         """Return the plan in steps, for so many batches per epoch."""
         stop = self.converged
         if stop is not None:
             stop = Plateau(stop.window * n_batches, stop.tolerance, stop.patience, stop.enough)
-        return Descent(self.epochs * n_batches, self.lr, self.betas, stop=stop)
+        return Descent(self.epochs * n_batches, self.lr, self.betas, stop=stop, schedule=self.schedule)
 
 
 def train(
@@ -47,6 +59,7 @@ def train(
     samples: Batch,
     plan: Training,
     *,
+    groups: Tensor | None = None,
     checkpoint: Checkpoint | None = None,
     rng: torch.Generator,
 ) -> Tensor:
@@ -55,14 +68,16 @@ def train(
     Parameters
     ----------
     samples : signals (n, n_chans, n_times), labelled by the head's columns.
+    groups : (n,) the person or recording of each sample; with ``patience``, whole groups are kept aside.
     checkpoint : where the training may be left and taken up, between epochs.
 
     Returns
     -------
     (n_steps,) the loss curve.
     """
-    n_batches = -(-len(samples) // plan.batch_size)
     weights = _class_weights(samples, plan)
+    samples, aside = _divided(samples, plan, groups, rng)
+    n_batches = -(-len(samples) // plan.batch_size)
     order = torch.empty(0)
 
     def objective(step: int) -> Tensor:
@@ -72,10 +87,11 @@ def train(
             order = torch.randperm(len(samples), generator=stream(rng, "shuffle", epoch))
         chosen = order[batch * plan.batch_size : (batch + 1) * plan.batch_size]
         signals, targets = samples.values[chosen], samples.labels[chosen]
-        return head.loss(network(signals), targets, weights)
+        return head.loss(network(_varied(signals, plan.gain)), targets, weights)
 
     network.train()
     head.train()
+    best = Best(network, head, aside, weights, plan.patience) if aside and plan.patience else None
     with scoped_seed(stream(rng, "dropout")):
         params = [*network.parameters(), *head.parameters()]
         curve = descend(
@@ -83,13 +99,33 @@ def train(
             params,
             plan.descent(n_batches),
             task="base training",
-            buffers=[*network.buffers(), *head.buffers()],
+            buffers=[*network.buffers(), *head.buffers(), *(best.buffers if best else ())],
             checkpoint=checkpoint,
             every=n_batches,
+            ended=best.ended if best else None,
         )
+    if best:
+        best.restore()
     frozen(network)
     frozen(head)
     return curve
+
+
+def _varied(signals: Tensor, gain: float) -> Tensor:
+    """Return signals (n, n_chans, n_times) with other gains; draws from the global generator, as dropout."""
+    if gain == 0:
+        return signals
+    return signals * torch.exp(gain * torch.randn(*signals.shape[:2], 1, dtype=signals.dtype))
+
+
+def _divided(
+    samples: Batch, plan: Training, groups: Tensor | None, rng: torch.Generator
+) -> tuple[Batch, Batch | None]:
+    """Return what is learned from and what is kept aside, if anything is."""
+    if plan.patience is None:
+        return samples, None
+    aside = kept_aside(samples.labels, groups, rng=rng)
+    return (samples[~aside], samples[aside]) if aside.any() else (samples, None)
 
 
 def inverse(sizes: Tensor) -> Tensor:

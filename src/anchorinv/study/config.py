@@ -132,13 +132,17 @@ class Standardise(_Table):
 
 
 class BaseTraining(_Table):
-    """The base session; ``class_weights`` may be sizes, one per base class, to weigh inversely to."""
+    """The base session; ``class_weights`` may be sizes, one per base class, to weigh inversely to.
+
+    ``schedule = "one-cycle"`` lets the rate rise to ``lr`` and fall to almost nothing; in the paper it stays.
+    """
 
     epochs: Count = 1500
     batch_size: Count = 72
     lr: Rate = 2e-4
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     class_weights: bool | tuple[Count, ...] = False
+    schedule: Literal["constant", "one-cycle"] = "constant"
 
 
 class Anchors(_Table):

@@ -31,7 +31,12 @@ def described(value: Any) -> Any:
         options = described(dict(sorted(value.keywords.items())))
         return {"call": described(value.func), "args": described(value.args), "options": options}
     if is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: described(getattr(value, field.name)) for field in fields(value)}
+        own = {
+            field.name: described(getattr(value, field.name))
+            for field in fields(value)
+            # A setting that came later is not told while it is off: what was made before stays the same.
+            if not ("later" in field.metadata and getattr(value, field.name) == field.default)
+        }
         return {"type": described(type(value)), **own}
     name = getattr(value, "__qualname__", None)
     if name is None or "<" in name:

@@ -14,6 +14,7 @@ from anchorinv.core.inversion import Inversion
 from anchorinv.core.priors import Prior, energy, length, roughness
 from anchorinv.core.prototypes import mean_of_shots, random_rows
 from anchorinv.core.recipe import Foundation, Recipe
+from anchorinv.core.schedule import OneCycle
 from anchorinv.core.selection import Validated
 from anchorinv.core.training import Finetune, Training
 from anchorinv.study.config import Experiment, Inverting
@@ -21,10 +22,13 @@ from anchorinv.study.config import Experiment, Inverting
 #: Methods that finetune prototypes with replay of old classes.
 REPLAYING = ("anchorinv", "deepdream", "deepinv", "real-replay", "latent-replay")
 
+SCHEDULES = {"constant": None, "one-cycle": OneCycle()}
+
 
 def foundation_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> Foundation:
     """Return how base models are made; ``base_classes`` are the numbers of the config's, in its order."""
     settings = experiment.training.model_dump()
+    settings["schedule"] = SCHEDULES[settings["schedule"]]
     if isinstance(sizes := settings["class_weights"], tuple):
         # A network's columns are in the order of the classes' numbers.
         settings["class_weights"] = tuple(size for _, size in sorted(zip(base_classes, sizes, strict=True)))
