@@ -182,7 +182,9 @@ class TestCurve:
         network, _, anchors, start = task(3)
         start[0] = randn(3, 2, 24, seed=1)[0] + 1e-9  # as good as there
         together = invert(network, anchors, start, Inversion.swift(100))
-        alone = [invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.swift(100)) for i in range(3)]
+        alone = [
+            invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.swift(100)) for i in range(3)
+        ]
         # The first one has nothing left to gain, and stops whatever the others do.
         assert len(alone[0].curve) < 100 < len(alone[1].curve) == len(together.curve)
         assert torch.equal(together.signals[0], start[0])
