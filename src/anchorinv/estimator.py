@@ -15,6 +15,7 @@ from torch import Tensor
 
 from anchorinv.answers import finite, logits_of
 from anchorinv.bars import progress_bars
+from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.networks import mapped
@@ -106,7 +107,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         replay_weight: float = 1.0,
         new_prototype: str = "mean",
         per_channel: bool = True,
-        method: str = "anchorinv-plus",
+        method: str = "discriminant",
         preprocessing: Preprocessing | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
@@ -235,7 +236,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
                 f"{_listed(unknown)} not among the known ones; teach new classes with partial_fit"
             )
         state = self.state_
-        if not isinstance(state.head, Cosine):
+        if not isinstance(state.head, Cosine | Discriminant):
             raise ValueError(
                 f"{self.method} has no prototypes to move; only methods that have take more shots"
             )

@@ -137,7 +137,10 @@ class Legs:
         if self._samples is None or self._samples[0] != kind:
             samples = leg.samples(self._work.data[leg.variant])
             batches = (samples.train, samples.test)
-            arrays = [(batch.values.numpy(), batch.labels.numpy()) for batch in batches]
+            arrays = [
+                tuple(part.numpy() for part in (batch.values, batch.labels, batch.groups) if part is not None)
+                for batch in batches
+            ]
             self._samples = kind, samples, ray().put(arrays)
         _, found, reference = self._samples
         return found, reference

@@ -19,7 +19,7 @@ from anchorinv.cluster.library import ray
 from anchorinv.cluster.messages import Arrays, Positions, Send, now_and_then, streaming, to_arrays, to_tensors
 from anchorinv.core.packing import packed, unpacked
 from anchorinv.core.progress import listening
-from anchorinv.core.recipe import Foundation, Method, Recipe
+from anchorinv.core.recipe import BaseLearner, Method, Recipe
 from anchorinv.core.runner import InMemory, Lane, Scorer, fit_foundation
 from anchorinv.core.types import Batch, State
 from anchorinv.study.environment import reset_peak
@@ -60,7 +60,7 @@ class Order:
 
 @streaming
 def make_base(
-    send: Send, order: Order, foundation: Foundation, begun: Arrays | None, seconds: float
+    send: Send, order: Order, foundation: BaseLearner, begun: Arrays | None, seconds: float
 ) -> tuple[PackedState, float]:
     """Train a base model, from where it was left, and return it with the seconds that it took."""
     train, _, _ = _ready(order)
@@ -150,7 +150,7 @@ def _lane(order: Order) -> tuple[Lane, Method]:
     return _Held.lane[1:]
 
 
-def _unpacked(state: PackedState, foundation: Foundation) -> tuple[State, float]:
+def _unpacked(state: PackedState, foundation: BaseLearner) -> tuple[State, float]:
     arrays, facts = state
     return unpacked(to_tensors(arrays), facts, foundation.backbone), float(facts["seconds"])
 

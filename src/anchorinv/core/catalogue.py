@@ -7,6 +7,8 @@ from functools import partial
 from torch import nn
 
 from anchorinv.core.anchors import Selection, random_anchors
+from anchorinv.core.closed_form import ClosedForm
+from anchorinv.core.discriminant import add_statistics
 from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
@@ -170,6 +172,30 @@ def anchorinv_plus(
     return Recipe("anchorinv-plus", foundation, mean_of_shots, Stay(), memory, citation, judge, views)
 
 
+def discriminant(foundation: Foundation) -> Recipe:
+    """Judge by a discriminant on classical features; no network, no sample kept. Not in the paper."""
+    citation = "probabilistic LDA after Ioffe, ECCV 2006; random projections after RanPAC, NeurIPS 2023"
+    return Recipe("discriminant", ClosedForm(), add_statistics, Stay(), Nothing(), citation)
+
+
+#: What a textbook would take, each feature as it is.
+TEXTBOOK = ClosedForm(
+    blocks=("covariance", "covariance of differences", "time-domain", "spectrum", "waveform"),
+    most_features=1 << 11,
+    most_random=0,
+    share=1e9,
+    by_block=False,
+    prior=False,
+    rehearsed=False,
+)
+
+
+def lda(foundation: Foundation) -> Recipe:
+    """Judge by linear discriminant analysis on textbook features; no network. Not in the paper."""
+    citation = "Fisher, 1936; shrinkage of Ledoit & Wolf, 2004; tangent space of Barachant et al., 2012"
+    return Recipe("lda", TEXTBOOK, add_statistics, Stay(), Nothing(), citation)
+
+
 def finetune(
     foundation: Foundation, *, adapt: Finetune = FINETUNE_ONLY, whole_network: bool = False
 ) -> Recipe:
@@ -207,13 +233,18 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
     "whitened": whitened,
     "spread": spread,
     "anchorinv-plus": anchorinv_plus,
+    "lda": lda,
+    "discriminant": discriminant,
 }
 
 #: Ours, which leave the network alone and classify by the anchors.
 JUDGED = ("ridge", "whitened", "spread", "anchorinv-plus")
 
+#: Ours, which need no network and keep statistics of classes alone.
+CLOSED_FORM = ("lda", "discriminant")
+
 #: Those of the paper and its appendix.
-PUBLISHED = tuple(name for name in CATALOGUE if name not in JUDGED)
+PUBLISHED = tuple(name for name in CATALOGUE if name not in (*JUDGED, *CLOSED_FORM))
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:

@@ -3,12 +3,13 @@
 Classes share one within-class covariance. A class mean is known as well as its examples are many: the mean of
 ten is drawn towards the middle of the classes as far as base classes say that classes lie there, and what is
 left uncertain widens the class (probabilistic linear discriminant analysis: Ioffe, ECCV 2006). Everything
-follows from the statistics in closed form, so the order in which examples come does not matter, and forgetting
-a class is exact.
+follows from the statistics in closed form, so the order in which examples come does not matter, and a class
+is forgotten exactly.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +69,8 @@ class Discriminant(Head):
         False takes means as they are, with squared distances n / (n + 1): the textbook's discriminant.
     scale : float
         What log-densities are multiplied by before the softmax: features are not independent.
+    centring : float
+        What rehearsal says that centring an unseen person's windows brings; nan where it is not known.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Discriminant(Head):
         shrinkage: float,
         prior: bool = True,
         scale: float = 1.0,
+        centring: float = math.nan,
     ) -> None:
         super().__init__()
         self.counts: Tensor
@@ -88,15 +92,16 @@ class Discriminant(Head):
         self.register_buffer("counts", counts)
         self.register_buffer("means", means)
         self.register_buffer("scatters", scatters)
-        self.n_base, self.shrinkage, self.prior, self.scale = n_base, shrinkage, prior, scale
+        self.n_base, self.shrinkage, self.prior = n_base, shrinkage, prior
+        self.scale, self.centring = scale, centring
         self._solution: Solution | None = None
 
     @classmethod
-    def empty(cls, dim: int, *, n_base: int, shrinkage: float, prior: bool = True, scale: float = 1.0) -> Self:
-        """Return a discriminant that knows no class yet."""
+    def empty(cls, dim: int, *, n_base: int, shrinkage: float, **settings: Any) -> Self:
+        """Return a discriminant that knows no class yet; settings are those of the class."""
         counts = torch.zeros(0, dtype=torch.int64)
         means, scatters = torch.zeros(0, dim), torch.zeros(0, dim * (dim + 1) // 2)
-        return cls(counts, means, scatters, n_base=n_base, shrinkage=shrinkage, prior=prior, scale=scale)
+        return cls(counts, means, scatters, n_base=n_base, shrinkage=shrinkage, **settings)
 
     @property
     def prototypes(self) -> Tensor:
@@ -116,7 +121,7 @@ class Discriminant(Head):
         missing = n_classes - len(self.counts)
         counts = F.pad(self.counts, (0, missing))
         means, scatters = (F.pad(each, (0, 0, 0, missing)).clone() for each in (self.means, self.scatters))
-        for target in targets.unique().tolist():
+        for target in sorted(set(targets.tolist())):
             own = features[targets == target].double()
             mean = own.mean(0)
             n, m = int(counts[target]), len(own)
@@ -143,6 +148,7 @@ class Discriminant(Head):
             shrinkage=self.shrinkage,
             prior=self.prior,
             scale=self.scale,
+            centring=self.centring,
         )
 
     @property
@@ -193,9 +199,7 @@ class Discriminant(Head):
         on_axes = placed @ found.axes.T
         means_on_axes = found.means @ found.axes.T
         squares = (
-            placed.square().sum(1, keepdim=True)
-            - 2 * placed @ found.means.T
-            + found.means.square().sum(1)
+            placed.square().sum(1, keepdim=True) - 2 * placed @ found.means.T + found.means.square().sum(1)
         )
         on = (
             on_axes.square().sum(1, keepdim=True)

@@ -53,9 +53,16 @@ class Encoder(nn.Module):
         As many principal components; as many as the blocks have features takes these as they are.
     n_random : int
         As many random projections.
+
+    Attributes
+    ----------
+    shift : Tensor, shape (dim,)
+        Taken from the features: what a person differs by from the base windows, where that was measured.
     """
 
-    def __init__(self, shape: tuple[int, int], names: Sequence[str], n_components: int, n_random: int) -> None:
+    def __init__(
+        self, shape: tuple[int, int], names: Sequence[str], n_components: int, n_random: int
+    ) -> None:
         super().__init__()
         self.shape, self.names = shape, tuple(names)
         self.blocks = nn.ModuleList([BLOCKS[name](*shape) for name in names])
@@ -71,6 +78,8 @@ class Encoder(nn.Module):
         whole = n_components == n_columns
         self.register_buffer("components", torch.empty(0 if whole else n_components, n_columns))
         self.register_buffer("random", torch.empty(n_components, n_random))
+        self.shift: Tensor
+        self.register_buffer("shift", torch.zeros(n_components + n_random))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -92,7 +101,7 @@ class Encoder(nn.Module):
         columns = torch.cat([block(signals) for block in self.blocks], dim=1)  # (n, n_columns)
         evened = (columns - self.centre) * self.gain
         components = evened @ self.components.T if len(self.components) else evened
-        return torch.cat([components, torch.relu(components @ self.random)], dim=1)
+        return torch.cat([components, torch.relu(components @ self.random)], dim=1) - self.shift
 
 
 def suitable(shape: tuple[int, int], names: Sequence[str] = tuple(BLOCKS)) -> tuple[str, ...]:
@@ -107,6 +116,8 @@ def fit_encoder(
     *,
     most_features: int = MOST_FEATURES,
     most_random: int = MOST_RANDOM,
+    share: float = SHARE,
+    by_block: bool = True,
     rng: torch.Generator,
 ) -> Encoder:
     """Return the encoder that base windows (n, n_chans, n_times) determine; their classes play no part.
@@ -117,6 +128,10 @@ def fit_encoder(
         That come out; fewer where base windows are few.
     most_random : int
         Random projections among them, where there is room.
+    share : float
+        Features to a base window, at the most.
+    by_block : bool
+        Whether each block has the same variance in all, or each feature of every block.
     """
     shape = (signals.shape[1], signals.shape[2])
     names = suitable(shape, names)
@@ -125,10 +140,11 @@ def fit_encoder(
     centre = columns.mean(0)
     deviation = (columns - centre).square().mean(0).sqrt()
     # A feature that never varied says nothing here, and whatever it may say later.
-    weights = torch.cat([torch.full((block.size,), block.size**-0.5) for block in blocks]).to(deviation)
+    power = -0.5 if by_block else 0.0
+    weights = torch.cat([torch.full((block.size,), block.size**power) for block in blocks]).to(deviation)
     gain = torch.where(deviation > 1e-6 * (1 + centre.abs()), weights / deviation, 0.0)
-    room = min(most_features, max(_FEWEST, int(SHARE * len(signals))))
-    n_components = min(room, columns.shape[1])
+    room = int(min(most_features, max(_FEWEST, share * len(signals))))
+    n_components = columns.shape[1] if columns.shape[1] <= room else min(room, len(signals))
     encoder = Encoder(shape, names, n_components, min(most_random, room - n_components)).to(signals)
     encoder.blocks = nn.ModuleList(blocks)
     encoder.centre, encoder.gain = centre.to(signals), gain.to(signals)
@@ -150,4 +166,5 @@ def _principal(values: Tensor, n: int) -> Tensor:
         lengths = found.flip(0)[:n].clamp(min=0).sqrt()[:, None]
         directions = directions @ values / lengths.clamp(min=1e-6 * float(lengths.max()))
     signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
-    return directions * signs
+    components: Tensor = directions * signs
+    return components

@@ -1,11 +1,14 @@
 """A state as named tensors and plain facts, and back: what files hold, without any code in them."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.discriminant import Discriminant
+from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.networks import frozen
 from anchorinv.core.ridge import Linear
@@ -40,6 +43,10 @@ def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "views": list(state.trunk.names) if isinstance(state.trunk, Wide) else [],
         "curves": [[curve.name, curve.session] for curve in state.curves],
     }
+    if isinstance(state.trunk, Encoder):
+        n_components, n_random = state.trunk.random.shape
+        blocks = list(state.trunk.names)
+        facts["encoder"] = {"blocks": blocks, "n_components": n_components, "n_random": n_random}
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, facts
 
 
@@ -54,13 +61,14 @@ def unpacked(
     backbone : makes a network of the same architecture; its weights are replaced and never drawn.
     """
     try:
+        shape = (facts["shape"][0], facts["shape"][1])
         with torch.device("meta"):
-            network = backbone()
+            trunk, tail = _network_like(facts, shape, backbone)
             head = _head_like(tensors, facts["head"])
-        trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
         for part, module in {"trunk": trunk, "tail": tail, "head": head}.items():
             module.load_state_dict(_under(part, tensors), assign=True)
-        shape = (facts["shape"][0], facts["shape"][1])
+        if isinstance(head, Discriminant):
+            _ = head.solution  # what no covariance can be is found out now, not when signals come
         if views := tuple(facts.get("views", ())):
             trunk, tail = widened(frozen(trunk), frozen(tail), views, shape)
         batches = {
@@ -88,6 +96,17 @@ def unpacked(
         raise ValueError(f"these weights are not those of such a network: {reason}") from None
 
 
+def _network_like(
+    facts: Mapping[str, Any], shape: tuple[int, int], backbone: Callable[[], nn.Module]
+) -> tuple[nn.Module, nn.Module]:
+    """Return trunk and tail of the packed sizes, their values still missing."""
+    if encoder := facts.get("encoder"):
+        trunk = Encoder(shape, encoder["blocks"], encoder["n_components"], encoder["n_random"])
+        return trunk, nn.Identity()
+    network = backbone()
+    return network.get_submodule("trunk"), network.get_submodule("tail")
+
+
 def _under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     prefix = f"{part}."
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -103,6 +122,10 @@ def _head_facts(head: Head) -> dict[str, Any]:
             return {"kind": "linear", "scale": head.scale}
         case Cosine():
             return {"kind": "cosine", "scale": head.scale}
+        case Discriminant():
+            known = {} if math.isnan(head.centring) else {"centring": head.centring}
+            own = {name: getattr(head, name) for name in ("n_base", "shrinkage", "prior", "scale")}
+            return {"kind": "discriminant", **own, **known}
         case Mlp():
             return {"kind": "mlp"}
         case DotRegression():
@@ -130,6 +153,10 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
             prototypes, trust = (torch.empty(tensors[f"head.{part}"].shape) for part in ("fixed", "trust"))
             make = Spread if kind == "spread" else Whitened
             return make(prototypes, scatters, trust, scale=facts["scale"])
+        case "discriminant":
+            settings = {name: value for name, value in facts.items() if name != "kind"}
+            parts = (tensors[f"head.{part}"] for part in ("counts", "means", "scatters"))
+            return Discriminant(*(torch.empty(part.shape, dtype=part.dtype) for part in parts), **settings)
         case "mlp":
             n_classes, dim = len(tensors["head.last.bias"]), tensors["head.hidden.0.weight"].shape[1]
             return Mlp.start(n_classes, dim)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.checkpoint import Checkpoint
+from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.heads import Head
 from anchorinv.core.inverted import InvertedAnchors
 from anchorinv.core.memory import Anchors, Memory
@@ -40,11 +41,24 @@ class Method(Protocol):
 Judge = Callable[[State, Batch], Head]
 
 
-class Backbone(Protocol):
-    """A network in two parts; features are ``tail(trunk(signals))``."""
+class BaseLearner(Protocol):
+    """What makes a base model; a value, by which methods that share one are known."""
 
-    trunk: nn.Module
-    tail: nn.Module
+    @property
+    def backbone(self) -> Callable[[], nn.Module]:
+        """Makes an untrained network, where there is one."""
+        ...
+
+    def fit(
+        self,
+        samples: Batch,
+        *,
+        groups: Tensor | None = None,
+        checkpoint: Checkpoint | None = None,
+        rng: torch.Generator,
+    ) -> State:
+        """Learn the base classes from signals (n, n_chans, n_times)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +103,7 @@ class Foundation:
             head = self.head(len(classes), dim).to(signals)
         targets = columns(samples.labels, classes)
         labelled = Batch(signals, targets)
+        groups = samples.groups if groups is None else groups
         curve = train(network, head, labelled, self.training, groups=groups, checkpoint=checkpoint, rng=rng)
         trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
         features = mapped(tail, mapped(trunk, signals))
@@ -122,7 +137,7 @@ class Recipe:
     """
 
     name: str
-    foundation: Foundation
+    foundation: BaseLearner
     place: Placement
     adapt: Adaptation
     memory: Memory
@@ -184,6 +199,9 @@ class Recipe:
         features : of the examples (n, dim), labelled by known classes; they join the anchors, if any.
         counts : examples behind each prototype so far, in the order of the classes.
         """
+        if isinstance(state.head, Discriminant):
+            known = state.head.learned(features.values, state.columns(features.labels))
+            return replace(state, head=frozen(known))
         moved = reinforced(state, features, counts, exact=self.judge is not None)
         anchors = state.anchors
         if isinstance(self.memory, InvertedAnchors | Anchors):

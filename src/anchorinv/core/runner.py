@@ -15,7 +15,7 @@ from anchorinv.core.metrics import confusion
 from anchorinv.core.networks import mapped
 from anchorinv.core.progress import tick
 from anchorinv.core.protocol import Protocol
-from anchorinv.core.recipe import Foundation, Method, Recipe
+from anchorinv.core.recipe import BaseLearner, Method, Recipe
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State
 
@@ -52,11 +52,13 @@ class SessionResult:
 class Shelf(Interface):
     """Keeps what methods and trials share, so that it is made once."""
 
-    def base(self, foundation: Foundation, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
+    def base(
+        self, foundation: BaseLearner, make: Callable[[Checkpoint | None], State]
+    ) -> tuple[State, float]:
         """Return a base model and the seconds it took, making it if nobody did."""
         ...
 
-    def recalled(self, foundation: Foundation, memory: Memory, make: Callable[[], State]) -> State:
+    def recalled(self, foundation: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
         """Return the base model with a memory's replay of the base classes, making it if nobody did."""
         ...
 
@@ -206,7 +208,7 @@ class Lane:
 
 
 def fit_foundation(
-    foundation: Foundation, base_train: Batch, protocol: Protocol, checkpoint: Checkpoint | None
+    foundation: BaseLearner, base_train: Batch, protocol: Protocol, checkpoint: Checkpoint | None
 ) -> State:
     """Return the base model that a protocol's seed determines."""
     return foundation.fit(base_train, checkpoint=checkpoint, rng=stream(protocol.seed, "base"))
@@ -244,11 +246,13 @@ class InMemory:
     """
 
     def __init__(
-        self, bases: Mapping[Foundation, tuple[State, float]] | None = None, replay: State | None = None
+        self, bases: Mapping[BaseLearner, tuple[State, float]] | None = None, replay: State | None = None
     ) -> None:
         self._bases, self._replay = dict(bases or {}), replay
 
-    def base(self, foundation: Foundation, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
+    def base(
+        self, foundation: BaseLearner, make: Callable[[Checkpoint | None], State]
+    ) -> tuple[State, float]:
         """Return a base model and the seconds it took."""
         if foundation not in self._bases:
             began = time.perf_counter()
@@ -256,7 +260,7 @@ class InMemory:
             self._bases[foundation] = state, time.perf_counter() - began
         return self._bases[foundation]
 
-    def recalled(self, foundation: Foundation, memory: Memory, make: Callable[[], State]) -> State:
+    def recalled(self, foundation: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
         """Return the replay, made anew unless it was given: a method asks once."""
         return self._replay or make()
 

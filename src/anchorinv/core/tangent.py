@@ -90,10 +90,11 @@ class TangentBlock(Block):
         n_sources = self.n_sources
         n_kept = min(n_sources, MOST_SOURCES)
         self.whitening: Tensor
-        self.components: Tensor
+        self.components: Tensor | None
         self.register_buffer("whitening", torch.eye(n_kept))
-        # Of few sources none is left out, and nothing is written to a file.
-        self.register_buffer("components", torch.eye(n_kept, n_sources), persistent=n_kept < n_sources)
+        # Of few sources none is left out.
+        components = torch.eye(n_kept, n_sources) if n_kept < n_sources else None
+        self.register_buffer("components", components)
 
     @property
     def n_sources(self) -> int:
@@ -113,9 +114,11 @@ class TangentBlock(Block):
         """Return the block with its reference."""
         block, chosen = copy.deepcopy(self), signals[:: -(-len(signals) // MOST_FOR_REFERENCE)]
         with torch.no_grad():
-            if len(block.whitening) < self.n_sources:
+            if block.components is not None:
                 mean = oas_covariances(self.sources(chosen)).mean(0)
-                block.components = torch.linalg.eigh(mean)[1][:, -len(block.whitening) :].T.to(signals).clone()
+                block.components = (
+                    torch.linalg.eigh(mean)[1][:, -len(block.whitening) :].T.to(signals).clone()
+                )
             reference = riemannian_mean(block._matrices(chosen))
             block.whitening = _function(reference, torch.rsqrt).to(signals)
         return block
@@ -126,7 +129,7 @@ class TangentBlock(Block):
 
     def _matrices(self, signals: Tensor) -> Tensor:
         sources = self.sources(signals)
-        if len(self.components) < self.n_sources:
+        if self.components is not None:
             sources = self.components @ sources
         return oas_covariances(sources)
 

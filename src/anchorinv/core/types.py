@@ -17,10 +17,12 @@ class Batch:
     ----------
     values : (n, ...)
     labels : (n,) int64, class numbers.
+    groups : (n,) int64, the person or recording of each, where that is known.
     """
 
     values: Tensor
     labels: Tensor
+    groups: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.labels.shape != self.values.shape[:1]:
@@ -33,7 +35,9 @@ class Batch:
         return len(self.labels)
 
     def __getitem__(self, index: Tensor) -> "Batch":
-        return Batch(self.values[index], self.labels[index])
+        return Batch(
+            self.values[index], self.labels[index], None if self.groups is None else self.groups[index]
+        )
 
     def of(self, *classes: int) -> "Batch":
         """Return the samples of some classes."""
@@ -41,7 +45,7 @@ class Batch:
 
     def with_values(self, values: Tensor) -> "Batch":
         """Return the same labels on other values."""
-        return Batch(values, self.labels)
+        return Batch(values, self.labels, self.groups)
 
     @property
     def classes(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from anchorinv.model.limits import (
     MOST_BATCH,
     MOST_CHANNELS,
     MOST_CLASSES,
+    MOST_COLUMNS,
     MOST_STEPS,
     SEEDS,
 )
@@ -22,7 +23,7 @@ from anchorinv.model.names import Name, Note, check_names
 
 #: A class as its user named it. Strict: True is no 1, and 1 is no "1".
 Label = Name | bool | Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Kind = Literal["none", "synthetic", "features of real samples", "real recordings"]
+Kind = Literal["none", "synthetic", "class statistics", "features of real samples", "real recordings"]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 #: Of a network; what they amount to together is bounded in ``limits.py``.
 Size = Annotated[int, Field(ge=1, le=2**24)]
@@ -92,10 +93,22 @@ class SettingsFacts(_Facts):
 class HeadFacts(_Facts):
     """What a head is beside its tensors."""
 
-    kind: Literal["cosine", "spread", "whitened", "linear", "mlp", "dot-regression"]
+    kind: Literal["cosine", "spread", "whitened", "linear", "mlp", "dot-regression", "discriminant"]
     scale: Annotated[float, Field(gt=0, le=1e6)] | None = None
     n_classes: Count | None = None
     weight: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    n_base: Count | None = None
+    shrinkage: Annotated[float, Field(ge=0, le=1)] | None = None
+    prior: bool | None = None
+    centring: Annotated[float, Field(ge=-1, le=1)] | None = None
+
+
+class EncoderFacts(_Facts):
+    """What an encoder of blocks is beside its tensors."""
+
+    blocks: Annotated[tuple[Name, ...], Field(min_length=1, max_length=32)]
+    n_components: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
+    n_random: Annotated[int, Field(ge=0, le=MOST_COLUMNS)]
 
 
 class StateFacts(_Facts):
@@ -109,6 +122,7 @@ class StateFacts(_Facts):
     session: Count
     views: tuple[Literal["spectrum", "covariance"], ...] = ()
     curves: tuple[tuple[Name, Count], ...]
+    encoder: EncoderFacts | None = None
 
 
 class Entry(_Facts):

@@ -5,7 +5,8 @@ What is bounded in a file is bounded in ``fit`` too, so that whatever was learne
 
 from collections.abc import Sequence
 
-from anchorinv.core.catalogue import JUDGED
+from anchorinv.core.catalogue import CLOSED_FORM, JUDGED, TEXTBOOK
+from anchorinv.core.encoder import BLOCKS, MOST_FEATURES, suitable
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.splits import WIDTH
 
@@ -14,6 +15,8 @@ MOST_HEADER, MOST_BYTES = 4 << 20, 384 << 20
 #: Characters of a name, and of a remark.
 LONGEST_NAME, LONGEST_NOTE = 200, 1000
 MOST_CLASSES, MOST_CHANNELS = 4096, 1024
+#: Features of an encoder, of components or at random.
+MOST_COLUMNS = 1 << 12
 #: Epochs of training, steps of an inversion or a finetuning.
 MOST_STEPS = 100_000
 #: Values of all curves in a file; longer ones are thinned when they are written.
@@ -81,7 +84,7 @@ def check_geometry(geometry: Geometry) -> None:
 def kept_by(method: str, counts: Sequence[int], n_anchors: int) -> int:
     """Return how many samples a method keeps of base classes that have so many each."""
     match method:
-        case "finetune" | "protonet" | "teen":
+        case "finetune" | "protonet" | "teen" | "lda" | "discriminant":
             return 0
         case "nc-fscil":
             return len(counts)
@@ -132,11 +135,17 @@ _INVERTED = ("anchorinv", "deepdream", "deepinv")
 
 def _fixed(method: str, geometry: Geometry) -> int:
     """Return how many values of a model there are whatever it learns."""
+    if method in CLOSED_FORM:
+        n_columns = _columns(geometry)
+        return n_columns * (2 + min(n_columns, MOST_FEATURES)) + MOST_FEATURES**2
     return _weights(geometry) + (256 * geometry.dim if method == "finetune" else 0)
 
 
 def _of_a_class(method: str, geometry: Geometry) -> int:
     """Return how many values of a model there are because of a class, whatever is kept of it."""
+    if method in CLOSED_FORM:
+        dim = MOST_FEATURES if method == "discriminant" else min(TEXTBOOK.most_features, _columns(geometry))
+        return dim + dim * (dim + 1) // 2
     return geometry.dim * (2 if method == "ridge" else 1)
 
 
@@ -150,6 +159,12 @@ def _of_a_sample(method: str, geometry: Geometry) -> int:
         case "anchorinv" | "spread" | "whitened" | "anchorinv-plus":
             return 2 * geometry.dim  # an anchor, and its replay or a direction of the spread
     return geometry.dim
+
+
+def _columns(geometry: Geometry) -> int:
+    """Return how many features all blocks have together."""
+    shape = (geometry.n_chans, geometry.n_times)
+    return sum(BLOCKS[name](*shape).size for name in suitable(shape))
 
 
 def _weights(geometry: Geometry) -> int:

@@ -12,6 +12,7 @@ from anchorinv.model.header import Header
 _MEMORY = {
     "none": "nothing is replayed",
     "synthetic": "signals that were computed, kept as inputs of the last block",
+    "class statistics": "of each class a count, a mean and a scatter of features; nothing is replayed",
     "features of real samples": "numbers computed from real samples, which may be traced back to them",
     "real recordings": "recordings of people",
 }
@@ -82,7 +83,14 @@ def _filter(how: Mapping[str, Any]) -> str:
 
 def _plainly(facts: Mapping[str, Any]) -> list[str]:
     """Return what is and what is not in the file, without flattery."""
-    lines = ["It holds the network's weights, and for each class what stands for it in the head."]
+    if facts["memory"] == "class statistics":
+        lines = [
+            "It holds how features are computed, and of each class a count, a mean and a scatter of them.",
+            "The mean of a class learned from one window is that window's features; the scatter of a class "
+            "learned from few spans what they differ by.",
+        ]
+    else:
+        lines = ["It holds the network's weights, and for each class what stands for it in the head."]
     # Methods that invert labels note how many signals they want, as anchors without values.
     if facts["method"] in ("anchorinv", *JUDGED) and any(facts["anchors"].values()):
         lines.append(
@@ -99,9 +107,16 @@ def _plainly(facts: Mapping[str, Any]) -> list[str]:
     else:
         lines.append("It holds no recording and no part of one.")
     for label in facts["forgotten"]:
+        gone = f"Class {label!r} was forgotten"
+        if facts["memory"] == "class statistics":
+            lines.append(
+                f"{gone}: its statistics are gone. If it was a base class, how features are computed may "
+                f"keep traces."
+            )
+            continue
         lines.append(
-            f"Class {label!r} was forgotten: its prototype, anchors and replay are gone, but weights that "
-            f"were trained or finetuned while it was known may keep traces."
+            f"{gone}: its prototype, anchors and replay are gone, but weights that were trained or "
+            f"finetuned while it was known may keep traces."
         )
     return lines
 

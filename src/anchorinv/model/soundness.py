@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM
+from anchorinv.core.encoder import BLOCKS, suitable
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.splits import WIDTH
 from anchorinv.core.views import VIEWS
 from anchorinv.model.header import Header
-from anchorinv.model.limits import MOST_BYTES, MOST_TOLD, check_geometry, check_kept
+from anchorinv.model.limits import MOST_BYTES, MOST_COLUMNS, MOST_TOLD, check_geometry, check_kept
 
 # What tensors of a part may be made of; weights and replay are float32 throughout.
-_WHOLE = ("labels", "num_batches_tracked")
+_WHOLE = ("labels", "num_batches_tracked", "counts")
 _DOUBLE = ("standardisation", "statistics")
 
 # Of each method: its head; what it keeps of each class; what may be there beside it.
@@ -32,6 +33,8 @@ _OWN: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "whitened": ("whitened", ("anchors",), ()),
     "spread": ("spread", ("anchors",), ()),
     "anchorinv-plus": ("spread", ("anchors",), ()),
+    "lda": ("discriminant", (), ()),
+    "discriminant": ("discriminant", (), ()),
 }
 
 
@@ -78,7 +81,7 @@ def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor
         raise ValueError(f"{state.n_base} base classes of {n_classes} cannot be")
     if header.ch_names is not None and len(header.ch_names) != n_chans:
         raise ValueError(f"it names {len(header.ch_names)} channels and has {n_chans}")
-    dim = WIDTH if header.method == "nc-fscil" else geometry.dim
+    dim = _dim(header, geometry)
     views = [VIEWS[name].size(n_chans) for name in state.views]
     usual = header.method == "anchorinv-plus" and len(set(state.views)) == len(views)
     if views and not (usual and max(views) <= dim):
@@ -88,6 +91,22 @@ def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor
     _check_kept(header, geometry, dim, views, tensors)
     _check_standardisation(geometry, tensors)
     _check_head(header, [dim, *views], tensors)
+
+
+def _dim(header: Header, geometry: Geometry) -> int:
+    """Return how many features the head is given, if encoder and method fit each other."""
+    encoder, shape = header.state.encoder, (geometry.n_chans, geometry.n_times)
+    if (encoder is not None) != (header.method in CLOSED_FORM):
+        raise ValueError(f"{header.method} has {'no' if encoder else 'an'} encoder")
+    if encoder is None:
+        return WIDTH if header.method == "nc-fscil" else geometry.dim
+    blocks = encoder.blocks
+    if len(set(blocks)) < len(blocks) or set(blocks) - set(suitable(shape)):
+        raise ValueError(f"blocks {', '.join(blocks)} do not fit {shape[0]} channels of {shape[1]} samples")
+    n_columns = sum(BLOCKS[name](*shape).size for name in blocks)
+    if encoder.n_components > n_columns or encoder.n_components + encoder.n_random > MOST_COLUMNS:
+        raise ValueError(f"{encoder.n_components} components of {n_columns} features cannot be")
+    return encoder.n_components + encoder.n_random
 
 
 def _check_kept(
@@ -146,6 +165,11 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
             fits = fits and all(
                 _fits(tensors, f"head.scatters.{i}", size, min(size, n_kept)) for i, size in enumerate(sizes)
             )
+        case "discriminant":
+            fits = shape["counts"] == (n_classes,) and shape["means"] == (n_classes, dim)
+            fits = fits and shape["scatters"] == (n_classes, dim * (dim + 1) // 2)
+            fits = fits and head.n_base == header.state.n_base and None not in (head.shrinkage, head.prior)
+            fits = fits and bool((tensors["head.counts"] > 0).all())
         case "mlp":
             fits = shape["last.bias"] == (n_classes,) and shape["hidden.0.weight"][1:] == (dim,)
         case "dot-regression":
@@ -162,6 +186,7 @@ _PARTS = {
     "linear": ("fixed", "weights", "bias"),
     "spread": ("fixed", "trust"),
     "whitened": ("fixed", "trust"),
+    "discriminant": ("counts", "means", "scatters"),
     "mlp": ("last.bias", "hidden.0.weight"),
     "dot-regression": ("vertices",),
 }

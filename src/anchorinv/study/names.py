@@ -14,6 +14,8 @@ _METHODS = {
     "whitened": "Whitened",
     "spread": "Spread",
     "anchorinv-plus": "AnchorInv+",
+    "lda": "LDA",
+    "discriminant": "Discriminant",
 }
 _SELECTIONS = {
     "random": "Random sample",

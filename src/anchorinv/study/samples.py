@@ -130,7 +130,8 @@ def _batch(data: Dataset, chosen: np.ndarray, fitted: Standardisation) -> Batch:
     for first in range(0, len(places), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
         signals[part] = torch.from_numpy(fitted(data.signals(places[part])))
-    return Batch(signals, torch.from_numpy(data.labels[places]))
+    _, people = np.unique(data.subjects[places].astype(str), return_inverse=True)
+    return Batch(signals, torch.from_numpy(data.labels[places]), torch.from_numpy(people))
 
 
 def _generated(experiment: Experiment) -> Dataset:

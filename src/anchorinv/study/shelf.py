@@ -14,7 +14,7 @@ from torch import Tensor
 from anchorinv.core.checkpoint import Checkpoint
 from anchorinv.core.memory import Memory
 from anchorinv.core.packing import packed, unpacked
-from anchorinv.core.recipe import Foundation
+from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.types import State
 from anchorinv.files import HERE, half_written
 from anchorinv.study.identity import digest
@@ -69,9 +69,11 @@ class DiskShelf:
 
     def __init__(self, folder: Path, *determined_by: Any, seconds: float = 60.0) -> None:
         self._folder, self._by, self._seconds = folder, digest(list(determined_by)), seconds
-        self._bases: dict[Foundation, tuple[State, float]] = {}
+        self._bases: dict[BaseLearner, tuple[State, float]] = {}
 
-    def base(self, foundation: Foundation, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
+    def base(
+        self, foundation: BaseLearner, make: Callable[[Checkpoint | None], State]
+    ) -> tuple[State, float]:
         """Return a base model and the seconds it took, making it if nobody did."""
         if foundation not in self._bases:
             path = self.base_path(foundation)
@@ -80,23 +82,23 @@ class DiskShelf:
             checkpoint.drop()
         return self._bases[foundation]
 
-    def recalled(self, foundation: Foundation, memory: Memory, make: Callable[[], State]) -> State:
+    def recalled(self, foundation: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
         """Return the base model with a memory's replay of the base classes, making it if nobody did.
 
         Only inversion takes long; other memories are recalled anew, and recordings are never written.
         """
         return self._kept(self.replay_path(foundation, memory), foundation, make, inverted)[0]
 
-    def find(self, foundation: Foundation, memory: Memory | None = None) -> State | None:
+    def find(self, foundation: BaseLearner, memory: Memory | None = None) -> State | None:
         """Return a base model, or with a memory its replay, if it is here; a damaged file is an error."""
         path = self.replay_path(foundation, memory) if memory else self.base_path(foundation)
         return unpacked(*read_tensors(path), foundation.backbone) if path.exists() else None
 
-    def base_path(self, foundation: Foundation) -> Path:
+    def base_path(self, foundation: BaseLearner) -> Path:
         """Return where a base model is, or would be."""
         return self._folder / f"base-{digest('base', self._by, foundation)}.safetensors"
 
-    def replay_path(self, foundation: Foundation, memory: Memory) -> Path:
+    def replay_path(self, foundation: BaseLearner, memory: Memory) -> Path:
         """Return where a memory's replay of the base classes is, or would be."""
         return self._folder / f"replay-{digest('replay', self._by, foundation, memory)}.safetensors"
 
@@ -110,7 +112,7 @@ class DiskShelf:
         write_tensors(path, tensors, {**facts, "seconds": round(seconds, 3)})
         logger.info("made %s in %.1f s", path.name, seconds)
 
-    def read(self, path: Path, foundation: Foundation) -> Packed | None:
+    def read(self, path: Path, foundation: BaseLearner) -> Packed | None:
         """Return a packed state with its seconds, or None where it is missing or damaged, which is said."""
         if not path.exists():
             return None
@@ -126,7 +128,7 @@ class DiskShelf:
     def _kept(
         self,
         path: Path,
-        foundation: Foundation,
+        foundation: BaseLearner,
         make: Callable[[], State],
         worth_keeping: Callable[[State], bool],
     ) -> tuple[State, float]:

@@ -1,0 +1,111 @@
+"""A base model without a gradient: what blocks see of a window, and a discriminant on it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from anchorinv.core.checkpoint import Checkpoint
+from anchorinv.core.discriminant import Discriminant
+from anchorinv.core.encoder import BLOCKS, MOST_FEATURES, MOST_RANDOM, SHARE, fit_encoder
+from anchorinv.core.heads import class_means
+from anchorinv.core.networks import frozen, mapped
+from anchorinv.core.rehearsal import Choice, rehearse
+from anchorinv.core.types import Batch, Curve, State, columns
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedForm:
+    """What determines a base model that is computed, not trained; in a recipe it stands for a network.
+
+    Parameters
+    ----------
+    blocks : tuple of str
+        Of ``BLOCKS``; those that suit the signals are taken.
+    most_features, most_random, share : int, int, float
+        Features in all, random projections among them, and features to a base window, at the most.
+    by_block : bool
+        Whether each block counts alike, or each of its features.
+    prior : bool
+        Whether means of few shots are drawn to where base classes say that classes lie.
+    rehearsed : bool
+        Whether settings are chosen by rehearsal, or are those of theory.
+    """
+
+    blocks: tuple[str, ...] = tuple(BLOCKS)
+    most_features: int = MOST_FEATURES
+    most_random: int = MOST_RANDOM
+    share: float = SHARE
+    by_block: bool = True
+    prior: bool = True
+    rehearsed: bool = True
+
+    @property
+    def backbone(self) -> Callable[[], nn.Module]:
+        """There is no network: whoever asks for one has taken this for something else."""
+        raise TypeError("a closed form has no network; its encoder is made from facts of its own")
+
+    def fit(
+        self,
+        samples: Batch,
+        *,
+        groups: Tensor | None = None,
+        checkpoint: Checkpoint | None = None,
+        rng: torch.Generator,
+    ) -> State:
+        """Return the base model of signals (n, n_chans, n_times); it takes seconds, and no checkpoint."""
+        classes, signals = samples.classes, samples.values
+        if len(classes) < 2:
+            raise ValueError(f"a base model needs at least two classes, got {len(classes)}")
+        encoder = fit_encoder(
+            signals,
+            self.blocks,
+            most_features=self.most_features,
+            most_random=self.most_random,
+            share=self.share,
+            by_block=self.by_block,
+            rng=rng,
+        )
+        features, targets = mapped(encoder, signals), columns(samples.labels, classes)
+        choice = Choice(ledoit_wolf(features, targets))
+        if self.rehearsed:
+            known = samples.groups if groups is None else groups
+            choice = rehearse(features, targets, known, shrinkage=choice.shrinkage, prior=self.prior, rng=rng)
+        head = Discriminant.empty(
+            encoder.dim,
+            n_base=len(classes),
+            shrinkage=choice.shrinkage,
+            prior=self.prior,
+            scale=choice.scale,
+            centring=choice.centring,
+        )
+        told = {"shrinkage": choice.shrinkage, "rehearsed macro-F1": choice.score, "scale": choice.scale}
+        return State(
+            trunk=encoder,
+            tail=frozen(nn.Identity()),
+            head=frozen(head.to(signals).learned(features, targets)),
+            classes=classes,
+            n_base=len(classes),
+            shape=(signals.shape[1], signals.shape[2]),
+            seed=rng.initial_seed(),
+            curves=tuple(
+                Curve(name, 0, torch.tensor([value])) for name, value in told.items() if math.isfinite(value)
+            ),
+        )
+
+
+def ledoit_wolf(features: Tensor, targets: Tensor) -> float:
+    """Return how far to draw the within-class covariance of features (n, dim) to a sphere.
+
+    See Ledoit & Wolf, A Well-conditioned Estimator for Large-dimensional Covariance Matrices, J. Multivariate
+    Analysis 2004.
+    """
+    # Imported here: it takes half a second that nobody else need pay.
+    from sklearn.covariance import ledoit_wolf_shrinkage
+
+    residuals = features - class_means(features, targets)[targets]
+    if not residuals.abs().max() > 0:
+        return 1.0  # of single windows: a sphere is all there is
+    return float(ledoit_wolf_shrinkage(residuals.double().numpy(), assume_centered=True))
