@@ -79,6 +79,7 @@ for command in (
     teach.train,
     teach.learn,
     teach.forget,
+    teach.calibrate,
     use.predict,
     use.evaluate,
     use.info,

@@ -1,4 +1,4 @@
-"""``anchorinv train``, ``learn`` and ``forget``: make a model file, and change what it knows."""
+"""``anchorinv train``, ``learn``, ``forget``, ``calibrate``: make a model file, and change what it knows."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,9 +20,11 @@ Scale = Annotated[
 def train(
     data: Annotated[Path, typer.Argument(help="Prepared folder, or .npz with X and y.", metavar="DATA")],
     out: Out,
-    method: Annotated[str, typer.Option(help="A method of the catalogue.")] = "anchorinv-plus",
+    method: Annotated[str, typer.Option(help="A method of the catalogue.")] = "discriminant",
     classes: Annotated[str, typer.Option(help="Base classes, with commas between; default: all.")] = "",
-    epochs: Annotated[int | None, typer.Option(min=1, help="Default: until the loss stops falling.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Of methods with a network; default: as the data say.")
+    ] = None,
     anchors: Annotated[int, typer.Option(min=1, help="Anchors kept of each class.")] = 50,
     inversion_steps: Annotated[int, typer.Option(min=0, help="Steps of the inversion, at the most.")] = 200,
     finetune_steps: Annotated[
@@ -69,7 +71,7 @@ def train(
         raise ValueError(f"{data} says {file.preprocessing.unit}, --unit {unit}; leave the option out")
     if band and (rate := sfreq or file.sfreq):
         Filter(*band, order, not zero_phase).sections(rate)  # a filter that no recording could go through
-    windows, labels = file.all(), file.labels
+    windows, labels, groups = file.all(), file.labels, file.groups
     if classes:
         wanted = [part.strip() for part in classes.split(",")]
         if unknown := [name for name in wanted if name not in labels.astype(str)]:
@@ -78,6 +80,7 @@ def train(
             )
         chosen = np.isin(labels.astype(str), wanted)
         windows, labels = windows[chosen], labels[chosen]
+        groups = None if groups is None else groups[chosen]
     known = file.preprocessing
     how = Preprocessing(
         known.ch_names,
@@ -96,7 +99,7 @@ def train(
         random_state=seed,
         verbose=not quiet,
     )
-    model.fit(windows, labels)
+    model.fit(windows, labels, groups)
     model.set_params(verbose=False)
     model.save(out, with_signals=with_signals, allow_recordings=allow_recordings)
     names = ", ".join(map(str, model.classes_.tolist()))
@@ -168,3 +171,34 @@ def forget(
         f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}",
         f"Weights that were trained while {label!r} was known may keep traces of it.",
     )
+
+
+def calibrate(
+    model: Model,
+    windows: Annotated[
+        list[Path],
+        typer.Argument(help="Recordings or windows of one person; labels are not needed.", metavar="DATA..."),
+    ],
+    out: Out,
+    step: Step = None,
+    scale: Scale = 1.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where rehearsal speaks against it, or says nothing.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Adapt a model to a person or a day that it has not seen, by windows without labels."""
+    import numpy as np
+
+    from anchorinv.commands.targets import check_target, progress
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.model.serving import shots as read_shots
+    from anchorinv.terminal import say
+
+    check_target(out)
+    learner = AnchorInvClassifier.load(model)
+    with progress(quiet):
+        read = [read_shots(learner, path, step=step, scale=scale)[0] for path in windows]
+    learner.calibrate(np.concatenate(read), force=force)
+    learner.save(out)
+    say(f"Model: {out} is calibrated by {sum(map(len, read))} windows; the model without is {model}")

@@ -164,7 +164,7 @@ def _principal(values: Tensor, n: int) -> Tensor:
     directions = vectors.flip(1)[:, :n].T
     if wide:
         lengths = found.flip(0)[:n].clamp(min=0).sqrt()[:, None]
-        directions = directions @ values / lengths.clamp(min=1e-6 * float(lengths.max()))
+        directions = directions @ values / lengths.clamp(min=1e-6 * float(lengths.max()) + 1e-12)
     signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
     components: Tensor = directions * signs
     return components

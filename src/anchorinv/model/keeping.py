@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from torch import Tensor
 
+from anchorinv.core.centring import calibrated, check_calibration, uncalibrated
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.types import State
@@ -47,6 +49,7 @@ class Keepable:
         def get_params(self, deep: bool = True) -> dict[str, Any]: ...  # noqa: D102
         def _check_fitted(self) -> None: ...
         def _read_known(self, X: Any) -> Signals: ...
+        def _standardised(self, signals: Signals) -> Tensor: ...
 
     def save(self, path: Path | str, *, with_signals: bool = False, allow_recordings: bool = False) -> None:
         """Write the model to one file (``*.anchorinv``), whole or not at all.
@@ -120,6 +123,35 @@ class Keepable:
         """Compare signals (n, n_chans, n_times) with the base data, channel by channel; see ``verdict``."""
         signals = self._read_known(X)
         return drift(Moments.of(signals.values), self.statistics_, self.ch_names_)
+
+    @lesson
+    def calibrate(self, X: Any, *, force: bool = False) -> Self:
+        """Adapt to a person or a day that was not seen, by signals (n, n_chans, n_times) without labels.
+
+        The middle of their features is moved to that of the base data, and whatever is predicted or taught
+        afterwards with it, until :meth:`uncalibrate`. They should do about the same things as the people of
+        the base data, about as often.
+
+        Parameters
+        ----------
+        X : array or mne.Epochs
+            Ten windows or more.
+        force : bool, default=False
+            Calibrate although rehearsal in ``fit`` speaks against it, or says nothing because it was not told
+            ``groups``.
+        """
+        self._check_fitted()
+        signals = self._read_known(X)
+        check_calibration(self.state_, len(signals.values), force=force)
+        self._know(state_=calibrated(self.state_, self._standardised(signals)))
+        return self
+
+    @lesson
+    def uncalibrate(self) -> Self:
+        """Undo :meth:`calibrate`: the model is again as it is for everybody."""
+        self._check_fitted()
+        self._know(state_=uncalibrated(self.state_))
+        return self
 
     @lesson
     def forget_class(self, label: Any) -> Self:

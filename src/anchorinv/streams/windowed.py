@@ -31,6 +31,7 @@ class WindowFile:
     labels : (n,) where the file has them.
     sfreq : in Hz, where the file says so.
     preprocessing : what the file tells of its recordings.
+    groups : (n,) whose window each is, where the file says so.
     """
 
     name: str
@@ -39,6 +40,7 @@ class WindowFile:
     labels: np.ndarray | None = None
     sfreq: float | None = None
     preprocessing: Preprocessing = NOTHING_KNOWN
+    groups: np.ndarray | None = None
 
     def pieces(self, channels: list[int], *, task: str) -> Iterator[np.ndarray]:
         """Yield windows (some, n_chans, n_times) of bounded size, and tell how far it is."""
@@ -95,7 +97,8 @@ def _open_folder(path: Path, split: str | None) -> WindowFile:
     labels = np.array(data.class_names)[data.labels[chosen]]
     shape = (len(chosen), data.n_chans, data.n_times)
     known = preprocessing_of(data.ch_names, data.meta)
-    return WindowFile(path.name, shape, blocks, labels, data.sfreq, known)
+    people = data.subjects[chosen] if len(set(data.subjects.tolist())) > 1 else None
+    return WindowFile(path.name, shape, blocks, labels, data.sfreq, known, people)
 
 
 def _open_npy(path: Path) -> WindowFile:
@@ -104,7 +107,7 @@ def _open_npy(path: Path) -> WindowFile:
 
 
 def _open_npz(path: Path) -> WindowFile:
-    arrays = stored_arrays(path, ("X", "y", "sfreq", "ch_names"))
+    arrays = stored_arrays(path, ("X", "y", "sfreq", "ch_names", "groups"))
     if "X" not in arrays:
         raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
     windows = arrays.pop("X")
@@ -113,11 +116,14 @@ def _open_npz(path: Path) -> WindowFile:
     labels = np.atleast_1d(others["y"]) if "y" in others else None
     if labels is not None and labels.shape != shape[:1]:
         raise ValueError(f"{path} has {shape[0]} windows in X and labels of shape {labels.shape} in y")
+    groups = np.atleast_1d(others["groups"]) if "groups" in others else None
+    if groups is not None and groups.shape != shape[:1]:
+        raise ValueError(f"{path} has {shape[0]} windows in X and groups of shape {groups.shape}")
     names = tuple(map(str, np.ravel(others["ch_names"]).tolist())) if "ch_names" in others else None
     if names is not None and len(names) != shape[1]:
         raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")
     rate = told_rate(path, others.get("sfreq"))
-    return WindowFile(path.name, shape, windows.blocks, labels, rate, Preprocessing(names))
+    return WindowFile(path.name, shape, windows.blocks, labels, rate, Preprocessing(names), groups)
 
 
 def _shape(windows: StoredArray) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """What a study learns from and is scored on: the right people's windows, standardised."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -92,7 +92,11 @@ def samples_of(experiment: Experiment, data: Dataset, person: str, protocol: Pro
     if experiment.standardise.by == "base":
         by = train & np.isin(data.labels, protocol.base_classes)
     fitted = Standardisation.of(data.signals(by), per_channel=experiment.standardise.per_channel)
-    return Samples(_batch(data, train, fitted), _batch(data, test, fitted))
+    learned, judged = _batch(data, train, fitted), _batch(data, test, fitted)
+    if experiment.protocol.leave_one_out:  # whoever chooses, chooses for people who were not seen
+        _, people = np.unique(data.subjects[train].astype(str), return_inverse=True)
+        learned = replace(learned, groups=torch.from_numpy(people))
+    return Samples(learned, judged)
 
 
 def _parts(
@@ -130,8 +134,7 @@ def _batch(data: Dataset, chosen: np.ndarray, fitted: Standardisation) -> Batch:
     for first in range(0, len(places), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
         signals[part] = torch.from_numpy(fitted(data.signals(places[part])))
-    _, people = np.unique(data.subjects[places].astype(str), return_inverse=True)
-    return Batch(signals, torch.from_numpy(data.labels[places]), torch.from_numpy(people))
+    return Batch(signals, torch.from_numpy(data.labels[places]))
 
 
 def _generated(experiment: Experiment) -> Dataset:
