@@ -54,21 +54,22 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     ----------
     sfreq : sampling rate in Hz; recorded, and compared with that of ``mne.Epochs``.
     geometry : sizes of the network; None derives them from the shape of the signals.
-    epochs : of base training; None chooses by the number of windows, and ends sooner if windows kept aside
-        (see ``fit``) are told no better.
+    epochs : of base training, of methods with a network; None chooses by the number of windows, and ends
+        sooner if windows kept aside (see ``fit``) are told no better.
     batch_size, lr : of base training; the rate rises to ``lr`` and falls to almost nothing.
     n_anchors : feature vectors kept of each base class; fewer where views make them larger.
     inversion_steps : of the inversion that turns anchors into replay signals, at the most; a sample is done
         when its error has stopped falling.
     inversion_lr : of methods that invert labels; anchors are reached by quasi-Newton steps, which need none.
     finetune_steps : of the adaptation to new classes; None chooses in each session how far to go, by examples
-        and replay kept aside in turn. ``"anchorinv-plus"`` needs none.
+        and replay kept aside in turn. The default method needs none.
     finetune_lr : its rate.
     replay_weight : of old classes against new ones in the adaptation, the paper's λ.
     new_prototype : where a new class starts, ``"mean"`` of its examples or ``"random"``.
     per_channel : standardise each channel by itself, or all by one mean and spread.
-    method : of the catalogue; each takes the settings above that it knows. The default was the best on real
-        EEG and EMG alike (docs/results.md) and needs no inversion; ``"anchorinv"`` is the paper's.
+    method : of the catalogue; each takes the settings above that it knows. The default, ``"discriminant"``,
+        was the best on real EMG, EEG and ECG (docs/results.md); it needs seconds and no network, and keeps a
+        count, a mean and a scatter of each class. ``"anchorinv"`` is the paper's.
     preprocessing : channels, unit and filter of the recordings behind the signals; kept with the model.
     random_state : an int for results that repeat; None draws one.
     verbose : show progress bars.
@@ -134,9 +135,12 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Learn the base classes from signals X (n, channels, times) and labels y (n,).
 
-        Without a number of epochs about a tenth of the signals is kept aside from training, to see when it
-        should end: whole ``groups`` (n,), people or recordings, where they are given, and some of each class
-        otherwise. Of fewer than 5 groups or too few signals none are. Prototypes and anchors are of all.
+        ``groups`` (n,) say what will be new where the model is used: the person of each signal if it is to
+        work for other people, the day or the recording if it is to work on other days. Choices are then made
+        for those, by whole groups that are kept aside in turn, and :meth:`calibrate` knows what it brings.
+
+        A method with a network keeps about a tenth of the signals aside from training, where no number of
+        epochs is given, to see when it should end. Of fewer than 5 groups or too few signals none are.
         """
         check_settings(self.get_params(deep=False))
         signals = self._read(X)

@@ -14,6 +14,9 @@ _NAMES = {
     "finetune": ("finetuning_steps", "finetuning_loss", "finetune_lr"),
 }
 
+# What was chosen without a descent.
+_CHOICES = {"rehearsed macro-F1": "rehearsed_f1", "shrinkage": "shrinkage"}
+
 
 def sound(state: State, *, before: State | None = None) -> State:
     """Return what was learned, if the losses since an earlier state are numbers."""
@@ -49,6 +52,8 @@ def entry(
         "seconds": time.perf_counter() - began,
     }
     for curve in curves:
+        if curve.name in _CHOICES:
+            line[_CHOICES[curve.name]] = float(curve.values[-1])
         if curve.name not in _NAMES:  # what priors weighed
             continue
         steps, loss, _ = _NAMES[curve.name]

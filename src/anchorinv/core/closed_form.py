@@ -44,8 +44,8 @@ class ClosedForm:
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
-        """There is no network: whoever asks for one has taken this for something else."""
-        raise TypeError("a closed form has no network; its encoder is made from facts of its own")
+        """There is none: an encoder is made from facts of its own."""
+        return _no_network
 
     def fit(
         self,
@@ -94,6 +94,10 @@ class ClosedForm:
                 Curve(name, 0, torch.tensor([value])) for name, value in told.items() if math.isfinite(value)
             ),
         )
+
+
+def _no_network() -> nn.Module:
+    raise TypeError("a closed form has no network; these are facts of another method")
 
 
 def ledoit_wolf(features: Tensor, targets: Tensor) -> float:

@@ -208,8 +208,8 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
     outer = {f"{name}.{part}": tensors.pop(f"{name}.{part}") for name in _OUTER for part in ("mean", "std")}
     # Only the shape of the network is taken from the recipe, so its training does not matter.
     foundation = Foundation(partial(Conformer, geometry), Cosine.start, Training())
-    learner = CATALOGUE[header.method](foundation).foundation
-    state = unpacked(tensors, header.state.model_dump(exclude_none=True), lambda: learner.backbone())
+    backbone = CATALOGUE[header.method](foundation).foundation.backbone
+    state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
     if odd := sorted(tensors.keys() - packed(state)[0].keys()):
         raise ValueError(f"it holds {odd[0][:60]!r}, which is no part of a model")
     told = header.preprocessing
