@@ -62,9 +62,9 @@ def test_windows_of_a_group_are_on_one_side() -> None:
 
 
 def test_every_class_is_new_once() -> None:
-    parts = rehearsal._held_out(10, stream(1))
+    parts = rehearsal.held_out(10, stream(1))
     assert sorted(c for part in parts for c in part) == list(range(10))
-    assert rehearsal._held_out(2, stream(1)) == [()]
+    assert rehearsal.held_out(2, stream(1)) == [()]
 
 
 def test_two_groups_are_too_few_for_folds() -> None:

@@ -172,10 +172,17 @@ def anchorinv_plus(
     return Recipe("anchorinv-plus", foundation, mean_of_shots, Stay(), memory, citation, judge, views)
 
 
-def discriminant(foundation: Foundation) -> Recipe:
-    """Judge by a discriminant on classical features; no network, no sample kept. Not in the paper."""
+def discriminant(foundation: Foundation, *, network: str = "never") -> Recipe:
+    """Judge by a discriminant on classical features; no sample is kept. Not in the paper.
+
+    ``network`` is ``"never"``, ``"always"``, or ``"rehearse"``: train one if held-out base classes are told
+    clearly better with one.
+    """
     citation = "probabilistic LDA after Ioffe, ECCV 2006; random projections after RanPAC, NeurIPS 2023"
-    return Recipe("discriminant", ClosedForm(), add_statistics, Stay(), Nothing(), citation)
+    base = ClosedForm()
+    if network != "never":
+        base = ClosedForm(network=foundation, always=network == "always")
+    return Recipe("discriminant", base, add_statistics, Stay(), Nothing(), citation)
 
 
 #: What a textbook would take, each feature as it is.

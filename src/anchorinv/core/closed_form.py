@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from anchorinv.core.checkpoint import Checkpoint
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.encoder import BLOCKS, MOST_FEATURES, MOST_RANDOM, SHARE, fit_encoder
+from anchorinv.core.encoder import BLOCKS, MOST_FEATURES, MOST_RANDOM, SHARE, Encoder, fit_encoder
 from anchorinv.core.heads import class_means
 from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.rehearsal import Choice, rehearse
+from anchorinv.core.recipe import BaseLearner
+from anchorinv.core.rehearsal import Choice, clearly_better, held_out, rehearse, taught_scores
+from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State, columns
 
 
@@ -32,6 +34,10 @@ class ClosedForm:
         Whether means of few shots are drawn to where base classes say that classes lie.
     rehearsed : bool
         Whether settings are chosen by rehearsal, or are those of theory.
+    network : BaseLearner, optional
+        Trains a network, whose features are one block more.
+    always : bool
+        Whether the network is used whatever rehearsal says of it.
     """
 
     blocks: tuple[str, ...] = tuple(BLOCKS)
@@ -41,11 +47,13 @@ class ClosedForm:
     by_block: bool = True
     prior: bool = True
     rehearsed: bool = True
+    network: BaseLearner | None = None
+    always: bool = False
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
-        """There is none: an encoder is made from facts of its own."""
-        return _no_network
+        """Makes an untrained network, where there may be one."""
+        return self.network.backbone if self.network else _no_network
 
     def fit(
         self,
@@ -55,24 +63,23 @@ class ClosedForm:
         checkpoint: Checkpoint | None = None,
         rng: torch.Generator,
     ) -> State:
-        """Return the base model of signals (n, n_chans, n_times); it takes seconds, and no checkpoint."""
+        """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds."""
         classes, signals = samples.classes, samples.values
         if len(classes) < 2:
             raise ValueError(f"a base model needs at least two classes, got {len(classes)}")
-        encoder = fit_encoder(
-            signals,
-            self.blocks,
-            most_features=self.most_features,
-            most_random=self.most_random,
-            share=self.share,
-            by_block=self.by_block,
-            rng=rng,
-        )
+        groups = samples.groups if groups is None else groups
+        gain, network = math.nan, None
+        if self.network is not None:
+            gain, wanted = self._network_gain(self.network, samples, groups, rng)
+            if wanted or self.always:
+                network = _trained(self.network, samples, groups, stream(rng, "network"))
+        encoder = self._encoder(signals, network, rng)
         features, targets = mapped(encoder, signals), columns(samples.labels, classes)
         choice = Choice(ledoit_wolf(features, targets))
         if self.rehearsed:
-            known = samples.groups if groups is None else groups
-            choice = rehearse(features, targets, known, shrinkage=choice.shrinkage, prior=self.prior, rng=rng)
+            choice = rehearse(
+                features, targets, groups, shrinkage=choice.shrinkage, prior=self.prior, rng=rng
+            )
         head = Discriminant.empty(
             encoder.dim,
             n_base=len(classes),
@@ -81,7 +88,12 @@ class ClosedForm:
             scale=choice.scale,
             centring=choice.centring,
         )
-        told = {"shrinkage": choice.shrinkage, "rehearsed macro-F1": choice.score, "scale": choice.scale}
+        told = {
+            "shrinkage": choice.shrinkage,
+            "rehearsed macro-F1": choice.score,
+            "scale": choice.scale,
+            "gain of a network": gain,
+        }
         return State(
             trunk=encoder,
             tail=frozen(nn.Identity()),
@@ -94,6 +106,49 @@ class ClosedForm:
                 Curve(name, 0, torch.tensor([value])) for name, value in told.items() if math.isfinite(value)
             ),
         )
+
+    def _encoder(self, signals: Tensor, network: nn.Module | None, rng: torch.Generator) -> Encoder:
+        return fit_encoder(
+            signals,
+            self.blocks,
+            most_features=self.most_features,
+            most_random=self.most_random,
+            share=self.share,
+            by_block=self.by_block,
+            network=network,
+            rng=rng,
+        )
+
+    def _network_gain(
+        self, learner: BaseLearner, samples: Batch, groups: Tensor | None, rng: torch.Generator
+    ) -> tuple[float, bool]:
+        """Return what a network that never saw a third of the classes brings to telling them, and if clearly.
+
+        Of fewer than four classes nothing can be said: a network of two classes knows no others.
+        """
+        classes = samples.classes
+        if len(classes) < 4 or self.always:
+            return math.nan, False
+        held = held_out(len(classes), stream(rng, "network"))[0]
+        seen = torch.isin(samples.labels, torch.tensor([c for i, c in enumerate(classes) if i not in held]))
+        part, theirs = samples[seen], None if groups is None else groups[seen]
+        network = _trained(learner, part, theirs, stream(rng, "rehearsed network"))
+        targets, scores = columns(samples.labels, classes), []
+        for some in (None, network):
+            encoder = self._encoder(part.values, some, rng)
+            features = mapped(encoder, samples.values)
+            shrinkage = ledoit_wolf(features[seen], columns(part.labels, part.classes))
+            rounds = taught_scores(
+                features, targets, groups, held, shrinkage=shrinkage, prior=self.prior, rng=rng
+            )
+            scores.append(rounds)
+        gains = scores[1] - scores[0]
+        return (float(gains.mean()) if len(gains) else math.nan), clearly_better(gains)
+
+
+def _trained(learner: BaseLearner, samples: Batch, groups: Tensor | None, rng: torch.Generator) -> nn.Module:
+    state = learner.fit(samples, groups=groups, rng=rng)
+    return frozen(nn.Sequential(state.trunk, state.tail))
 
 
 def _no_network() -> nn.Module:

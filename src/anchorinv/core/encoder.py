@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.blocks import Autocorrelation, Block, Envelope, Moments, Spectrum, TimeDomain, Waveform
+from anchorinv.core.network_block import NETWORK, NetworkBlock, principal_components
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.rng import stream
 from anchorinv.core.tangent import Covariance, DifferenceCovariance, EnvelopeCovariance, LaggedCovariance
@@ -27,6 +28,8 @@ BLOCKS: dict[str, type[Block]] = {
         Waveform,
     )
 }
+#: Of its standard deviation beside that of another block. At 1 it did harm on two sets of four.
+NETWORK_WEIGHT = 0.3
 #: Features in all: what a covariance of them takes in a file, and a second, is bounded by it.
 MOST_FEATURES = 768
 #: At most so many features to a base window: of more, a covariance is mostly chance.
@@ -53,6 +56,8 @@ class Encoder(nn.Module):
         As many principal components; as many as the blocks have features takes these as they are.
     n_random : int
         As many random projections.
+    network : nn.Module, optional
+        Signals -> features, for the block of this name.
 
     Attributes
     ----------
@@ -61,11 +66,16 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self, shape: tuple[int, int], names: Sequence[str], n_components: int, n_random: int
+        self,
+        shape: tuple[int, int],
+        names: Sequence[str],
+        n_components: int,
+        n_random: int,
+        network: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.shape, self.names = shape, tuple(names)
-        self.blocks = nn.ModuleList([BLOCKS[name](*shape) for name in names])
+        self.blocks = nn.ModuleList([make_block(name, shape, network) for name in names])
         n_columns = self.n_columns
         if not 0 < n_components <= n_columns:
             raise ValueError(f"{n_components} components of {n_columns} features cannot be")
@@ -104,6 +114,15 @@ class Encoder(nn.Module):
         return torch.cat([components, torch.relu(components @ self.random)], dim=1) - self.shift
 
 
+def make_block(name: str, shape: tuple[int, int], network: nn.Module | None = None) -> Block:
+    """Return a block for signals of a shape (n_chans, n_times), not fitted yet."""
+    if name != NETWORK:
+        return BLOCKS[name](*shape)
+    if network is None:
+        raise ValueError(f"the block {NETWORK!r} needs a network")
+    return NetworkBlock(*shape, network)
+
+
 def suitable(shape: tuple[int, int], names: Sequence[str] = tuple(BLOCKS)) -> tuple[str, ...]:
     """Return the blocks that suit signals of a shape (n_chans, n_times)."""
     return tuple(name for name in names if BLOCKS[name].suits(*shape))
@@ -118,6 +137,7 @@ def fit_encoder(
     most_random: int = MOST_RANDOM,
     share: float = SHARE,
     by_block: bool = True,
+    network: nn.Module | None = None,
     rng: torch.Generator,
 ) -> Encoder:
     """Return the encoder that base windows (n, n_chans, n_times) determine; their classes play no part.
@@ -132,39 +152,29 @@ def fit_encoder(
         Features to a base window, at the most.
     by_block : bool
         Whether each block has the same variance in all, or each feature of every block.
+    network : nn.Module, optional
+        Trained and frozen: its features are one block more, with less weight than the others.
     """
     shape = (signals.shape[1], signals.shape[2])
-    names = suitable(shape, names)
-    blocks = [BLOCKS[name](*shape).to(signals).fitted(signals) for name in names]
+    names = suitable(shape, names) + (() if network is None else (NETWORK,))
+    blocks = [make_block(name, shape, network).to(signals).fitted(signals) for name in names]
     columns = torch.cat([mapped(block, signals) for block in blocks], dim=1).double()
     centre = columns.mean(0)
     deviation = (columns - centre).square().mean(0).sqrt()
     # A feature that never varied says nothing here, and whatever it may say later.
     power = -0.5 if by_block else 0.0
-    weights = torch.cat([torch.full((block.size,), block.size**power) for block in blocks]).to(deviation)
+    shares = [block.size**power * (NETWORK_WEIGHT if block.name == NETWORK else 1.0) for block in blocks]
+    sizes = torch.tensor([block.size for block in blocks])
+    weights = torch.tensor(shares).to(deviation).repeat_interleave(sizes)
     gain = torch.where(deviation > 1e-6 * (1 + centre.abs()), weights / deviation, 0.0)
     room = int(min(most_features, max(_FEWEST, share * len(signals))))
     n_components = columns.shape[1] if columns.shape[1] <= room else min(room, len(signals))
-    encoder = Encoder(shape, names, n_components, min(most_random, room - n_components)).to(signals)
+    n_random = min(most_random, room - n_components)
+    encoder = Encoder(shape, names, n_components, n_random, network).to(signals)
     encoder.blocks = nn.ModuleList(blocks)
     encoder.centre, encoder.gain = centre.to(signals), gain.to(signals)
     if n_components < columns.shape[1]:
-        encoder.components = _principal((columns - centre) * gain, n_components).to(signals)
+        encoder.components = principal_components((columns - centre) * gain, n_components).to(signals)
     drawn = torch.randn(encoder.random.shape, generator=stream(rng, "random projections"))
     encoder.random = (drawn / math.sqrt(n_components)).to(signals)
     return frozen(encoder)
-
-
-def _principal(values: Tensor, n: int) -> Tensor:
-    """Return the first principal components (n, dim) of centred values, with signs that are not chance."""
-    wide = len(values) < values.shape[1]
-    # Of the two Gram matrices the smaller: their eigenvalues are the same.
-    gram = values @ values.T if wide else values.T @ values
-    found, vectors = torch.linalg.eigh(gram)
-    directions = vectors.flip(1)[:, :n].T
-    if wide:
-        lengths = found.flip(0)[:n].clamp(min=0).sqrt()[:, None]
-        directions = directions @ values / lengths.clamp(min=1e-6 * float(lengths.max()) + 1e-12)
-    signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
-    components: Tensor = directions * signs
-    return components

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
+from anchorinv.core.network_block import NETWORK
 from anchorinv.core.networks import frozen
 from anchorinv.core.ridge import Linear
 from anchorinv.core.spread import Scatter, Spread, Whitened
@@ -101,9 +102,13 @@ def _network_like(
 ) -> tuple[nn.Module, nn.Module]:
     """Return trunk and tail of the packed sizes, their values still missing."""
     if encoder := facts.get("encoder"):
-        trunk = Encoder(shape, encoder["blocks"], encoder["n_components"], encoder["n_random"])
-        return trunk, nn.Identity()
-    network = backbone()
+        network = nn.Sequential(*_halves(backbone())) if NETWORK in encoder["blocks"] else None
+        sizes = encoder["n_components"], encoder["n_random"]
+        return Encoder(shape, encoder["blocks"], *sizes, network), nn.Identity()
+    return _halves(backbone())
+
+
+def _halves(network: nn.Module) -> tuple[nn.Module, nn.Module]:
     return network.get_submodule("trunk"), network.get_submodule("tail")
 
 

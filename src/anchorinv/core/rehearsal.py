@@ -84,7 +84,7 @@ def rehearse(
     if not folds:
         return usual
     n_classes = int(targets.max()) + 1
-    parts = _held_out(n_classes, rng)
+    parts = held_out(n_classes, rng)
     marks = torch.arange(len(targets)) if groups is None else groups
     rounds = []
     for i, (known, judged) in enumerate(folds):
@@ -105,14 +105,43 @@ def rehearse(
         for each, answers in logits.items()
     }
     best = max(scores, key=lambda each: float(scores[each].mean()))
-    gain = scores[best] - scores[shrinkage]
-    clear = gain.mean() >= MARGIN and gain.mean() >= ERRORS * gain.std() / math.sqrt(len(gain))
-    chosen = best if len(rounds) > 1 and clear else shrinkage
+    chosen = best if clearly_better(scores[best] - scores[shrinkage]) else shrinkage
     scale = _scale(logits[chosen], [each.targets for each in rounds])
     centring = math.nan if groups is None else _centring(rounds, features)
     return replace(
         usual, shrinkage=chosen, scale=scale, score=float(scores[chosen].mean()), centring=centring
     )
+
+
+def taught_scores(
+    features: Tensor,
+    targets: Tensor,
+    groups: Tensor | None,
+    held: tuple[int, ...],
+    *,
+    shrinkage: float,
+    prior: bool = True,
+    rng: torch.Generator,
+) -> Tensor:
+    """Return macro-F1 (n_rounds,) with some classes as new ones: folds, and shots drawn thrice in each.
+
+    The rounds are the same for all features, so that two kinds of features can be compared round by round.
+    """
+    marks = torch.arange(len(targets)) if groups is None else groups
+    scores = []
+    for i, (known, judged) in enumerate(_folds(targets, groups, rng)):
+        for draw in range(3):
+            empty = Discriminant.empty(features.shape[1], n_base=0, shrinkage=shrinkage, prior=prior)
+            drawn = stream(rng, "shots", i, draw)
+            made = _round(empty, features, targets, marks, known, judged, held, drawn)
+            scores += [_f1(mapped(made.head, made.features), made.targets)] if made else []
+    return torch.tensor(scores)
+
+
+def clearly_better(gains: Tensor) -> bool:
+    """Say whether gains (n_rounds,) are a point of macro-F1, and two standard errors, above nothing."""
+    enough = max(MARGIN, float(ERRORS * gains.std() / math.sqrt(len(gains)))) if len(gains) > 1 else math.inf
+    return float(gains.mean()) >= enough if len(gains) else False
 
 
 def _round(
@@ -168,7 +197,7 @@ def _folds(targets: Tensor, groups: Tensor | None, rng: torch.Generator) -> Iter
         yield mask, ~mask
 
 
-def _held_out(n_classes: int, rng: torch.Generator) -> list[tuple[int, ...]]:
+def held_out(n_classes: int, rng: torch.Generator) -> list[tuple[int, ...]]:
     """Return which classes are new in turn, a third at a time; of two classes none can be missed."""
     if n_classes < 3:
         return [()]

@@ -9,6 +9,7 @@ from torch import Tensor
 from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM
 from anchorinv.core.encoder import BLOCKS, suitable
 from anchorinv.core.geometry import Geometry
+from anchorinv.core.network_block import NETWORK, NetworkBlock
 from anchorinv.core.splits import WIDTH
 from anchorinv.core.views import VIEWS
 from anchorinv.model.header import Header
@@ -100,10 +101,12 @@ def _dim(header: Header, geometry: Geometry) -> int:
         raise ValueError(f"{header.method} has {'no' if encoder else 'an'} encoder")
     if encoder is None:
         return WIDTH if header.method == "nc-fscil" else geometry.dim
-    blocks = encoder.blocks
-    if len(set(blocks)) < len(blocks) or set(blocks) - set(suitable(shape)):
+    blocks = tuple(name for name in encoder.blocks if name != NETWORK)
+    if len(set(encoder.blocks)) < len(encoder.blocks) or set(blocks) - set(suitable(shape)):
         raise ValueError(f"blocks {', '.join(blocks)} do not fit {shape[0]} channels of {shape[1]} samples")
     n_columns = sum(BLOCKS[name](*shape).size for name in blocks)
+    if NETWORK in encoder.blocks:
+        n_columns += min(NetworkBlock.most, geometry.dim)
     if encoder.n_components > n_columns or encoder.n_components + encoder.n_random > MOST_COLUMNS:
         raise ValueError(f"{encoder.n_components} components of {n_columns} features cannot be")
     return encoder.n_components + encoder.n_random
