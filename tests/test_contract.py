@@ -44,6 +44,9 @@ METHODS: dict[str, Method] = {
     "whitened": catalogue.whitened(FOUNDATION, per_class=3),
     "spread": catalogue.spread(FOUNDATION, per_class=3),
     "anchorinv-plus": catalogue.anchorinv_plus(FOUNDATION, per_class=9),
+    "lda": catalogue.lda(FOUNDATION),
+    "discriminant": catalogue.discriminant(FOUNDATION),
+    "discriminant, with a network": catalogue.discriminant(FOUNDATION, network="always"),
     "anchorinv-plus, finetuned": replace(
         anchorinv(FOUNDATION, adapt=SHORT), judge=BySpread(), views=("spectrum", "covariance")
     ),

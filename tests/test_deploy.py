@@ -59,7 +59,15 @@ def shown_by(shown, start):
 
 
 def test_the_page_shows_all_commands():
-    assert {words[1] for words in COMMANDS} == {"train", "info", "evaluate", "predict", "learn", "forget"}
+    assert {words[1] for words in COMMANDS} == {
+        "train",
+        "info",
+        "evaluate",
+        "predict",
+        "learn",
+        "calibrate",
+        "forget",
+    }
 
 
 def test_the_story(told):
@@ -67,7 +75,7 @@ def test_the_story(told):
     assert "Trained on 32 windows of 2 classes: left, right" in shown_by(shown, "train").stdout
     info = shown_by(shown, "info").stdout
     assert (
-        "memory       features of real samples" in info
+        "memory       class statistics" in info
         and "It holds no recording" in info
         and "2.0-40.0 Hz" in info
     )
