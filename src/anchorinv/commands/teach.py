@@ -22,7 +22,7 @@ def train(
     out: Out,
     method: Annotated[str, typer.Option(help="A method of the catalogue.")] = "anchorinv-plus",
     classes: Annotated[str, typer.Option(help="Base classes, with commas between; default: all.")] = "",
-    epochs: Annotated[int | None, typer.Option(min=1, help="Default: until the loss stops falling.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Default: by the number of windows.")] = None,
     anchors: Annotated[int, typer.Option(min=1, help="Anchors kept of each class.")] = 50,
     inversion_steps: Annotated[int, typer.Option(min=0, help="Steps of the inversion, at the most.")] = 200,
     finetune_steps: Annotated[
