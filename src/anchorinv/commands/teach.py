@@ -69,7 +69,7 @@ def train(
         raise ValueError(f"{data} says {file.preprocessing.unit}, --unit {unit}; leave the option out")
     if band and (rate := sfreq or file.sfreq):
         Filter(*band, order, not zero_phase).sections(rate)  # a filter that no recording could go through
-    windows, labels = file.all(), file.labels
+    windows, labels, groups = file.all(), file.labels, file.groups
     if classes:
         wanted = [part.strip() for part in classes.split(",")]
         if unknown := [name for name in wanted if name not in labels.astype(str)]:
@@ -78,6 +78,7 @@ def train(
             )
         chosen = np.isin(labels.astype(str), wanted)
         windows, labels = windows[chosen], labels[chosen]
+        groups = None if groups is None else groups[chosen]
     known = file.preprocessing
     how = Preprocessing(
         known.ch_names,
@@ -96,7 +97,7 @@ def train(
         random_state=seed,
         verbose=not quiet,
     )
-    model.fit(windows, labels)
+    model.fit(windows, labels, groups)
     model.set_params(verbose=False)
     model.save(out, with_signals=with_signals, allow_recordings=allow_recordings)
     names = ", ".join(map(str, model.classes_.tolist()))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anchorinv.core.aside import LEAST_GROUPS
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
 from anchorinv.data.limits import check_claim, check_size
@@ -31,6 +32,7 @@ class WindowFile:
     labels : (n,) where the file has them.
     sfreq : in Hz, where the file says so.
     preprocessing : what the file tells of its recordings.
+    groups : (n,) the person of each window, or person and session where people are few; None where unknown.
     """
 
     name: str
@@ -39,6 +41,7 @@ class WindowFile:
     labels: np.ndarray | None = None
     sfreq: float | None = None
     preprocessing: Preprocessing = NOTHING_KNOWN
+    groups: np.ndarray | None = None
 
     def pieces(self, channels: list[int], *, task: str) -> Iterator[np.ndarray]:
         """Yield windows (some, n_chans, n_times) of bounded size, and tell how far it is."""
@@ -95,7 +98,10 @@ def _open_folder(path: Path, split: str | None) -> WindowFile:
     labels = np.array(data.class_names)[data.labels[chosen]]
     shape = (len(chosen), data.n_chans, data.n_times)
     known = preprocessing_of(data.ch_names, data.meta)
-    return WindowFile(path.name, shape, blocks, labels, data.sfreq, known)
+    people, sessions = data.subjects[chosen], data.sessions[chosen]
+    few = len(set(people.tolist())) < LEAST_GROUPS
+    groups = np.array(list(map(" ".join, zip(people, sessions, strict=True)))) if few else people
+    return WindowFile(path.name, shape, blocks, labels, data.sfreq, known, groups)
 
 
 def _open_npy(path: Path) -> WindowFile:
