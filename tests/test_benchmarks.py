@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
+from anchorinv.core.inversion import Inverted
 from anchorinv.core.metrics import confusion
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.training import Training
@@ -114,17 +115,18 @@ def test_our_training_ends_at_the_score_of_the_recipe(monkeypatch):
     assert (guessed == tested.labels).double().mean() >= recipe
 
 
-def test_the_first_step_below_is_looked_for_no_further_than_needed():
+def test_steps_are_looked_for_no_further_than_needed():
     curve, asked = torch.linspace(1, 0, 1001), []
 
-    def curve_of(length):
+    def swift(length):
         asked.append(length)
-        return curve[: length + 1]
+        # The end lies a little above the way there, as where a last step is taken back.
+        return Inverted(torch.zeros(1), curve[length : length + 1] + 0.0105, curve[: length + 1])
 
-    assert quality._first_below(torch.tensor(0.7501), curve_of, 1000) == 250
-    assert asked == [100, 200, 400]
+    assert quality.enough_steps(torch.tensor(0.7501), swift, 1000) == 262
+    assert asked == [100, 200, 400, 250, 262]
     with pytest.raises(RuntimeError, match="1000 steps did not reach"):
-        quality._first_below(torch.tensor(-1.0), curve_of, 1000)
+        quality.enough_steps(torch.tensor(-1.0), swift, 1000)
 
 
 @pytest.fixture

@@ -445,7 +445,8 @@ class TestSchedule:
         assert few.history_[0]["training_steps"] == STEPS[0]
         assert few.predict(X).tolist() == y.tolist()
 
-    def test_groups_are_kept_aside_whole(self):
+    def test_groups_are_kept_aside_whole(self, monkeypatch):
+        monkeypatch.setattr("anchorinv.settings.STEPS", range(10, 101))
         X, y = recordings(240)
         people = np.repeat([f"P{i}" for i in range(10)], 24)
         fitted, other = (

@@ -22,7 +22,9 @@ def progress_bars(console: Terminal | None = None) -> Iterator[None]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[loss]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    # Steps of large networks take seconds each: half a minute would hold too few of them to tell their pace.
+    pace = 300.0
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=pace) as progress:
         tasks: dict[str, tuple[TaskID, float]] = {}
         plain = not (console.is_terminal or console.is_jupyter)
         named: set[str] = set()

@@ -38,7 +38,7 @@ PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows
 
 #: Without a number of epochs there are so many, or as many as keep the number of steps within bounds: a few
 #: windows need more rounds until a network has learned anything, and very many teach it in fewer.
-EPOCHS = 20
+EPOCHS = 24
 STEPS = range(300, 10_001)
 
 #: How much channels are made louder or softer in training.

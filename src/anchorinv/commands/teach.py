@@ -40,6 +40,13 @@ def train(
     zero_phase: Annotated[
         bool, typer.Option("--zero-phase", help="That filter ran forwards and backwards.")
     ] = False,
+    new_people: Annotated[
+        bool,
+        typer.Option(
+            "--new-people",
+            help="Choose for people (or days, of few people) who are not in DATA; they are its groups.",
+        ),
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="For results that repeat.")] = None,
     with_signals: Annotated[
         bool, typer.Option("--with-signals", help="Write the inverted signals too, to look at.")
@@ -71,7 +78,11 @@ def train(
         raise ValueError(f"{data} says {file.preprocessing.unit}, --unit {unit}; leave the option out")
     if band and (rate := sfreq or file.sfreq):
         Filter(*band, order, not zero_phase).sections(rate)  # a filter that no recording could go through
-    windows, labels, groups = file.all(), file.labels, file.groups
+    windows, labels, groups = file.all(), file.labels, file.groups if new_people else None
+    if new_people and groups is None:
+        raise ValueError(
+            f"{data} does not say whose its windows are; add an array groups, one name per window"
+        )
     if classes:
         wanted = [part.strip() for part in classes.split(",")]
         if unknown := [name for name in wanted if name not in labels.astype(str)]:

@@ -45,8 +45,7 @@ def check_calibration(state: State, n_signals: int, *, force: bool) -> None:
     if math.isnan(head.centring):
         raise ValueError(
             "whether calibration helps here is not known, because fit was not told which windows belong to "
-            "one person or recording; train with groups= (an array groups in the .npz), or pass force=True "
-            "(--force)"
+            "one person or recording; train with groups= (--new-people), or pass force=True (--force)"
         )
     if head.centring <= 0:
         raise ValueError(

@@ -87,7 +87,9 @@ def train(
             order = torch.randperm(len(samples), generator=stream(rng, "shuffle", epoch))
         chosen = order[batch * plan.batch_size : (batch + 1) * plan.batch_size]
         signals, targets = samples.values[chosen], samples.labels[chosen]
-        return head.loss(network(_varied(signals, plan.gain)), targets, weights)
+        if plan.gain:
+            signals = _varied(signals, plan.gain, stream(rng, "gain", step))
+        return head.loss(network(signals), targets, weights)
 
     network.train()
     head.train()
@@ -111,11 +113,9 @@ def train(
     return curve
 
 
-def _varied(signals: Tensor, gain: float) -> Tensor:
-    """Return signals (n, n_chans, n_times) with other gains; draws from the global generator, as dropout."""
-    if gain == 0:
-        return signals
-    return signals * torch.exp(gain * torch.randn(*signals.shape[:2], 1, dtype=signals.dtype))
+def _varied(signals: Tensor, gain: float, rng: torch.Generator) -> Tensor:
+    """Return signals (n, n_chans, n_times) with each channel of each louder or softer."""
+    return signals * torch.exp(gain * torch.randn(*signals.shape[:2], 1, generator=rng)).to(signals)
 
 
 def _divided(

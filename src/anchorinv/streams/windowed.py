@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anchorinv.core.aside import LEAST_GROUPS
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
 from anchorinv.data.limits import check_claim, check_size
@@ -31,7 +32,7 @@ class WindowFile:
     labels : (n,) where the file has them.
     sfreq : in Hz, where the file says so.
     preprocessing : what the file tells of its recordings.
-    groups : (n,) whose window each is, where the file says so.
+    groups : (n,) the person of each window, or person and session where people are few; None where unknown.
     """
 
     name: str
@@ -97,8 +98,10 @@ def _open_folder(path: Path, split: str | None) -> WindowFile:
     labels = np.array(data.class_names)[data.labels[chosen]]
     shape = (len(chosen), data.n_chans, data.n_times)
     known = preprocessing_of(data.ch_names, data.meta)
-    people = data.subjects[chosen] if len(set(data.subjects.tolist())) > 1 else None
-    return WindowFile(path.name, shape, blocks, labels, data.sfreq, known, people)
+    people, sessions = data.subjects[chosen], data.sessions[chosen]
+    few = len(set(people.tolist())) < LEAST_GROUPS
+    groups = np.array(list(map(" ".join, zip(people, sessions, strict=True)))) if few else people
+    return WindowFile(path.name, shape, blocks, labels, data.sfreq, known, groups)
 
 
 def _open_npy(path: Path) -> WindowFile:
