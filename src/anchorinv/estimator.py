@@ -15,6 +15,7 @@ from torch import Tensor
 
 from anchorinv.answers import finite, logits_of
 from anchorinv.bars import progress_bars
+from anchorinv.core.catalogue import current_name
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
@@ -36,6 +37,7 @@ from anchorinv.inputs import (
     read_signals,
     warn_drift,
     warn_flat,
+    warn_former_name,
     warn_single_shots,
 )
 from anchorinv.learning import lesson
@@ -151,10 +153,12 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         check_names(classes.tolist())
         n_chans, n_times = signals.values.shape[1:]
         geometry = geometry_of(self.geometry, n_chans, n_times)
-        n_kept = kept_by(self.method, np.bincount(numbers).tolist(), self.n_anchors)
-        check_kept(self.method, geometry, len(classes), n_kept)
+        method = current_name(self.method)
+        n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
+        check_kept(method, geometry, len(classes), n_kept)
         ch_names = names_of(self.preprocessing, signals.ch_names, n_chans)
         sfreq = rate_of(self.sfreq, signals.sfreq)
+        warn_former_name(self.method, method)
         warn_flat(signals.values, ch_names)
         warn_single_shots(labels)
         began = time.perf_counter()
@@ -331,7 +335,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     def _check_room(self, state: State) -> None:
         kept = (state.anchors, state.replay, state.recordings)
         most = max((len(batch) for batch in kept if batch), default=0)
-        check_kept(self.method, self.geometry_, len(state.classes), most)
+        check_kept(current_name(self.method), self.geometry_, len(state.classes), most)
         check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
 
 

@@ -12,6 +12,7 @@ from anchorinv.core.discriminant import add_statistics
 from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
+from anchorinv.core.mahalanobis import PRIOR, FitMahalanobis
 from anchorinv.core.memory import Anchors, ClassMeans, LatentSamples, Nothing, RealSamples
 from anchorinv.core.priors import Prior, Term, energy, statistics, total_variation
 from anchorinv.core.prototypes import (
@@ -25,7 +26,6 @@ from anchorinv.core.prototypes import (
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.ridge import PENALTY, ByRidge
 from anchorinv.core.splits import Projected, Whole
-from anchorinv.core.spread import PRIOR, BySpread
 from anchorinv.core.training import Adaptation, Finetune, Stay
 from anchorinv.core.views import VIEWS
 
@@ -118,17 +118,17 @@ def teen(foundation: Foundation, *, tau: float = 32.0, alpha: float = 0.5) -> Re
     return Recipe("teen", foundation, Calibrated(tau, alpha), Stay(), Nothing(), citation)
 
 
-def spread(
+def fecam(
     foundation: Foundation,
     *,
     per_class: int = 50,
     select: Selection = random_anchors,
     prior: float = PRIOR,
 ) -> Recipe:
-    """Measure distance to prototypes by how anchors scatter; the network is left alone. Not in the paper."""
+    """Measure Mahalanobis distance to prototypes, by covariance of the anchors. Not in the paper."""
     citation = "after Goswami et al., FeCAM, NeurIPS 2023"
-    judge = BySpread(prior)
-    return Recipe("spread", foundation, mean_of_shots, Stay(), Anchors(per_class, select), citation, judge)
+    judge = FitMahalanobis(prior)
+    return Recipe("fecam", foundation, mean_of_shots, Stay(), Anchors(per_class, select), citation, judge)
 
 
 def whitened(
@@ -139,7 +139,7 @@ def whitened(
     prior: float = PRIOR,
 ) -> Recipe:
     """Compare by cosine where anchors of a class are as wide in all directions. Not in the paper."""
-    judge = BySpread(prior, by_angle=True)
+    judge = FitMahalanobis(prior, by_angle=True)
     memory = Anchors(per_class, select)
     return Recipe(
         "whitened", foundation, mean_of_shots, Stay(), memory, "nearest class mean, whitened", judge
@@ -166,9 +166,9 @@ def anchorinv_plus(
     prior: float = PRIOR,
     views: tuple[str, ...] = tuple(VIEWS),
 ) -> Recipe:
-    """Judge by the spread of anchors, in features, spectrum and covariance alike. Not in the paper."""
-    citation = "anchors as in AnchorInv; spread after FeCAM; log-covariances after Barachant et al., 2012"
-    memory, judge = Anchors(per_class, select), BySpread(prior)
+    """Measure Mahalanobis distance in features, spectrum and covariance alike. Not in the paper."""
+    citation = "anchors as in AnchorInv; covariance after FeCAM; log-covariances after Barachant et al., 2012"
+    memory, judge = Anchors(per_class, select), FitMahalanobis(prior)
     return Recipe("anchorinv-plus", foundation, mean_of_shots, Stay(), memory, citation, judge, views)
 
 
@@ -231,20 +231,34 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
     "latent-replay": latent_replay,
     "ridge": ridge,
     "whitened": whitened,
-    "spread": spread,
+    "fecam": fecam,
     "anchorinv-plus": anchorinv_plus,
     "lda": lda,
     "discriminant": discriminant,
 }
 
+#: Names that methods had, still understood in settings, files and records.
+FORMER_NAMES = {"spread": "fecam"}
+
 #: Ours, which leave the network alone and classify by the anchors.
-JUDGED = ("ridge", "whitened", "spread", "anchorinv-plus")
+JUDGED = ("ridge", "whitened", "fecam", "anchorinv-plus")
 
 #: Ours, which need no network and keep statistics of classes alone.
 CLOSED_FORM = ("lda", "discriminant")
 
 #: Those of the paper and its appendix.
 PUBLISHED = tuple(name for name in CATALOGUE if name not in (*JUDGED, *CLOSED_FORM))
+
+
+def current_name(method: str) -> str:
+    """Return what a method is called now.
+
+    Examples
+    --------
+    >>> current_name("spread"), current_name("protonet")
+    ('fecam', 'protonet')
+    """
+    return FORMER_NAMES.get(method, method)
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
+from anchorinv.core.mahalanobis import MahalanobisHead, Scatter, Whitened
 from anchorinv.core.networks import frozen
 from anchorinv.core.ridge import Linear
-from anchorinv.core.spread import Scatter, Spread, Whitened
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.core.views import Wide, bare, widened
 
@@ -116,8 +116,8 @@ def _head_facts(head: Head) -> dict[str, Any]:
     match head:
         case Whitened():
             return {"kind": "whitened", "scale": head.scale}
-        case Spread():
-            return {"kind": "spread", "scale": head.scale}
+        case MahalanobisHead():
+            return {"kind": "mahalanobis", "scale": head.scale}
         case Linear():
             return {"kind": "linear", "scale": head.scale}
         case Cosine():
@@ -131,7 +131,7 @@ def _head_facts(head: Head) -> dict[str, Any]:
         case DotRegression():
             return {"kind": "dot-regression", "n_classes": head.n_classes, "weight": head.weight}
     raise TypeError(
-        f"a {type(head).__name__} head has no form on paper yet; Cosine, Spread, Linear, Mlp and "
+        f"a {type(head).__name__} head has no form on paper yet; Cosine, Mahalanobis, Linear, Mlp and "
         f"DotRegression have"
     )
 
@@ -145,13 +145,13 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
         case "linear":
             parts = (torch.empty(tensors[f"head.{part}"].shape) for part in ("fixed", "weights", "bias"))
             return Linear(*parts, scale=facts["scale"])
-        case "spread" | "whitened" as kind:
+        case "mahalanobis" | "spread" | "whitened" as kind:
             scatters: list[Scatter] = []
             while (name := f"head.scatters.{len(scatters)}") + ".unit" in tensors:
                 like = {part: torch.empty(tensors[f"{name}.{part}"].shape) for part in _SCATTER}
                 scatters.append(Scatter(**like))
             prototypes, trust = (torch.empty(tensors[f"head.{part}"].shape) for part in ("fixed", "trust"))
-            make = Spread if kind == "spread" else Whitened
+            make = Whitened if kind == "whitened" else MahalanobisHead
             return make(prototypes, scatters, trust, scale=facts["scale"])
         case "discriminant":
             settings = {name: value for name, value in facts.items() if name != "kind"}

@@ -132,7 +132,7 @@ class Recipe:
     memory : what is kept of old classes, and replayed.
     citation : whose idea it is.
     judge : makes the head that classifies from the one that learned; None leaves it as it is.
-    views : by name, of the signals, beside the features; a judge that measures the spread makes use of them.
+    views : by name, of the signals, beside the features; a judge that measures distances makes use of them.
     refresh : let prototypes of old classes follow their replay where the network has moved; off in the paper.
     """
 

@@ -44,7 +44,7 @@ MEMORY: dict[str, Kind] = {
     "real-replay": "real recordings",
     "ridge": "features of real samples",
     "whitened": "features of real samples",
-    "spread": "features of real samples",
+    "fecam": "features of real samples",
     "anchorinv-plus": "features of real samples",
     "lda": "class statistics",
     "discriminant": "class statistics",

@@ -156,8 +156,8 @@ def _of_a_sample(method: str, geometry: Geometry) -> int:
             return geometry.n_chans * geometry.n_times + geometry.dim
         case "nc-fscil":
             return WIDTH
-        case "anchorinv" | "spread" | "whitened" | "anchorinv-plus":
-            return 2 * geometry.dim  # an anchor, and its replay or a direction of the spread
+        case "anchorinv" | "fecam" | "whitened" | "anchorinv-plus":
+            return 2 * geometry.dim  # an anchor, and its replay or a direction of the covariance
     return geometry.dim
 
 

@@ -31,8 +31,8 @@ _OWN: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "latent-replay": ("cosine", ("replay",), ()),
     "ridge": ("linear", ("anchors",), ()),
     "whitened": ("whitened", ("anchors",), ()),
-    "spread": ("spread", ("anchors",), ()),
-    "anchorinv-plus": ("spread", ("anchors",), ()),
+    "fecam": ("mahalanobis", ("anchors",), ()),
+    "anchorinv-plus": ("mahalanobis", ("anchors",), ()),
     "lda": ("discriminant", (), ()),
     "discriminant": ("discriminant", (), ()),
 }
@@ -159,7 +159,7 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
             fits = rows == n_classes and shape["free"][1:] == shape["fixed"][1:] == (dim,)
         case "linear":
             fits = shape["fixed"] == shape["weights"] == (n_classes, dim) and shape["bias"] == (n_classes,)
-        case "spread" | "whitened":
+        case "mahalanobis" | "whitened":
             fits = shape["fixed"] == (n_classes, dim) and shape["trust"] == (n_classes,)
             n_kept = len(tensors["anchors.labels"])
             fits = fits and all(
@@ -184,7 +184,7 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
 _PARTS = {
     "cosine": ("free", "fixed"),
     "linear": ("fixed", "weights", "bias"),
-    "spread": ("fixed", "trust"),
+    "mahalanobis": ("fixed", "trust"),
     "whitened": ("fixed", "trust"),
     "discriminant": ("counts", "means", "scatters"),
     "mlp": ("last.bias", "hidden.0.weight"),

@@ -30,7 +30,7 @@ FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "8", "*")
 _METHODS = (
     "AnchorInv", "ProtoNet", "DeepInv", "NC-FSCIL", "DeepDream", "TEEN", "RealReplay", "Finetune",
-    "LatentReplay", "Spread",
+    "LatentReplay", "FeCAM",
 )  # fmt: skip
 _LOOK: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # matplotlib brings it along

@@ -12,7 +12,7 @@ _METHODS = {
     "latent-replay": "LatentReplay",
     "ridge": "Ridge",
     "whitened": "Whitened",
-    "spread": "Spread",
+    "fecam": "FeCAM",
     "anchorinv-plus": "AnchorInv+",
     "lda": "LDA",
     "discriminant": "Discriminant",
