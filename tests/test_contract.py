@@ -43,6 +43,9 @@ METHODS: dict[str, Method] = {
     "ridge": catalogue.ridge(FOUNDATION, per_class=3),
     "whitened": catalogue.whitened(FOUNDATION, per_class=3),
     "fecam": catalogue.fecam(FOUNDATION, per_class=3),
+    "lda": catalogue.lda(FOUNDATION),
+    "mdm": catalogue.mdm(FOUNDATION),
+    "discriminant": catalogue.discriminant(FOUNDATION),
     "anchorinv-plus": catalogue.anchorinv_plus(FOUNDATION, per_class=9),
     "anchorinv-plus, finetuned": replace(
         anchorinv(FOUNDATION, adapt=SHORT), judge=FitMahalanobis(), views=("spectrum", "covariance")

@@ -16,9 +16,8 @@ from torch import Tensor
 from anchorinv.answers import finite, logits_of
 from anchorinv.bars import progress_bars
 from anchorinv.core.catalogue import current_name
-from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.geometry import Geometry
-from anchorinv.core.heads import Cosine
+from anchorinv.core.heads import Cosine, StatisticalHead
 from anchorinv.core.networks import mapped
 from anchorinv.core.packing import packed
 from anchorinv.core.recipe import Recipe
@@ -240,7 +239,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
                 f"{_listed(unknown)} not among the known ones; teach new classes with partial_fit"
             )
         state = self.state_
-        if not isinstance(state.head, Cosine | Discriminant):
+        if not isinstance(state.head, Cosine | StatisticalHead):
             raise ValueError(
                 f"{self.method} has no prototypes to move; only methods that have take more shots"
             )

@@ -7,8 +7,7 @@ from functools import partial
 from torch import nn
 
 from anchorinv.core.anchors import Selection, random_anchors
-from anchorinv.core.closed_form import ClosedForm
-from anchorinv.core.discriminant import add_statistics
+from anchorinv.core.closed_form import ClosedForm, MinimumDistance
 from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
@@ -18,6 +17,7 @@ from anchorinv.core.priors import Prior, Term, energy, statistics, total_variati
 from anchorinv.core.prototypes import (
     Calibrated,
     Placement,
+    add_statistics,
     mean_of_shots,
     new_outputs,
     next_vertices,
@@ -196,6 +196,12 @@ def lda(foundation: Foundation) -> Recipe:
     return Recipe("lda", TEXTBOOK, add_statistics, Stay(), Nothing(), citation)
 
 
+def mdm(foundation: Foundation) -> Recipe:
+    """Take the class with the nearest mean covariance; no network, no sample kept. Not in the paper."""
+    citation = "Barachant et al., Riemannian Geometry, IEEE TBME 2012: minimum distance to mean"
+    return Recipe("mdm", MinimumDistance(), add_statistics, Stay(), Nothing(), citation)
+
+
 def finetune(
     foundation: Foundation, *, adapt: Finetune = FINETUNE_ONLY, whole_network: bool = False
 ) -> Recipe:
@@ -234,6 +240,7 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
     "fecam": fecam,
     "anchorinv-plus": anchorinv_plus,
     "lda": lda,
+    "mdm": mdm,
     "discriminant": discriminant,
 }
 
@@ -244,7 +251,7 @@ FORMER_NAMES = {"spread": "fecam"}
 JUDGED = ("ridge", "whitened", "fecam", "anchorinv-plus")
 
 #: Ours, which need no network and keep statistics of classes alone.
-CLOSED_FORM = ("lda", "discriminant")
+CLOSED_FORM = ("lda", "mdm", "discriminant")
 
 #: Those of the paper and its appendix.
 PUBLISHED = tuple(name for name in CATALOGUE if name not in (*JUDGED, *CLOSED_FORM))

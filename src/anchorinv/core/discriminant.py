@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core.heads import Head
-from anchorinv.core.types import Batch, State, columns
+from anchorinv.core.heads import StatisticalHead
 
 #: New classes lie further apart than base classes do: the variance between means is taken so many times.
 BETWEEN = 4.0
@@ -52,7 +51,7 @@ class Solution:
     across: Tensor
 
 
-class Discriminant(Head):
+class Discriminant(StatisticalHead):
     """Log-densities of classes, each a Gaussian with its own mean and the covariance of all.
 
     Parameters
@@ -222,22 +221,6 @@ class Discriminant(Head):
         """Return minus the squared Mahalanobis distance of features (n, dim) and others (m, dim)."""
         whitening = self.solution.whitening
         return -torch.cdist(some @ whitening, others @ whitening).square()
-
-    def loss(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the cross-entropy."""
-        return F.cross_entropy(self(features), targets, weights)
-
-    def settled(self, features: Tensor, targets: Tensor) -> "Discriminant":
-        """Return the head as it is: it never was trained."""
-        return self
-
-
-def add_statistics(state: State, shots: Batch) -> Discriminant:
-    """Take the statistics of new classes into a state's discriminant; a placement of recipes."""
-    head = state.head
-    if not isinstance(head, Discriminant):
-        raise TypeError(f"statistics belong to a Discriminant head, not to a {type(head).__name__}")
-    return head.learned(shots.values, columns(shots.labels, (*state.classes, *shots.classes)))
 
 
 def _between(differing: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -155,6 +155,16 @@ def fit_encoder(
     return frozen(encoder)
 
 
+@torch.no_grad()
+def covariance_encoder(signals: Tensor) -> Encoder:
+    """Return an encoder of signals (n, n_chans, n_times) to tangent vectors of their covariances, as is."""
+    shape = (signals.shape[1], signals.shape[2])
+    block = Covariance(*shape).to(signals).fitted(signals)
+    encoder = Encoder(shape, (block.name,), block.size, 0).to(signals)
+    encoder.blocks = nn.ModuleList([block])
+    return frozen(encoder)
+
+
 def _principal(values: Tensor, n: int) -> Tensor:
     """Return the first principal components (n, dim) of centred values, with signs that are not chance."""
     wide = len(values) < values.shape[1]

@@ -82,8 +82,8 @@ class MahalanobisHead(Cosine):
     ----------
     prototypes : (n_classes, dim)
     scatters : of the features, and of each view beside them, side by side.
-    trust : (n_classes,) of each prototype. The mean of n shots has 1 / n of the covariance itself, which makes
-        a class look further away than it is: its squared distances count n / (n + 1).
+    trust : (n_classes,) of each prototype. The mean of n shots has 1 / n of the covariance itself, and a
+        class looks further away than it is: its squared distances count n / (n + 1).
     """
 
     def __init__(

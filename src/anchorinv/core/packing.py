@@ -13,6 +13,7 @@ from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.mahalanobis import MahalanobisHead, Scatter, Whitened
 from anchorinv.core.networks import frozen
 from anchorinv.core.ridge import Linear
+from anchorinv.core.riemannian import RiemannianMeans
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.core.views import Wide, bare, widened
 
@@ -126,14 +127,13 @@ def _head_facts(head: Head) -> dict[str, Any]:
             known = {} if math.isnan(head.centring) else {"centring": head.centring}
             own = {name: getattr(head, name) for name in ("n_base", "shrinkage", "prior", "scale")}
             return {"kind": "discriminant", **own, **known}
+        case RiemannianMeans():
+            return {"kind": "riemannian-means", "scale": head.scale}
         case Mlp():
             return {"kind": "mlp"}
         case DotRegression():
             return {"kind": "dot-regression", "n_classes": head.n_classes, "weight": head.weight}
-    raise TypeError(
-        f"a {type(head).__name__} head has no form on paper yet; Cosine, Mahalanobis, Linear, Mlp and "
-        f"DotRegression have"
-    )
+    raise TypeError(f"a {type(head).__name__} head has no form on paper yet; those of the catalogue have")
 
 
 def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
@@ -157,6 +157,10 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
             settings = {name: value for name, value in facts.items() if name != "kind"}
             parts = (tensors[f"head.{part}"] for part in ("counts", "means", "scatters"))
             return Discriminant(*(torch.empty(part.shape, dtype=part.dtype) for part in parts), **settings)
+        case "riemannian-means":
+            parts = (tensors[f"head.{part}"] for part in ("counts", "means"))
+            shells = (torch.empty(part.shape, dtype=part.dtype) for part in parts)
+            return RiemannianMeans(*shells, scale=facts["scale"])
         case "mlp":
             n_classes, dim = len(tensors["head.last.bias"]), tensors["head.hidden.0.weight"].shape[1]
             return Mlp.start(n_classes, dim)

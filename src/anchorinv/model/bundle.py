@@ -47,6 +47,7 @@ MEMORY: dict[str, Kind] = {
     "fecam": "features of real samples",
     "anchorinv-plus": "features of real samples",
     "lda": "class statistics",
+    "mdm": "class statistics",
     "discriminant": "class statistics",
 }
 

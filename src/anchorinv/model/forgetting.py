@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
+from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp, StatisticalHead
 from anchorinv.core.mahalanobis import MahalanobisHead, mahalanobis_head
 from anchorinv.core.networks import frozen
 from anchorinv.core.ridge import Linear
@@ -52,8 +51,8 @@ def _with_rows(head: Head, kept: list[int], anchors: Batch | None) -> Head:
                 scale=head.scale,
                 kind=type(head),
             )
-        case Discriminant():
-            (column,) = set(range(len(head.counts))) - set(kept)
+        case StatisticalHead():
+            (column,) = set(range(len(head.prototypes))) - set(kept)
             return head.without(column)
         case Linear():
             return Linear(head.prototypes[kept], head.weights[kept], head.bias[kept], scale=head.scale)

@@ -94,7 +94,16 @@ class SettingsFacts(_Facts):
 class HeadFacts(_Facts):
     """What a head is beside its tensors."""
 
-    kind: Literal["cosine", "mahalanobis", "whitened", "linear", "mlp", "dot-regression", "discriminant"]
+    kind: Literal[
+        "cosine",
+        "mahalanobis",
+        "whitened",
+        "linear",
+        "mlp",
+        "dot-regression",
+        "discriminant",
+        "riemannian-means",
+    ]
     scale: Annotated[float, Field(gt=0, le=1e6)] | None = None
     n_classes: Count | None = None
     weight: Annotated[float, Field(gt=0, le=1e6)] | None = None

@@ -9,6 +9,7 @@ from anchorinv.core.catalogue import CLOSED_FORM, JUDGED, TEXTBOOK
 from anchorinv.core.encoder import BLOCKS, MOST_FEATURES, suitable
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.splits import WIDTH
+from anchorinv.core.tangent import Covariance
 
 #: Bytes of a file's header and of its tensors; reading takes twice the latter, and stays below a gigabyte.
 MOST_HEADER, MOST_BYTES = 4 << 20, 384 << 20
@@ -84,7 +85,7 @@ def check_geometry(geometry: Geometry) -> None:
 def kept_by(method: str, counts: Sequence[int], n_anchors: int) -> int:
     """Return how many samples a method keeps of base classes that have so many each."""
     match method:
-        case "finetune" | "protonet" | "teen" | "lda" | "discriminant":
+        case "finetune" | "protonet" | "teen" | "lda" | "mdm" | "discriminant":
             return 0
         case "nc-fscil":
             return len(counts)
@@ -143,6 +144,8 @@ def _fixed(method: str, geometry: Geometry) -> int:
 
 def _of_a_class(method: str, geometry: Geometry) -> int:
     """Return how many values of a model there are because of a class, whatever is kept of it."""
+    if method == "mdm":
+        return Covariance(geometry.n_chans, geometry.n_times).size + 1
     if method in CLOSED_FORM:
         dim = MOST_FEATURES if method == "discriminant" else min(TEXTBOOK.most_features, _columns(geometry))
         return dim + dim * (dim + 1) // 2

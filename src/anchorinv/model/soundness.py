@@ -9,7 +9,9 @@ from torch import Tensor
 from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM
 from anchorinv.core.encoder import BLOCKS, suitable
 from anchorinv.core.geometry import Geometry
+from anchorinv.core.riemannian import LONGEST
 from anchorinv.core.splits import WIDTH
+from anchorinv.core.tangent import Covariance
 from anchorinv.core.views import VIEWS
 from anchorinv.model.header import Header
 from anchorinv.model.limits import MOST_BYTES, MOST_COLUMNS, MOST_TOLD, check_geometry, check_kept
@@ -34,8 +36,10 @@ _OWN: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "fecam": ("mahalanobis", ("anchors",), ()),
     "anchorinv-plus": ("mahalanobis", ("anchors",), ()),
     "lda": ("discriminant", (), ()),
+    "mdm": ("riemannian-means", (), ()),
     "discriminant": ("discriminant", (), ()),
 }
+_MDM = (Covariance.name,)
 
 
 def check_tensors(tensors: Mapping[str, Tensor]) -> None:
@@ -106,6 +110,8 @@ def _dim(header: Header, geometry: Geometry) -> int:
     n_columns = sum(BLOCKS[name](*shape).size for name in blocks)
     if encoder.n_components > n_columns or encoder.n_components + encoder.n_random > MOST_COLUMNS:
         raise ValueError(f"{encoder.n_components} components of {n_columns} features cannot be")
+    if header.method == "mdm" and (blocks, encoder.n_components, encoder.n_random) != (_MDM, n_columns, 0):
+        raise ValueError(f"mdm has an encoder of the {_MDM[0]} alone, as it is")
     return encoder.n_components + encoder.n_random
 
 
@@ -170,6 +176,10 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
             fits = fits and shape["scatters"] == (n_classes, dim * (dim + 1) // 2)
             fits = fits and head.n_base == header.state.n_base and None not in (head.shrinkage, head.prior)
             fits = fits and bool((tensors["head.counts"] > 0).all())
+        case "riemannian-means":
+            fits = shape["counts"] == (n_classes,) and shape["means"] == (n_classes, dim)
+            fits = fits and bool((tensors["head.counts"] > 0).all())
+            fits = fits and bool((tensors["head.means"].norm(dim=1) <= LONGEST).all())
         case "mlp":
             fits = shape["last.bias"] == (n_classes,) and shape["hidden.0.weight"][1:] == (dim,)
         case "dot-regression":
@@ -187,6 +197,7 @@ _PARTS = {
     "mahalanobis": ("fixed", "trust"),
     "whitened": ("fixed", "trust"),
     "discriminant": ("counts", "means", "scatters"),
+    "riemannian-means": ("counts", "means"),
     "mlp": ("last.bias", "hidden.0.weight"),
     "dot-regression": ("vertices",),
 }

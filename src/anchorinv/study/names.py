@@ -15,6 +15,7 @@ _METHODS = {
     "fecam": "FeCAM",
     "anchorinv-plus": "AnchorInv+",
     "lda": "LDA",
+    "mdm": "MDM",
     "discriminant": "Discriminant",
 }
 _SELECTIONS = {
