@@ -43,6 +43,7 @@ METHODS: dict[str, Method] = {
     "ridge": catalogue.ridge(FOUNDATION, per_class=3),
     "whitened": catalogue.whitened(FOUNDATION, per_class=3),
     "fecam": catalogue.fecam(FOUNDATION, per_class=3),
+    "ranpac": catalogue.ranpac(FOUNDATION, n_random=60),
     "lda": catalogue.lda(FOUNDATION),
     "mdm": catalogue.mdm(FOUNDATION),
     "discriminant": catalogue.discriminant(FOUNDATION),

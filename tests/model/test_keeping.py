@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from anchorinv import AnchorInvClassifier, Preprocessing, StreamingPredictor
 from anchorinv.commands.targets import check_target
 from anchorinv.commands.teach import learn
-from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM
+from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, SUMMED
 from anchorinv.core.mahalanobis import mahalanobis_head
 from anchorinv.core.recipe import Foundation
 from anchorinv.core.types import Curve
@@ -204,7 +204,9 @@ class TestLesson:
         model = again(fitted(method, taught=False))
         lines = taught(model, *in_lists(windows(4, classes=("tongue",), seed=1))).told()
         assert lines[0].startswith("Old classes: ")
-        assert ("cannot be told" in lines[0]) == (method in {"finetune", "protonet", "teen", *CLOSED_FORM})
+        assert ("cannot be told" in lines[0]) == (
+            method in {"finetune", "protonet", "teen", *SUMMED, *CLOSED_FORM}
+        )
 
     def test_a_single_example(self):
         with pytest.warns(UserWarning, match="single example"):

@@ -235,7 +235,16 @@ class TestBeside:
     def test_people_that_are_not_known(self, name):
         found, whole = dotted(only(f"{name}-people").model_dump()), dotted(only(name).model_dump())
         assert {key: value for key, value in found.items() if value != whole[key]} == {
-            "methods": ("protonet", "anchorinv", "fecam", "anchorinv-plus", "lda", "mdm", "discriminant"),
+            "methods": (
+                "protonet",
+                "anchorinv",
+                "fecam",
+                "anchorinv-plus",
+                "ranpac",
+                "lda",
+                "mdm",
+                "discriminant",
+            ),
             "protocol.leave_one_out": True,
             "protocol.trials": 2,
             "protocol.seeds": (1,),

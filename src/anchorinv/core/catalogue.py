@@ -23,6 +23,7 @@ from anchorinv.core.prototypes import (
     next_vertices,
     random_rows,
 )
+from anchorinv.core.ranpac import N_RANDOM, RidgeStatistics
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.ridge import PENALTY, ByRidge
 from anchorinv.core.splits import Projected, Whole
@@ -158,6 +159,12 @@ def ridge(
     return Recipe("ridge", foundation, mean_of_shots, Stay(), memory, "Hoerl & Kennard, 1970", judge)
 
 
+def ranpac(foundation: Foundation, *, n_random: int = N_RANDOM) -> Recipe:
+    """Fit ridge outputs to random projections of the features, by sums over all samples. Not in the paper."""
+    citation = "McDonnell et al., RanPAC, NeurIPS 2023"
+    return Recipe("ranpac", foundation, add_statistics, Stay(), RidgeStatistics(n_random), citation)
+
+
 def anchorinv_plus(
     foundation: Foundation,
     *,
@@ -239,6 +246,7 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
     "whitened": whitened,
     "fecam": fecam,
     "anchorinv-plus": anchorinv_plus,
+    "ranpac": ranpac,
     "lda": lda,
     "mdm": mdm,
     "discriminant": discriminant,
@@ -250,11 +258,14 @@ FORMER_NAMES = {"spread": "fecam"}
 #: Ours, which leave the network alone and classify by the anchors.
 JUDGED = ("ridge", "whitened", "fecam", "anchorinv-plus")
 
+#: Those that leave the network alone and keep sums over all samples.
+SUMMED = ("ranpac",)
+
 #: Ours, which need no network and keep statistics of classes alone.
 CLOSED_FORM = ("lda", "mdm", "discriminant")
 
 #: Those of the paper and its appendix.
-PUBLISHED = tuple(name for name in CATALOGUE if name not in (*JUDGED, *CLOSED_FORM))
+PUBLISHED = tuple(name for name in CATALOGUE if name not in (*JUDGED, *SUMMED, *CLOSED_FORM))
 
 
 def current_name(method: str) -> str:

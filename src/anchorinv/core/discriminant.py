@@ -126,7 +126,7 @@ class Discriminant(StatisticalHead):
             n, m = int(counts[target]), len(own)
             step = mean - means[target].double()
             centred = own - mean
-            scatter = _triangle(centred.T @ centred + (n * m / (n + m)) * torch.outer(step, step))
+            scatter = triangle_of(centred.T @ centred + (n * m / (n + m)) * torch.outer(step, step))
             means[target] = (means[target].double() + step * (m / (n + m))).to(means)
             scatters[target] = (scatters[target].double() + scatter).to(scatters)
             counts[target] = n + m
@@ -166,7 +166,7 @@ class Discriminant(StatisticalHead):
     def _solved(self) -> Solution:
         counts, means = self.counts.double(), self.means.double()
         dim = means.shape[1]
-        pooled = _square(self.scatters.double().sum(0), dim) / (counts.sum() - len(counts)).clamp(min=1)
+        pooled = square_of(self.scatters.double().sum(0), dim) / (counts.sum() - len(counts)).clamp(min=1)
         level = pooled.diagonal().mean()
         if not level > 0:  # of single windows: nothing is known but how far classes are apart
             level = (means - means.mean(0)).square().mean().clamp(min=_LEAST)
@@ -248,12 +248,14 @@ def _predictive(between: Tensor, counts: Tensor) -> Tensor:
     return 1 + between / (1 + counts[:, None] * between)
 
 
-def _triangle(matrix: Tensor) -> Tensor:
+def triangle_of(matrix: Tensor) -> Tensor:
+    """Return the upper triangle (dim (dim + 1) / 2,) of a symmetric matrix (dim, dim)."""
     rows, cols = torch.triu_indices(len(matrix), len(matrix), device=matrix.device)
     return matrix[rows, cols]
 
 
-def _square(triangle: Tensor, dim: int) -> Tensor:
+def square_of(triangle: Tensor, dim: int) -> Tensor:
+    """Return the symmetric matrix (dim, dim) that has an upper triangle."""
     rows, cols = torch.triu_indices(dim, dim, device=triangle.device)
     matrix = triangle.new_zeros(dim, dim)
     matrix[rows, cols] = triangle

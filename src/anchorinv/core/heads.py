@@ -43,6 +43,10 @@ class StatisticalHead(Head):
     def without(self, column: int) -> "StatisticalHead":
         """Return the head without a class."""
 
+    def embedded(self, features: Tensor) -> Tensor:
+        """Return features (n, dim) as prototypes are and :meth:`likeness` takes them."""
+        return features
+
     @abstractmethod
     def likeness(self, some: Tensor, others: Tensor) -> Tensor:
         """Return how alike features (n, dim) and others (m, dim) are by this head's measure (n, m)."""

@@ -12,6 +12,7 @@ from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.mahalanobis import MahalanobisHead, Scatter, Whitened
 from anchorinv.core.networks import frozen
+from anchorinv.core.ranpac import ProjectedRidge
 from anchorinv.core.ridge import Linear
 from anchorinv.core.riemannian import RiemannianMeans
 from anchorinv.core.types import Batch, Curve, State
@@ -68,8 +69,11 @@ def unpacked(
             head = _head_like(tensors, facts["head"])
         for part, module in {"trunk": trunk, "tail": tail, "head": head}.items():
             module.load_state_dict(_under(part, tensors), assign=True)
+        # What no covariance can be is found out now, not when signals come.
         if isinstance(head, Discriminant):
-            _ = head.solution  # what no covariance can be is found out now, not when signals come
+            _ = head.solution
+        if isinstance(head, ProjectedRidge):
+            _ = head.weights
         if views := tuple(facts.get("views", ())):
             trunk, tail = widened(frozen(trunk), frozen(tail), views, shape)
         batches = {
@@ -127,6 +131,8 @@ def _head_facts(head: Head) -> dict[str, Any]:
             known = {} if math.isnan(head.centring) else {"centring": head.centring}
             own = {name: getattr(head, name) for name in ("n_base", "shrinkage", "prior", "scale")}
             return {"kind": "discriminant", **own, **known}
+        case ProjectedRidge():
+            return {"kind": "projected-ridge", "scale": head.scale, "penalty": head.penalty}
         case RiemannianMeans():
             return {"kind": "riemannian-means", "scale": head.scale}
         case Mlp():
@@ -155,12 +161,12 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
             return make(prototypes, scatters, trust, scale=facts["scale"])
         case "discriminant":
             settings = {name: value for name, value in facts.items() if name != "kind"}
-            parts = (tensors[f"head.{part}"] for part in ("counts", "means", "scatters"))
-            return Discriminant(*(torch.empty(part.shape, dtype=part.dtype) for part in parts), **settings)
+            return Discriminant(*_shells(tensors, "counts", "means", "scatters"), **settings)
         case "riemannian-means":
-            parts = (tensors[f"head.{part}"] for part in ("counts", "means"))
-            shells = (torch.empty(part.shape, dtype=part.dtype) for part in parts)
-            return RiemannianMeans(*shells, scale=facts["scale"])
+            return RiemannianMeans(*_shells(tensors, "counts", "means"), scale=facts["scale"])
+        case "projected-ridge":
+            shells = _shells(tensors, "projection", "counts", "sums", "gram")
+            return ProjectedRidge(*shells, penalty=facts["penalty"], scale=facts["scale"])
         case "mlp":
             n_classes, dim = len(tensors["head.last.bias"]), tensors["head.hidden.0.weight"].shape[1]
             return Mlp.start(n_classes, dim)
@@ -168,3 +174,9 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
             vertices = torch.empty(tensors["head.vertices"].shape)
             return DotRegression(vertices, facts["n_classes"], weight=facts["weight"])
     raise KeyError(f"unknown kind of head {facts['kind']!r}")
+
+
+def _shells(tensors: Mapping[str, Tensor], *parts: str) -> list[Tensor]:
+    """Return tensors of the shapes and types of a head's parts."""
+    found = [tensors[f"head.{part}"] for part in parts]
+    return [torch.empty(part.shape, dtype=part.dtype) for part in found]

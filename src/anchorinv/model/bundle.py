@@ -46,6 +46,7 @@ MEMORY: dict[str, Kind] = {
     "whitened": "features of real samples",
     "fecam": "features of real samples",
     "anchorinv-plus": "features of real samples",
+    "ranpac": "class statistics",
     "lda": "class statistics",
     "mdm": "class statistics",
     "discriminant": "class statistics",

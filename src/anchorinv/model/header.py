@@ -103,6 +103,7 @@ class HeadFacts(_Facts):
         "dot-regression",
         "discriminant",
         "riemannian-means",
+        "projected-ridge",
     ]
     scale: Annotated[float, Field(gt=0, le=1e6)] | None = None
     n_classes: Count | None = None
@@ -110,6 +111,7 @@ class HeadFacts(_Facts):
     n_base: Count | None = None
     shrinkage: Annotated[float, Field(ge=0, le=1)] | None = None
     prior: bool | None = None
+    penalty: Annotated[float, Field(gt=0, le=1e12)] | None = None
     centring: Annotated[float, Field(ge=-1, le=1)] | None = None
 
     @field_validator("kind", mode="before")

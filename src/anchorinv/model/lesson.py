@@ -105,6 +105,8 @@ def lesson_of(before: State, after: State, signals: Tensor, columns: Tensor, nam
     apart: list[Apart] = []
     if centres is not None:
         features = mapped(before.tail, mapped(before.trunk, signals))
+        if isinstance(before.head, StatisticalHead):
+            features = before.head.embedded(features)
         alike = _likeness(before)
         apart = [
             _apart(features, columns, centres, number, names, alike)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from anchorinv.core.catalogue import CLOSED_FORM, JUDGED, TEXTBOOK
 from anchorinv.core.encoder import BLOCKS, MOST_FEATURES, suitable
 from anchorinv.core.geometry import Geometry
+from anchorinv.core.ranpac import N_RANDOM
 from anchorinv.core.splits import WIDTH
 from anchorinv.core.tangent import Covariance
 
@@ -85,7 +86,7 @@ def check_geometry(geometry: Geometry) -> None:
 def kept_by(method: str, counts: Sequence[int], n_anchors: int) -> int:
     """Return how many samples a method keeps of base classes that have so many each."""
     match method:
-        case "finetune" | "protonet" | "teen" | "lda" | "mdm" | "discriminant":
+        case "finetune" | "protonet" | "teen" | "ranpac" | "lda" | "mdm" | "discriminant":
             return 0
         case "nc-fscil":
             return len(counts)
@@ -139,6 +140,8 @@ def _fixed(method: str, geometry: Geometry) -> int:
     if method in CLOSED_FORM:
         n_columns = _columns(geometry)
         return n_columns * (2 + min(n_columns, MOST_FEATURES)) + MOST_FEATURES**2
+    if method == "ranpac":
+        return _weights(geometry) + N_RANDOM * geometry.dim + N_RANDOM * (N_RANDOM + 1) // 2
     return _weights(geometry) + (256 * geometry.dim if method == "finetune" else 0)
 
 
@@ -149,6 +152,8 @@ def _of_a_class(method: str, geometry: Geometry) -> int:
     if method in CLOSED_FORM:
         dim = MOST_FEATURES if method == "discriminant" else min(TEXTBOOK.most_features, _columns(geometry))
         return dim + dim * (dim + 1) // 2
+    if method == "ranpac":
+        return N_RANDOM + 1
     return geometry.dim * (2 if method == "ridge" else 1)
 
 

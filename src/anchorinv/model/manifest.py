@@ -87,6 +87,11 @@ _DISCRIMINANT = (
     "learned from few spans what they differ by.",
 )
 _STATISTICS = {
+    "ranpac": (
+        "It holds the network's weights and a random projection; of each class a count and a sum of "
+        "projected features, and of all classes together sums of their squares and products.",
+        "The sum of a class learned from one window is that window's projected features.",
+    ),
     "mdm": (
         "It holds a reference, and of each class a count and the mean of its windows' covariances.",
         "The mean of a class learned from one window is that window's covariance.",
@@ -118,6 +123,12 @@ def _plainly(facts: Mapping[str, Any]) -> list[str]:
     for label in facts["forgotten"]:
         gone = f"Class {label!r} was forgotten"
         if facts["memory"] == "class statistics":
+            if facts["method"] == "ranpac":
+                lines.append(
+                    f"{gone}: its sum is gone, but weights and the squares and products of all classes may "
+                    f"keep traces."
+                )
+                continue
             lines.append(
                 f"{gone}: its statistics are gone. If it was a base class, how features are computed may "
                 f"keep traces."

@@ -35,6 +35,7 @@ _OWN: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "whitened": ("whitened", ("anchors",), ()),
     "fecam": ("mahalanobis", ("anchors",), ()),
     "anchorinv-plus": ("mahalanobis", ("anchors",), ()),
+    "ranpac": ("projected-ridge", (), ()),
     "lda": ("discriminant", (), ()),
     "mdm": ("riemannian-means", (), ()),
     "discriminant": ("discriminant", (), ()),
@@ -176,6 +177,12 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
             fits = fits and shape["scatters"] == (n_classes, dim * (dim + 1) // 2)
             fits = fits and head.n_base == header.state.n_base and None not in (head.shrinkage, head.prior)
             fits = fits and bool((tensors["head.counts"] > 0).all())
+        case "projected-ridge":
+            n_random = shape["projection"][-1]
+            fits = shape["projection"] == (dim, n_random) and n_random <= MOST_COLUMNS
+            fits = fits and shape["sums"] == (n_classes, n_random) and shape["counts"] == (n_classes,)
+            fits = fits and shape["gram"] == (n_random * (n_random + 1) // 2,) and head.penalty is not None
+            fits = fits and bool((tensors["head.counts"] > 0).all())
         case "riemannian-means":
             fits = shape["counts"] == (n_classes,) and shape["means"] == (n_classes, dim)
             fits = fits and bool((tensors["head.counts"] > 0).all())
@@ -197,6 +204,7 @@ _PARTS = {
     "mahalanobis": ("fixed", "trust"),
     "whitened": ("fixed", "trust"),
     "discriminant": ("counts", "means", "scatters"),
+    "projected-ridge": ("projection", "counts", "sums", "gram"),
     "riemannian-means": ("counts", "means"),
     "mlp": ("last.bias", "hidden.0.weight"),
     "dot-regression": ("vertices",),

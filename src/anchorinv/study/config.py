@@ -7,13 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from anchorinv.core.anchors import SELECTIONS
-from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, JUDGED, PUBLISHED, current_name
+from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, JUDGED, PUBLISHED, SUMMED, current_name
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.protocol import Protocol
 from anchorinv.core.selection import Validated
 
 #: Methods whose sessions have a length.
-FINETUNED = tuple(name for name in CATALOGUE if name not in ("protonet", "teen", *JUDGED, *CLOSED_FORM))
+FINETUNED = tuple(
+    name for name in CATALOGUE if name not in ("protonet", "teen", *JUDGED, *SUMMED, *CLOSED_FORM)
+)
 
 Count = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=0)]

@@ -14,6 +14,7 @@ _METHODS = {
     "whitened": "Whitened",
     "fecam": "FeCAM",
     "anchorinv-plus": "AnchorInv+",
+    "ranpac": "RanPAC",
     "lda": "LDA",
     "mdm": "MDM",
     "discriminant": "Discriminant",
