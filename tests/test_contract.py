@@ -13,11 +13,11 @@ from torch import Tensor
 from anchorinv.core import catalogue
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
+from anchorinv.core.mahalanobis import FitMahalanobis
 from anchorinv.core.prototypes import mean_of_shots, random_rows
 from anchorinv.core.recipe import Method
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.selection import Validated
-from anchorinv.core.spread import BySpread
 from anchorinv.core.training import Finetune
 from anchorinv.core.types import Batch, Session, State
 from tests.core.small import anchorinv, foundation, one_thread, same, state_of, toy, untouched_generators
@@ -42,18 +42,22 @@ METHODS: dict[str, Method] = {
     "latent-replay": catalogue.latent_replay(FOUNDATION, adapt=SHORT, per_class=3),
     "ridge": catalogue.ridge(FOUNDATION, per_class=3),
     "whitened": catalogue.whitened(FOUNDATION, per_class=3),
-    "spread": catalogue.spread(FOUNDATION, per_class=3),
-    "anchorinv-plus": catalogue.anchorinv_plus(FOUNDATION, per_class=9),
+    "fecam": catalogue.fecam(FOUNDATION, per_class=3),
+    "ranpac": catalogue.ranpac(FOUNDATION, n_random=60),
     "lda": catalogue.lda(FOUNDATION),
+    "mdm": catalogue.mdm(FOUNDATION),
     "discriminant": catalogue.discriminant(FOUNDATION),
+    "anchorinv-plus": catalogue.anchorinv_plus(FOUNDATION, per_class=9),
     "discriminant, with a network": catalogue.discriminant(FOUNDATION, network="always"),
     "anchorinv-plus, finetuned": replace(
-        anchorinv(FOUNDATION, adapt=SHORT), judge=BySpread(), views=("spectrum", "covariance")
+        anchorinv(FOUNDATION, adapt=SHORT), judge=FitMahalanobis(), views=("spectrum", "covariance")
     ),
     "anchorinv, as far as validated": anchorinv(
         FOUNDATION, start=mean_of_shots, adapt=Validated(lengths=(0, 2), lrs=(1e-3,), folds=2)
     ),
-    "anchorinv, judged by spread": replace(anchorinv(FOUNDATION, adapt=SHORT), judge=BySpread()),
+    "anchorinv, judged by Mahalanobis distance": replace(
+        anchorinv(FOUNDATION, adapt=SHORT), judge=FitMahalanobis()
+    ),
 }
 SESSIONS = (Session(1, toy(6).of(4)), Session(2, toy(6).of(0, 5)))  # then two classes at once
 

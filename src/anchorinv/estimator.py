@@ -15,9 +15,9 @@ from torch import Tensor
 
 from anchorinv.answers import finite, logits_of
 from anchorinv.bars import progress_bars
-from anchorinv.core.discriminant import Discriminant
+from anchorinv.core.catalogue import current_name
 from anchorinv.core.geometry import Geometry
-from anchorinv.core.heads import Cosine
+from anchorinv.core.heads import Cosine, StatisticalHead
 from anchorinv.core.networks import mapped
 from anchorinv.core.packing import packed
 from anchorinv.core.recipe import Recipe
@@ -36,6 +36,7 @@ from anchorinv.inputs import (
     read_signals,
     warn_drift,
     warn_flat,
+    warn_former_name,
     warn_single_shots,
 )
 from anchorinv.learning import lesson
@@ -155,10 +156,12 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         check_names(classes.tolist())
         n_chans, n_times = signals.values.shape[1:]
         geometry = geometry_of(self.geometry, n_chans, n_times)
-        n_kept = kept_by(self.method, np.bincount(numbers).tolist(), self.n_anchors)
-        check_kept(self.method, geometry, len(classes), n_kept)
+        method = current_name(self.method)
+        n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
+        check_kept(method, geometry, len(classes), n_kept)
         ch_names = names_of(self.preprocessing, signals.ch_names, n_chans)
         sfreq = rate_of(self.sfreq, signals.sfreq)
+        warn_former_name(self.method, method)
         warn_flat(signals.values, ch_names)
         warn_single_shots(labels)
         began = time.perf_counter()
@@ -240,7 +243,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
                 f"{_listed(unknown)} not among the known ones; teach new classes with partial_fit"
             )
         state = self.state_
-        if not isinstance(state.head, Cosine | Discriminant):
+        if not isinstance(state.head, Cosine | StatisticalHead):
             raise ValueError(
                 f"{self.method} has no prototypes to move; only methods that have take more shots"
             )
@@ -335,7 +338,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     def _check_room(self, state: State) -> None:
         kept = (state.anchors, state.replay, state.recordings)
         most = max((len(batch) for batch in kept if batch), default=0)
-        check_kept(self.method, self.geometry_, len(state.classes), most)
+        check_kept(current_name(self.method), self.geometry_, len(state.classes), most)
         check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
 
 

@@ -187,6 +187,12 @@ def warn_flat(values: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
         _warn(f"{which} {named} {verb} flat in every sample and say nothing; is an electrode off?")
 
 
+def warn_former_name(method: str, now: str) -> None:
+    """Warn about a method that has another name now."""
+    if method != now:
+        _warn(f"method {method!r} is called {now!r} now; the former name is still understood")
+
+
 def warn_single_shots(labels: np.ndarray) -> None:
     """Warn about classes with one example."""
     names, counts = np.unique(labels, return_counts=True)

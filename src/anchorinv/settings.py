@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.catalogue import CATALOGUE, FORMER_NAMES, current_name
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
@@ -99,7 +99,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         problems.append(f"preprocessing (={how!r}) must be a Preprocessing or None")
     elif how is not None:
         parsed(PreprocessingFacts, asdict(how))
-    if settings["method"] not in list(CATALOGUE):
+    if settings["method"] not in [*CATALOGUE, *FORMER_NAMES]:
         problems.append(f"method (={settings['method']!r}) must be one of {', '.join(CATALOGUE)}")
     if problems:
         raise ValueError("; ".join(problems))
@@ -113,7 +113,7 @@ def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -
     """Return the method that the settings describe; each takes those that it knows."""
     training = training_of(settings["epochs"], settings["batch_size"], settings["lr"], n_samples)
     foundation = Foundation(partial(Conformer, geometry), Cosine.start, training)
-    make = CATALOGUE[settings["method"]]
+    make = CATALOGUE[current_name(settings["method"])]
     known = inspect.signature(make).parameters
     inversion = Inversion.swift(settings["inversion_steps"], lr=settings["inversion_lr"])
     options = {

@@ -29,7 +29,8 @@ SHORT: dict[str, Any] = {"adapt": Finetune(steps=(2,), lr=1e-3)}
 def methods() -> dict[str, Recipe]:
     made = {}
     for name, make in catalogue.CATALOGUE.items():
-        options = {} if name in ("protonet", "teen", *catalogue.JUDGED) else dict(SHORT)
+        still = ("protonet", "teen", *catalogue.JUDGED, *catalogue.SUMMED, *catalogue.CLOSED_FORM)
+        options = {} if name in still else dict(SHORT)
         if name in ("anchorinv", "deepdream", "deepinv"):
             options["inversion"] = Inversion(steps=2)
         if name == "nc-fscil":

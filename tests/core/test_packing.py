@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from anchorinv.core.catalogue import CATALOGUE, JUDGED
+from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, JUDGED, SUMMED
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.packing import packed, unpacked
 from anchorinv.core.protocol import Protocol
@@ -22,7 +22,7 @@ PROTOCOL = Protocol(base_classes=(0, 1), sessions=(2, 3), shots=3, trials=1)
 
 def method(name: str) -> Recipe:
     options: dict[str, Any] = {}
-    if name not in ("protonet", "teen", *JUDGED):
+    if name not in ("protonet", "teen", *JUDGED, *SUMMED, *CLOSED_FORM):
         options["adapt"] = Finetune(steps=(2,), lr=1e-3)
     if name in ("anchorinv", "deepdream", "deepinv"):
         options["inversion"] = Inversion(steps=2)

@@ -92,7 +92,7 @@ class TestState:
         train = toy(4, 40)
         base, shots = train.of(0, 1), toy(4, 10).of(2, 3)
         sizes = []
-        for make in (catalogue.spread, catalogue.anchorinv_plus):
+        for make in (catalogue.fecam, catalogue.anchorinv_plus):
             recipe = make(foundation(), per_class=30)
             state = recipe.fit_base(base, rng=stream(0))
             state = recipe.learn_session(state, Session(1, shots), rng=stream(1))

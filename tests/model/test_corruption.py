@@ -278,8 +278,11 @@ def test_crafted_files_are_refused_by_name(change, words, whole, place):
     [
         ("nc-fscil", "head.vertices", 513, "the head does not fit"),
         ("nc-fscil", "replay", 30, "replay are more than nc-fscil keeps, 3 at the most"),
-        ("spread", "head.scatters.0", 50, "the head does not fit"),
+        ("fecam", "head.scatters.0", 50, "the head does not fit"),
         ("anchorinv-plus", "head.scatters.1", 50, "the head does not fit"),
+        ("ranpac", "head.gram", 30, "the head does not fit"),
+        ("mdm", "head.means", 30, "the head does not fit"),
+        ("mdm", "head.counts", 2, "the head does not fit"),
         ("real-replay", "replay", 60, "replay are more than real-replay keeps"),
     ],
 )

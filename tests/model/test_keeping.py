@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from anchorinv import AnchorInvClassifier, Preprocessing, StreamingPredictor
 from anchorinv.commands.targets import check_target
 from anchorinv.commands.teach import learn
-from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, SUMMED
+from anchorinv.core.mahalanobis import mahalanobis_head
 from anchorinv.core.recipe import Foundation
-from anchorinv.core.spread import spread_of
 from anchorinv.core.types import Curve
 from anchorinv.core.views import sizes_of
 from anchorinv.model.bundle import read_facts
@@ -31,7 +31,7 @@ from tests.models import CHANNELS, SMALL, again, fitted, windows
 
 NAMED = Preprocessing(CHANNELS)
 #: Methods whose head is measured by the anchors of all classes.
-JUDGED = {"whitened", "spread", "anchorinv-plus"}
+JUDGED = {"whitened", "fecam", "anchorinv-plus"}
 
 
 class TestDrift:
@@ -103,12 +103,12 @@ class TestForgetting:
         assert (after.argmax(1) == before.argmax(1))[sure].all()
 
     @pytest.mark.parametrize("method", sorted(JUDGED))
-    def test_the_spread_is_measured_without_the_class(self, method):
+    def test_the_covariance_is_measured_without_the_class(self, method):
         state = again(fitted(method)).forget_class("left").state_
         trust = torch.tensor([1.0, 10 / 11])  # a base class, and one of ten shots
         views = sizes_of(state)
         kind = type(state.head)
-        others = spread_of(state.head.prototypes, state.anchors, trust=trust, views=views, kind=kind)
+        others = mahalanobis_head(state.head.prototypes, state.anchors, trust=trust, views=views, kind=kind)
         assert same(others.state_dict(), state.head.state_dict())
 
     @pytest.mark.parametrize("method", CATALOGUE)
@@ -204,7 +204,9 @@ class TestLesson:
         model = again(fitted(method, taught=False))
         lines = taught(model, *in_lists(windows(4, classes=("tongue",), seed=1))).told()
         assert lines[0].startswith("Old classes: ")
-        assert ("cannot be told" in lines[0]) == (method in {"finetune", "protonet", "teen"})
+        assert ("cannot be told" in lines[0]) == (
+            method in {"finetune", "protonet", "teen", *SUMMED, *CLOSED_FORM}
+        )
 
     def test_a_single_example(self):
         with pytest.warns(UserWarning, match="single example"):

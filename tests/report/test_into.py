@@ -16,16 +16,18 @@ from anchorinv.report.gather import gather
 from anchorinv.report.into import fill, filled, marks_of
 from anchorinv.report.write import make_report
 from anchorinv.study.folder import RunFolder
+from anchorinv.study.loading import load
 from anchorinv.study.record import write_record
 from tests.report.made import made, smoke
 
 DOCS = Path(__file__).parents[2] / "docs"
 END = "<!-- end -->"
+N_METHODS = len(load("eeg-stress").variants[""].methods)
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    """Thirteen methods, two base seeds, five trials, two sessions; the results were drawn."""
+    """All methods, two base seeds, five trials, two sessions; the results were drawn."""
     folder = tmp_path_factory.mktemp("record")
     run = made(folder / "run", smoke("eeg-stress", trials=5))
     return write_record(RunFolder(run), folder / "eeg.jsonl").path
@@ -72,15 +74,15 @@ def test_scores_are_those_of_scikit_learn(record):
         assert [re.sub(r"[*†]", "", cell) for cell in rows[name]] == [
             f"{np.mean(v):.1f} ± {np.std(v):.1f}" for v in values
         ]
-    assert len(rows) == 13 and "over 10 trials" in notes
+    assert len(rows) == N_METHODS and "over 10 trials" in notes
     assert rows["AnchorInv"][2].startswith("**"), "drawn with the most skill"
-    assert rows["Finetune"][2].endswith("†") and "† differs from AnchorInv+" in notes
+    assert rows["Finetune"][2].endswith("†") and "† differs from Discriminant" in notes
 
 
 @pytest.mark.parametrize(
     ("mark", "one", "sign"),
     [
-        ("differences", "anchorinv-plus", 1),
+        ("differences", "discriminant", 1),
         ("differences protonet", "protonet", 1),
         ("advantage deepinv", "deepinv", -1),
     ],
@@ -104,14 +106,14 @@ def test_differences_are_paired_within_base_seeds(record, mark, one, sign):
         assert number(cells[0]) == pytest.approx(values.mean(), abs=0.0051)
         assert [number(x) for x in cells[1].split(" to ")] == pytest.approx([low, high], abs=0.0051)
         upto = ranked[: ranked.index(method) + 1]
-        holm = max(min(1.0, (12 - i) * raw[m]) for i, m in enumerate(upto))
+        holm = max(min(1.0, (N_METHODS - 1 - i) * raw[m]) for i, m in enumerate(upto))
         assert number(cells[2]) == pytest.approx(holm, abs=0.00006)
         assert cells[3] == "10"
         assert [number(x) for x in cells[4:6]] == pytest.approx(seeds, abs=0.0051)
         assert cells[6] == ("yes" if np.sign(seeds[0]) == np.sign(seeds[1]) else "no")
-    assert len(rows) == 12 and {row[-1] for row in rows.values()} <= {"yes", "no"}
+    assert len(rows) == N_METHODS - 1 and {row[-1] for row in rows.values()} <= {"yes", "no"}
     assert head[5:] == ["Seed 1", "Seed 2", "Same sign for every seed"]
-    assert "Holm-corrected over the 12 comparisons" in notes
+    assert f"Holm-corrected over the {N_METHODS - 1} comparisons" in notes
 
 
 def test_cost_and_choices(record, tmp_path):
@@ -199,7 +201,7 @@ def test_the_commands(record, tmp_path):
         return done.output
 
     run = record.parent / "run"
-    assert "mine.jsonl: 286 results, 0.0" in called(run, "--export", tmp_path / "mine.jsonl")
+    assert f"mine.jsonl: {22 * N_METHODS} results, 0." in called(run, "--export", tmp_path / "mine.jsonl")
     assert (tmp_path / "mine.jsonl").read_bytes() == record.read_bytes()
     (tmp_path / "page.md").write_text(page("table: mine scores", "table: other cost"))
     shown = called(tmp_path / "mine.jsonl", "--into", tmp_path / "page.md")

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from anchorinv.core.anchors import euclidean_distance
-from anchorinv.core.catalogue import JUDGED, PUBLISHED
+from anchorinv.core.catalogue import CATALOGUE, PUBLISHED
 from anchorinv.core.geometry import GEOMETRIES, Geometry
 from anchorinv.core.priors import energy, length
 from anchorinv.core.schedule import OneCycle
@@ -210,10 +210,10 @@ class TestOurs:
         found = only(name)
         later = name in ("eeg-motor-imagery", "ecg-beats")
         left_out = ("finetune", "nc-fscil", "deepdream", "deepinv") if later else ()
-        assert found.methods == tuple(m for m in (*PUBLISHED, *JUDGED) if m not in left_out)
+        assert found.methods == tuple(m for m in CATALOGUE if m not in left_out)
         assert found.protocol.seeds == (1, 2, 3)
         assert set(FINETUNED) <= set(found.finetuning.steps), "--methods may name any"
-        assert load(name).reference == "anchorinv-plus"
+        assert load(name).reference == found.methods[-1] == "discriminant"
         assert found.standardise.per_channel and found.standardise.by == "base" and found.inversion.swift
         assert not load(name).paper and not found.not_published
         text = shipped()[name].read_text()
@@ -235,12 +235,21 @@ class TestBeside:
     def test_people_that_are_not_known(self, name):
         found, whole = dotted(only(f"{name}-people").model_dump()), dotted(only(name).model_dump())
         assert {key: value for key, value in found.items() if value != whole[key]} == {
-            "methods": ("protonet", "anchorinv", "spread", "anchorinv-plus"),
+            "methods": (
+                "protonet",
+                "anchorinv",
+                "fecam",
+                "anchorinv-plus",
+                "ranpac",
+                "lda",
+                "mdm",
+                "discriminant",
+            ),
             "protocol.leave_one_out": True,
             "protocol.trials": 2,
             "protocol.seeds": (1,),
         }
-        assert load(f"{name}-people").reference == "anchorinv-plus"
+        assert load(f"{name}-people").reference == "discriminant"
 
     def test_published_lengths_are_those_of_the_paper_for_data_of_this_kind(self):
         study, paper = load("eeg-motor-imagery-published"), only("bci2a").finetuning

@@ -7,25 +7,26 @@ from functools import partial
 from torch import nn
 
 from anchorinv.core.anchors import Selection, random_anchors
-from anchorinv.core.closed_form import ClosedForm
-from anchorinv.core.discriminant import add_statistics
+from anchorinv.core.closed_form import ClosedForm, MinimumDistance
 from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
+from anchorinv.core.mahalanobis import PRIOR, FitMahalanobis
 from anchorinv.core.memory import Anchors, ClassMeans, LatentSamples, Nothing, RealSamples
 from anchorinv.core.priors import Prior, Term, energy, statistics, total_variation
 from anchorinv.core.prototypes import (
     Calibrated,
     Placement,
+    add_statistics,
     mean_of_shots,
     new_outputs,
     next_vertices,
     random_rows,
 )
+from anchorinv.core.ranpac import N_RANDOM, RidgeStatistics
 from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.ridge import PENALTY, ByRidge
 from anchorinv.core.splits import Projected, Whole
-from anchorinv.core.spread import PRIOR, BySpread
 from anchorinv.core.training import Adaptation, Finetune, Stay
 from anchorinv.core.views import VIEWS
 
@@ -118,17 +119,17 @@ def teen(foundation: Foundation, *, tau: float = 32.0, alpha: float = 0.5) -> Re
     return Recipe("teen", foundation, Calibrated(tau, alpha), Stay(), Nothing(), citation)
 
 
-def spread(
+def fecam(
     foundation: Foundation,
     *,
     per_class: int = 50,
     select: Selection = random_anchors,
     prior: float = PRIOR,
 ) -> Recipe:
-    """Measure distance to prototypes by how anchors scatter; the network is left alone. Not in the paper."""
+    """Measure Mahalanobis distance to prototypes, by covariance of the anchors. Not in the paper."""
     citation = "after Goswami et al., FeCAM, NeurIPS 2023"
-    judge = BySpread(prior)
-    return Recipe("spread", foundation, mean_of_shots, Stay(), Anchors(per_class, select), citation, judge)
+    judge = FitMahalanobis(prior)
+    return Recipe("fecam", foundation, mean_of_shots, Stay(), Anchors(per_class, select), citation, judge)
 
 
 def whitened(
@@ -139,7 +140,7 @@ def whitened(
     prior: float = PRIOR,
 ) -> Recipe:
     """Compare by cosine where anchors of a class are as wide in all directions. Not in the paper."""
-    judge = BySpread(prior, by_angle=True)
+    judge = FitMahalanobis(prior, by_angle=True)
     memory = Anchors(per_class, select)
     return Recipe(
         "whitened", foundation, mean_of_shots, Stay(), memory, "nearest class mean, whitened", judge
@@ -158,6 +159,12 @@ def ridge(
     return Recipe("ridge", foundation, mean_of_shots, Stay(), memory, "Hoerl & Kennard, 1970", judge)
 
 
+def ranpac(foundation: Foundation, *, n_random: int = N_RANDOM) -> Recipe:
+    """Fit ridge outputs to random projections of the features, by sums over all samples. Not in the paper."""
+    citation = "McDonnell et al., RanPAC, NeurIPS 2023"
+    return Recipe("ranpac", foundation, add_statistics, Stay(), RidgeStatistics(n_random), citation)
+
+
 def anchorinv_plus(
     foundation: Foundation,
     *,
@@ -166,9 +173,9 @@ def anchorinv_plus(
     prior: float = PRIOR,
     views: tuple[str, ...] = tuple(VIEWS),
 ) -> Recipe:
-    """Judge by the spread of anchors, in features, spectrum and covariance alike. Not in the paper."""
-    citation = "anchors as in AnchorInv; spread after FeCAM; log-covariances after Barachant et al., 2012"
-    memory, judge = Anchors(per_class, select), BySpread(prior)
+    """Measure Mahalanobis distance in features, spectrum and covariance alike. Not in the paper."""
+    citation = "anchors as in AnchorInv; covariance after FeCAM; log-covariances after Barachant et al., 2012"
+    memory, judge = Anchors(per_class, select), FitMahalanobis(prior)
     return Recipe("anchorinv-plus", foundation, mean_of_shots, Stay(), memory, citation, judge, views)
 
 
@@ -201,6 +208,12 @@ def lda(foundation: Foundation) -> Recipe:
     """Judge by linear discriminant analysis on textbook features; no network. Not in the paper."""
     citation = "Fisher, 1936; shrinkage of Ledoit & Wolf, 2004; tangent space of Barachant et al., 2012"
     return Recipe("lda", TEXTBOOK, add_statistics, Stay(), Nothing(), citation)
+
+
+def mdm(foundation: Foundation) -> Recipe:
+    """Take the class with the nearest mean covariance; no network, no sample kept. Not in the paper."""
+    citation = "Barachant et al., Riemannian Geometry, IEEE TBME 2012: minimum distance to mean"
+    return Recipe("mdm", MinimumDistance(), add_statistics, Stay(), Nothing(), citation)
 
 
 def finetune(
@@ -238,20 +251,39 @@ CATALOGUE: dict[str, Callable[..., Recipe]] = {
     "latent-replay": latent_replay,
     "ridge": ridge,
     "whitened": whitened,
-    "spread": spread,
+    "fecam": fecam,
     "anchorinv-plus": anchorinv_plus,
+    "ranpac": ranpac,
     "lda": lda,
+    "mdm": mdm,
     "discriminant": discriminant,
 }
 
+#: Names that methods had, still understood in settings, files and records.
+FORMER_NAMES = {"spread": "fecam"}
+
 #: Ours, which leave the network alone and classify by the anchors.
-JUDGED = ("ridge", "whitened", "spread", "anchorinv-plus")
+JUDGED = ("ridge", "whitened", "fecam", "anchorinv-plus")
+
+#: Those that leave the network alone and keep sums over all samples.
+SUMMED = ("ranpac",)
 
 #: Ours, which need no network and keep statistics of classes alone.
-CLOSED_FORM = ("lda", "discriminant")
+CLOSED_FORM = ("lda", "mdm", "discriminant")
 
 #: Those of the paper and its appendix.
-PUBLISHED = tuple(name for name in CATALOGUE if name not in (*JUDGED, *CLOSED_FORM))
+PUBLISHED = tuple(name for name in CATALOGUE if name not in (*JUDGED, *SUMMED, *CLOSED_FORM))
+
+
+def current_name(method: str) -> str:
+    """Return what a method is called now.
+
+    Examples
+    --------
+    >>> current_name("spread"), current_name("protonet")
+    ('fecam', 'protonet')
+    """
+    return FORMER_NAMES.get(method, method)
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:

@@ -1,19 +1,28 @@
-"""A base model without a gradient: what blocks see of a window, and a discriminant on it."""
+"""Base models without a gradient: a discriminant on what blocks see of a window, or means of covariances."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from anchorinv.core.checkpoint import Checkpoint
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.encoder import BLOCKS, MOST_FEATURES, MOST_RANDOM, SHARE, Encoder, fit_encoder
-from anchorinv.core.heads import class_means
+from anchorinv.core.encoder import (
+    BLOCKS,
+    MOST_FEATURES,
+    MOST_RANDOM,
+    SHARE,
+    Encoder,
+    covariance_encoder,
+    fit_encoder,
+)
+from anchorinv.core.heads import StatisticalHead, class_means
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.rehearsal import Choice, clearly_better, held_out, rehearse, taught_scores
+from anchorinv.core.riemannian import RiemannianMeans
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State, columns
 
@@ -64,9 +73,7 @@ class ClosedForm:
         rng: torch.Generator,
     ) -> State:
         """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds."""
-        classes, signals = samples.classes, samples.values
-        if len(classes) < 2:
-            raise ValueError(f"a base model needs at least two classes, got {len(classes)}")
+        classes, signals = _two_at_least(samples), samples.values
         groups = samples.groups if groups is None else groups
         gain, network = math.nan, None
         if self.network is not None:
@@ -94,18 +101,11 @@ class ClosedForm:
             "scale": choice.scale,
             "gain of a network": gain,
         }
-        return State(
-            trunk=encoder,
-            tail=frozen(nn.Identity()),
-            head=frozen(head.to(signals).learned(features, targets)),
-            classes=classes,
-            n_base=len(classes),
-            shape=(signals.shape[1], signals.shape[2]),
-            seed=rng.initial_seed(),
-            curves=tuple(
-                Curve(name, 0, torch.tensor([value])) for name, value in told.items() if math.isfinite(value)
-            ),
-        )
+        state = _state(encoder, head.to(signals).learned(features, targets), classes, rng)
+        curves = [
+            Curve(name, 0, torch.tensor([value])) for name, value in told.items() if math.isfinite(value)
+        ]
+        return replace(state, curves=tuple(curves))
 
     def _encoder(self, signals: Tensor, network: nn.Module | None, rng: torch.Generator) -> Encoder:
         return fit_encoder(
@@ -144,6 +144,49 @@ class ClosedForm:
             scores.append(rounds)
         gains = scores[1] - scores[0]
         return (float(gains.mean()) if len(gains) else math.nan), clearly_better(gains)
+
+
+@dataclass(frozen=True, slots=True)
+class MinimumDistance:
+    """A base model of one Riemannian mean per class (``riemannian.py``); it takes all there is from data."""
+
+    @property
+    def backbone(self) -> Callable[[], nn.Module]:
+        """There is no network: making one is an error."""
+        return _no_network
+
+    def fit(
+        self,
+        samples: Batch,
+        *,
+        groups: Tensor | None = None,
+        checkpoint: Checkpoint | None = None,
+        rng: torch.Generator,
+    ) -> State:
+        """Return the base model of signals (n, n_chans, n_times); who they are of plays no part."""
+        classes, signals = _two_at_least(samples), samples.values
+        encoder = covariance_encoder(signals)
+        features, targets = mapped(encoder, signals), columns(samples.labels, classes)
+        head = RiemannianMeans.empty(encoder.dim).to(signals)
+        return _state(encoder, head.learned(features, targets), classes, rng)
+
+
+def _state(encoder: Encoder, head: StatisticalHead, classes: tuple[int, ...], rng: torch.Generator) -> State:
+    return State(
+        trunk=encoder,
+        tail=frozen(nn.Identity()),
+        head=frozen(head),
+        classes=classes,
+        n_base=len(classes),
+        shape=encoder.shape,
+        seed=rng.initial_seed(),
+    )
+
+
+def _two_at_least(samples: Batch) -> tuple[int, ...]:
+    if len(classes := samples.classes) < 2:
+        raise ValueError(f"a base model needs at least two classes, got {len(classes)}")
+    return classes
 
 
 def _trained(learner: BaseLearner, samples: Batch, groups: Tensor | None, rng: torch.Generator) -> nn.Module:

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core.heads import Head
-from anchorinv.core.types import Batch, State, columns
+from anchorinv.core.heads import StatisticalHead
 
 #: New classes lie further apart than base classes do: the variance between means is taken so many times.
 BETWEEN = 4.0
@@ -52,7 +51,7 @@ class Solution:
     across: Tensor
 
 
-class Discriminant(Head):
+class Discriminant(StatisticalHead):
     """Log-densities of classes, each a Gaussian with its own mean and the covariance of all.
 
     Parameters
@@ -127,7 +126,7 @@ class Discriminant(Head):
             n, m = int(counts[target]), len(own)
             step = mean - means[target].double()
             centred = own - mean
-            scatter = _triangle(centred.T @ centred + (n * m / (n + m)) * torch.outer(step, step))
+            scatter = triangle_of(centred.T @ centred + (n * m / (n + m)) * torch.outer(step, step))
             means[target] = (means[target].double() + step * (m / (n + m))).to(means)
             scatters[target] = (scatters[target].double() + scatter).to(scatters)
             counts[target] = n + m
@@ -167,7 +166,7 @@ class Discriminant(Head):
     def _solved(self) -> Solution:
         counts, means = self.counts.double(), self.means.double()
         dim = means.shape[1]
-        pooled = _square(self.scatters.double().sum(0), dim) / (counts.sum() - len(counts)).clamp(min=1)
+        pooled = square_of(self.scatters.double().sum(0), dim) / (counts.sum() - len(counts)).clamp(min=1)
         level = pooled.diagonal().mean()
         if not level > 0:  # of single windows: nothing is known but how far classes are apart
             level = (means - means.mean(0)).square().mean().clamp(min=_LEAST)
@@ -223,22 +222,6 @@ class Discriminant(Head):
         whitening = self.solution.whitening
         return -torch.cdist(some @ whitening, others @ whitening).square()
 
-    def loss(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the cross-entropy."""
-        return F.cross_entropy(self(features), targets, weights)
-
-    def settled(self, features: Tensor, targets: Tensor) -> "Discriminant":
-        """Return the head as it is: it never was trained."""
-        return self
-
-
-def add_statistics(state: State, shots: Batch) -> Discriminant:
-    """Take the statistics of new classes into a state's discriminant; a placement of recipes."""
-    head = state.head
-    if not isinstance(head, Discriminant):
-        raise TypeError(f"statistics belong to a Discriminant head, not to a {type(head).__name__}")
-    return head.learned(shots.values, columns(shots.labels, (*state.classes, *shots.classes)))
-
 
 def _between(differing: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the axes in which whitened base means differ, the variance along them, and in all others.
@@ -265,12 +248,14 @@ def _predictive(between: Tensor, counts: Tensor) -> Tensor:
     return 1 + between / (1 + counts[:, None] * between)
 
 
-def _triangle(matrix: Tensor) -> Tensor:
+def triangle_of(matrix: Tensor) -> Tensor:
+    """Return the upper triangle (dim (dim + 1) / 2,) of a symmetric matrix (dim, dim)."""
     rows, cols = torch.triu_indices(len(matrix), len(matrix), device=matrix.device)
     return matrix[rows, cols]
 
 
-def _square(triangle: Tensor, dim: int) -> Tensor:
+def square_of(triangle: Tensor, dim: int) -> Tensor:
+    """Return the symmetric matrix (dim, dim) that has an upper triangle."""
     rows, cols = torch.triu_indices(dim, dim, device=triangle.device)
     matrix = triangle.new_zeros(dim, dim)
     matrix[rows, cols] = triangle

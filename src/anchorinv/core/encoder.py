@@ -178,3 +178,13 @@ def fit_encoder(
     drawn = torch.randn(encoder.random.shape, generator=stream(rng, "random projections"))
     encoder.random = (drawn / math.sqrt(n_components)).to(signals)
     return frozen(encoder)
+
+
+@torch.no_grad()
+def covariance_encoder(signals: Tensor) -> Encoder:
+    """Return an encoder of signals (n, n_chans, n_times) to tangent vectors of their covariances, as is."""
+    shape = (signals.shape[1], signals.shape[2])
+    block = Covariance(*shape).to(signals).fitted(signals)
+    encoder = Encoder(shape, (block.name,), block.size, 0).to(signals)
+    encoder.blocks = nn.ModuleList([block])
+    return frozen(encoder)

@@ -27,6 +27,39 @@ class Head(nn.Module, ABC):
         """Return the head that the base session leaves, given its features and their columns."""
 
 
+class StatisticalHead(Head):
+    """A head that follows from statistics of its classes: it takes in examples without a gradient."""
+
+    @property
+    @abstractmethod
+    def prototypes(self) -> Tensor:
+        """What stands for each class among the features (n_classes, dim)."""
+
+    @abstractmethod
+    def learned(self, features: Tensor, targets: Tensor) -> "StatisticalHead":
+        """Return the head after more examples (n, dim), of known columns (n,) or of new ones behind them."""
+
+    @abstractmethod
+    def without(self, column: int) -> "StatisticalHead":
+        """Return the head without a class."""
+
+    def embedded(self, features: Tensor) -> Tensor:
+        """Return features (n, dim) as prototypes are and :meth:`likeness` takes them."""
+        return features
+
+    @abstractmethod
+    def likeness(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return how alike features (n, dim) and others (m, dim) are by this head's measure (n, m)."""
+
+    def loss(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the cross-entropy."""
+        return F.cross_entropy(self(features), targets, weights)
+
+    def settled(self, features: Tensor, targets: Tensor) -> Self:
+        """Return the head as it is: it never was trained."""
+        return self
+
+
 class Cosine(Head):
     """Similarity to a prototype per class: the g_φ of the paper, softmax of ``scale`` · cosine.
 

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
+from anchorinv.core.mahalanobis import MahalanobisHead, Scatter, Whitened
 from anchorinv.core.network_block import NETWORK
 from anchorinv.core.networks import frozen
+from anchorinv.core.ranpac import ProjectedRidge
 from anchorinv.core.ridge import Linear
-from anchorinv.core.spread import Scatter, Spread, Whitened
+from anchorinv.core.riemannian import RiemannianMeans
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.core.views import Wide, bare, widened
 
@@ -68,8 +70,11 @@ def unpacked(
             head = _head_like(tensors, facts["head"])
         for part, module in {"trunk": trunk, "tail": tail, "head": head}.items():
             module.load_state_dict(_under(part, tensors), assign=True)
+        # What no covariance can be is found out now, not when signals come.
         if isinstance(head, Discriminant):
-            _ = head.solution  # what no covariance can be is found out now, not when signals come
+            _ = head.solution
+        if isinstance(head, ProjectedRidge):
+            _ = head.weights
         if views := tuple(facts.get("views", ())):
             trunk, tail = widened(frozen(trunk), frozen(tail), views, shape)
         batches = {
@@ -121,8 +126,8 @@ def _head_facts(head: Head) -> dict[str, Any]:
     match head:
         case Whitened():
             return {"kind": "whitened", "scale": head.scale}
-        case Spread():
-            return {"kind": "spread", "scale": head.scale}
+        case MahalanobisHead():
+            return {"kind": "mahalanobis", "scale": head.scale}
         case Linear():
             return {"kind": "linear", "scale": head.scale}
         case Cosine():
@@ -131,14 +136,15 @@ def _head_facts(head: Head) -> dict[str, Any]:
             known = {} if math.isnan(head.centring) else {"centring": head.centring}
             own = {name: getattr(head, name) for name in ("n_base", "shrinkage", "prior", "scale")}
             return {"kind": "discriminant", **own, **known}
+        case ProjectedRidge():
+            return {"kind": "projected-ridge", "scale": head.scale, "penalty": head.penalty}
+        case RiemannianMeans():
+            return {"kind": "riemannian-means", "scale": head.scale}
         case Mlp():
             return {"kind": "mlp"}
         case DotRegression():
             return {"kind": "dot-regression", "n_classes": head.n_classes, "weight": head.weight}
-    raise TypeError(
-        f"a {type(head).__name__} head has no form on paper yet; Cosine, Spread, Linear, Mlp and "
-        f"DotRegression have"
-    )
+    raise TypeError(f"a {type(head).__name__} head has no form on paper yet; those of the catalogue have")
 
 
 def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
@@ -150,18 +156,22 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
         case "linear":
             parts = (torch.empty(tensors[f"head.{part}"].shape) for part in ("fixed", "weights", "bias"))
             return Linear(*parts, scale=facts["scale"])
-        case "spread" | "whitened" as kind:
+        case "mahalanobis" | "spread" | "whitened" as kind:
             scatters: list[Scatter] = []
             while (name := f"head.scatters.{len(scatters)}") + ".unit" in tensors:
                 like = {part: torch.empty(tensors[f"{name}.{part}"].shape) for part in _SCATTER}
                 scatters.append(Scatter(**like))
             prototypes, trust = (torch.empty(tensors[f"head.{part}"].shape) for part in ("fixed", "trust"))
-            make = Spread if kind == "spread" else Whitened
+            make = Whitened if kind == "whitened" else MahalanobisHead
             return make(prototypes, scatters, trust, scale=facts["scale"])
         case "discriminant":
             settings = {name: value for name, value in facts.items() if name != "kind"}
-            parts = (tensors[f"head.{part}"] for part in ("counts", "means", "scatters"))
-            return Discriminant(*(torch.empty(part.shape, dtype=part.dtype) for part in parts), **settings)
+            return Discriminant(*_shells(tensors, "counts", "means", "scatters"), **settings)
+        case "riemannian-means":
+            return RiemannianMeans(*_shells(tensors, "counts", "means"), scale=facts["scale"])
+        case "projected-ridge":
+            shells = _shells(tensors, "projection", "counts", "sums", "gram")
+            return ProjectedRidge(*shells, penalty=facts["penalty"], scale=facts["scale"])
         case "mlp":
             n_classes, dim = len(tensors["head.last.bias"]), tensors["head.hidden.0.weight"].shape[1]
             return Mlp.start(n_classes, dim)
@@ -169,3 +179,9 @@ def _head_like(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
             vertices = torch.empty(tensors["head.vertices"].shape)
             return DotRegression(vertices, facts["n_classes"], weight=facts["weight"])
     raise KeyError(f"unknown kind of head {facts['kind']!r}")
+
+
+def _shells(tensors: Mapping[str, Tensor], *parts: str) -> list[Tensor]:
+    """Return tensors of the shapes and types of a head's parts."""
+    found = [tensors[f"head.{part}"] for part in parts]
+    return [torch.empty(part.shape, dtype=part.dtype) for part in found]

@@ -7,7 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp, class_means, uniform_rows
+from anchorinv.core.heads import (
+    Cosine,
+    DotRegression,
+    Head,
+    Mlp,
+    StatisticalHead,
+    class_means,
+    uniform_rows,
+)
 from anchorinv.core.networks import mapped
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State, columns
@@ -83,6 +91,14 @@ def next_vertices(state: State, shots: Batch) -> DotRegression:
     if not isinstance(state.head, DotRegression):
         raise TypeError(f"vertices belong to a DotRegression head, not to a {type(state.head).__name__}")
     return state.head.extended(len(shots.classes))
+
+
+def add_statistics(state: State, shots: Batch) -> StatisticalHead:
+    """Take the statistics of new classes into a head that follows from them."""
+    head = state.head
+    if not isinstance(head, StatisticalHead):
+        raise TypeError(f"statistics belong to a StatisticalHead, not to a {type(head).__name__}")
+    return head.learned(shots.values, columns(shots.labels, (*state.classes, *shots.classes)))
 
 
 def reinforced(state: State, features: Batch, counts: Sequence[int], *, exact: bool = False) -> Cosine:

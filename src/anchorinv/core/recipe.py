@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.checkpoint import Checkpoint
-from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.heads import Head
+from anchorinv.core.heads import Head, StatisticalHead
 from anchorinv.core.inverted import InvertedAnchors
 from anchorinv.core.memory import Anchors, Memory
 from anchorinv.core.networks import frozen, mapped
@@ -132,7 +131,7 @@ class Recipe:
     memory : what is kept of old classes, and replayed.
     citation : whose idea it is.
     judge : makes the head that classifies from the one that learned; None leaves it as it is.
-    views : by name, of the signals, beside the features; a judge that measures the spread makes use of them.
+    views : by name, of the signals, beside the features; a judge that measures distances makes use of them.
     refresh : let prototypes of old classes follow their replay where the network has moved; off in the paper.
     """
 
@@ -199,7 +198,7 @@ class Recipe:
         features : of the examples (n, dim), labelled by known classes; they join the anchors, if any.
         counts : examples behind each prototype so far, in the order of the classes.
         """
-        if isinstance(state.head, Discriminant):
+        if isinstance(state.head, StatisticalHead):
             known = state.head.learned(features.values, state.columns(features.labels))
             return replace(state, head=frozen(known))
         moved = reinforced(state, features, counts, exact=self.judge is not None)

@@ -24,6 +24,8 @@ MOST_FOR_REFERENCE = 512
 _TOLERANCE, _MOST_STEPS = 1e-8, 50
 #: Beside what the matrix has of its own: a window of silence is far away, and not nowhere.
 _LEAST = 1e-10
+#: Eigenvalues below so much of the largest are none.
+_ROUNDING = 1e-15
 
 
 def oas_covariances(signals: Tensor) -> Tensor:
@@ -51,17 +53,28 @@ def oas_covariances(signals: Tensor) -> Tensor:
     return (1 - shrinkage)[:, None, None] * matrices + sphere
 
 
+def matrix_function(matrices: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a function of symmetric matrices (..., c, c), by their eigenvalues."""
+    values, vectors = torch.linalg.eigh(matrices)
+    result: Tensor = (vectors * apply(values)[..., None, :]) @ vectors.transpose(-1, -2)
+    return result
+
+
 def riemannian_mean(matrices: Tensor) -> Tensor:
     """Return the matrix (c, c) whose affine-invariant squared distances to matrices (n, c, c) are least.
 
-    By steps along the mean of the tangent vectors (Moakher, SIAM J. Matrix Anal. 2005); at the start their
-    arithmetic mean.
+    By steps along the mean of the tangent vectors (Moakher, SIAM J. Matrix Anal. 2005), from the arithmetic
+    mean; the further apart matrices are, the shorter (Bini & Iannazzo, Linear Algebra Appl. 2013).
     """
     mean = matrices.mean(0)
     for _ in range(_MOST_STEPS):
-        root, inverse = _function(mean, torch.sqrt), _function(mean, torch.rsqrt)
-        step = _function(inverse @ matrices @ inverse, torch.log).mean(0)
-        mean = root @ _function(step, torch.exp) @ root
+        root, inverse = matrix_function(mean, torch.sqrt), matrix_function(mean, torch.rsqrt)
+        values, vectors = torch.linalg.eigh(inverse @ matrices @ inverse)
+        logarithms = values.clamp(min=_ROUNDING * values[:, -1:]).log()  # (n, c), ascending
+        step = ((vectors * logarithms[:, None]) @ vectors.transpose(1, 2)).mean(0)
+        half = 0.5 * (logarithms[:, -1] - logarithms[:, 0])
+        steepest = torch.where(half > _TOLERANCE, half / half.tanh(), 1.0).mean()
+        mean = root @ matrix_function(2 / (1 + steepest) * step, torch.exp) @ root
         if step.norm() < _TOLERANCE * math.sqrt(len(mean)):
             break
     return mean
@@ -75,11 +88,22 @@ def tangent_vectors(matrices: Tensor, whitening: Tensor) -> Tensor:
     whitening : Tensor, shape (c, c)
         The reference to the power of -1/2.
     """
-    logarithms = _function(whitening @ matrices @ whitening, torch.log)
+    logarithms = matrix_function(whitening @ matrices @ whitening, torch.log)
     rows, cols = torch.triu_indices(len(whitening), len(whitening), device=matrices.device)
     # An entry off the diagonal stands for two: lengths are those of whole matrices.
     weights = torch.where(rows == cols, 1.0, math.sqrt(2)).to(logarithms)
     return logarithms[:, rows, cols] * weights
+
+
+def symmetric_matrices(vectors: Tensor) -> Tensor:
+    """Return the symmetric matrices (n, c, c) that tangent vectors (n, c (c + 1) / 2) stand for."""
+    size = math.isqrt(2 * vectors.shape[1])
+    rows, cols = torch.triu_indices(size, size, device=vectors.device)
+    weights = torch.where(rows == cols, 1.0, math.sqrt(0.5)).to(vectors)
+    matrices = vectors.new_zeros(len(vectors), size, size)
+    matrices[:, rows, cols] = vectors * weights
+    matrices[:, cols, rows] = vectors * weights
+    return matrices
 
 
 class TangentBlock(Block):
@@ -120,7 +144,7 @@ class TangentBlock(Block):
                     torch.linalg.eigh(mean)[1][:, -len(block.whitening) :].T.to(signals).clone()
                 )
             reference = riemannian_mean(block._matrices(chosen))
-            block.whitening = _function(reference, torch.rsqrt).to(signals)
+            block.whitening = matrix_function(reference, torch.rsqrt).to(signals)
         return block
 
     def forward(self, signals: Tensor) -> Tensor:
@@ -189,10 +213,3 @@ class LaggedCovariance(TangentBlock):
     def sources(self, signals: Tensor) -> Tensor:
         """Return the signals, and what they were before."""
         return torch.cat([signals[..., self.lag :], signals[..., : -self.lag]], dim=1)
-
-
-def _function(matrices: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a function of symmetric matrices (..., c, c), by their eigenvalues."""
-    values, vectors = torch.linalg.eigh(matrices)
-    result: Tensor = (vectors * apply(values)[..., None, :]) @ vectors.transpose(-1, -2)
-    return result

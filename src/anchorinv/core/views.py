@@ -3,7 +3,7 @@
 A network that was trained to tell a few base classes apart keeps what tells those apart. What tells a new
 class apart may be gone from its features, but is often in what has been known of biosignals for long: how
 strong each channel is in each band, and which channels go together. Views stand beside the features, where a
-head that knows the spread (``spread.py``) gives each the same vote.
+head that knows the covariance (``mahalanobis.py``) gives each the same vote.
 """
 
 import math

@@ -44,9 +44,11 @@ MEMORY: dict[str, Kind] = {
     "real-replay": "real recordings",
     "ridge": "features of real samples",
     "whitened": "features of real samples",
-    "spread": "features of real samples",
+    "fecam": "features of real samples",
     "anchorinv-plus": "features of real samples",
+    "ranpac": "class statistics",
     "lda": "class statistics",
+    "mdm": "class statistics",
     "discriminant": "class statistics",
 }
 

@@ -5,19 +5,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
+from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp, StatisticalHead
+from anchorinv.core.mahalanobis import MahalanobisHead, mahalanobis_head
 from anchorinv.core.networks import frozen
 from anchorinv.core.ridge import Linear
-from anchorinv.core.spread import Spread, spread_of
 from anchorinv.core.types import Batch, State
 
 
 def forgotten(state: State, label: int) -> State:
     """Return the state without a class's prototype, anchors, replay and recordings; the network stays.
 
-    The logits of the other classes are those they had, unless they were measured by the spread of all. What
-    finetuning wrote into the network's weights while the class was there stays in them.
+    The logits of the other classes are those they had, unless they were measured by the covariance of
+    all. What finetuning wrote into the network's weights while the class was there stays in them.
     """
     if len(state.classes) <= 2:
         raise ValueError("two classes at least must remain; teach another one before this one is forgotten")
@@ -41,10 +40,10 @@ def forgotten(state: State, label: int) -> State:
 
 def _with_rows(head: Head, kept: list[int], anchors: Batch | None) -> Head:
     match head:
-        case Spread():
-            # Measured anew: the spread had the class's own samples in it.
+        case MahalanobisHead():
+            # Measured anew: the covariance had the class's own samples in it.
             assert anchors is not None, "such a head is measured by anchors"
-            return spread_of(
+            return mahalanobis_head(
                 head.prototypes[kept],
                 anchors,
                 trust=head.trust[kept],
@@ -52,8 +51,8 @@ def _with_rows(head: Head, kept: list[int], anchors: Batch | None) -> Head:
                 scale=head.scale,
                 kind=type(head),
             )
-        case Discriminant():
-            (column,) = set(range(len(head.counts))) - set(kept)
+        case StatisticalHead():
+            (column,) = set(range(len(head.prototypes))) - set(kept)
             return head.without(column)
         case Linear():
             return Linear(head.prototypes[kept], head.weights[kept], head.bias[kept], scale=head.scale)

@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from anchorinv._version import __version__
+from anchorinv.core.catalogue import current_name
 from anchorinv.model.limits import (
     HIGHEST_RATE,
     LOWEST_RATE,
@@ -93,14 +94,30 @@ class SettingsFacts(_Facts):
 class HeadFacts(_Facts):
     """What a head is beside its tensors."""
 
-    kind: Literal["cosine", "spread", "whitened", "linear", "mlp", "dot-regression", "discriminant"]
+    kind: Literal[
+        "cosine",
+        "mahalanobis",
+        "whitened",
+        "linear",
+        "mlp",
+        "dot-regression",
+        "discriminant",
+        "riemannian-means",
+        "projected-ridge",
+    ]
     scale: Annotated[float, Field(gt=0, le=1e6)] | None = None
     n_classes: Count | None = None
     weight: Annotated[float, Field(gt=0, le=1e6)] | None = None
     n_base: Count | None = None
     shrinkage: Annotated[float, Field(ge=0, le=1)] | None = None
     prior: bool | None = None
+    penalty: Annotated[float, Field(gt=0, le=1e12)] | None = None
     centring: Annotated[float, Field(ge=-1, le=1)] | None = None
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _present(cls, kind: Any) -> Any:
+        return "mahalanobis" if kind == "spread" else kind  # as files of former versions say
 
 
 class EncoderFacts(_Facts):
@@ -152,6 +169,11 @@ class Header(_Facts):
     geometry_given: bool
     preprocessing: PreprocessingFacts | None
     history: tuple[Entry, ...]
+
+    @field_validator("method")
+    @classmethod
+    def _present(cls, method: str) -> str:
+        return current_name(method)
 
 
 Some = TypeVar("Some", bound=_Facts)

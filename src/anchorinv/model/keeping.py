@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from torch import Tensor
 
+from anchorinv.core.catalogue import current_name
 from anchorinv.core.centring import calibrated, check_calibration, uncalibrated
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.standardise import Standardisation
@@ -82,7 +83,7 @@ class Keepable:
             settings["random_state"] = self.seed_
         settings["verbose"] = bool(settings["verbose"])
         return Bundle(
-            method=settings.pop("method"),
+            method=current_name(settings.pop("method")),
             geometry=self.geometry_,
             state=self.state_,
             classes=tuple(self.classes_.tolist()),

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.heads import Cosine, class_means
+from anchorinv.core.heads import Cosine, StatisticalHead, class_means
 from anchorinv.core.networks import mapped
 from anchorinv.core.types import Batch, State
 
@@ -106,6 +105,8 @@ def lesson_of(before: State, after: State, signals: Tensor, columns: Tensor, nam
     apart: list[Apart] = []
     if centres is not None:
         features = mapped(before.tail, mapped(before.trunk, signals))
+        if isinstance(before.head, StatisticalHead):
+            features = before.head.embedded(features)
         alike = _likeness(before)
         apart = [
             _apart(features, columns, centres, number, names, alike)
@@ -126,7 +127,7 @@ def _known(state: State, before: State) -> Batch | None:
 
 
 def _likeness(state: State) -> Callable[[Tensor, Tensor], Tensor]:
-    if isinstance(state.head, Cosine | Discriminant):
+    if isinstance(state.head, Cosine | StatisticalHead):
         return state.head.likeness
     return lambda some, others: F.normalize(some) @ F.normalize(others).T
 
@@ -138,7 +139,7 @@ def _accuracy(state: State, features: Batch) -> float:
 
 def _centres(state: State) -> Tensor | None:
     """Return the old classes' places among the features (n_classes, dim), if they are known."""
-    if isinstance(state.head, Cosine | Discriminant):
+    if isinstance(state.head, Cosine | StatisticalHead):
         return state.head.prototypes
     if state.replay and set(state.replay.classes) == set(state.classes):
         features = mapped(state.tail, state.replay.values)

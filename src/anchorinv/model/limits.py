@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from anchorinv.core.catalogue import CLOSED_FORM, JUDGED, TEXTBOOK
 from anchorinv.core.encoder import BLOCKS, MOST_FEATURES, suitable
 from anchorinv.core.geometry import Geometry
+from anchorinv.core.ranpac import N_RANDOM
 from anchorinv.core.splits import WIDTH
+from anchorinv.core.tangent import Covariance
 
 #: Bytes of a file's header and of its tensors; reading takes twice the latter, and stays below a gigabyte.
 MOST_HEADER, MOST_BYTES = 4 << 20, 384 << 20
@@ -84,7 +86,7 @@ def check_geometry(geometry: Geometry) -> None:
 def kept_by(method: str, counts: Sequence[int], n_anchors: int) -> int:
     """Return how many samples a method keeps of base classes that have so many each."""
     match method:
-        case "finetune" | "protonet" | "teen" | "lda" | "discriminant":
+        case "finetune" | "protonet" | "teen" | "ranpac" | "lda" | "mdm" | "discriminant":
             return 0
         case "nc-fscil":
             return len(counts)
@@ -138,14 +140,20 @@ def _fixed(method: str, geometry: Geometry) -> int:
     if method in CLOSED_FORM:
         n_columns = _columns(geometry)
         return n_columns * (2 + min(n_columns, MOST_FEATURES)) + MOST_FEATURES**2
+    if method == "ranpac":
+        return _weights(geometry) + N_RANDOM * geometry.dim + N_RANDOM * (N_RANDOM + 1) // 2
     return _weights(geometry) + (256 * geometry.dim if method == "finetune" else 0)
 
 
 def _of_a_class(method: str, geometry: Geometry) -> int:
     """Return how many values of a model there are because of a class, whatever is kept of it."""
+    if method == "mdm":
+        return Covariance(geometry.n_chans, geometry.n_times).size + 1
     if method in CLOSED_FORM:
         dim = MOST_FEATURES if method == "discriminant" else min(TEXTBOOK.most_features, _columns(geometry))
         return dim + dim * (dim + 1) // 2
+    if method == "ranpac":
+        return N_RANDOM + 1
     return geometry.dim * (2 if method == "ridge" else 1)
 
 
@@ -156,8 +164,8 @@ def _of_a_sample(method: str, geometry: Geometry) -> int:
             return geometry.n_chans * geometry.n_times + geometry.dim
         case "nc-fscil":
             return WIDTH
-        case "anchorinv" | "spread" | "whitened" | "anchorinv-plus":
-            return 2 * geometry.dim  # an anchor, and its replay or a direction of the spread
+        case "anchorinv" | "fecam" | "whitened" | "anchorinv-plus":
+            return 2 * geometry.dim  # an anchor, and its replay or a direction of the covariance
     return geometry.dim
 
 

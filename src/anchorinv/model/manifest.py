@@ -12,7 +12,7 @@ from anchorinv.model.header import Header
 _MEMORY = {
     "none": "nothing is replayed",
     "synthetic": "signals that were computed, kept as inputs of the last block",
-    "class statistics": "of each class a count, a mean and a scatter of features; nothing is replayed",
+    "class statistics": "of each class counts, means or sums of features; nothing is replayed",
     "features of real samples": "numbers computed from real samples, which may be traced back to them",
     "real recordings": "recordings of people",
 }
@@ -81,14 +81,28 @@ def _filter(how: Mapping[str, Any]) -> str:
     return f"{low}-{high} Hz, order {band['order']}, {'causal' if band['causal'] else 'not causal'}"
 
 
+_DISCRIMINANT = (
+    "It holds how features are computed, and of each class a count, a mean and a scatter of them.",
+    "The mean of a class learned from one window is that window's features; the scatter of a class "
+    "learned from few spans what they differ by.",
+)
+_STATISTICS = {
+    "ranpac": (
+        "It holds the network's weights and a random projection; of each class a count and a sum of "
+        "projected features, and of all classes together sums of their squares and products.",
+        "The sum of a class learned from one window is that window's projected features.",
+    ),
+    "mdm": (
+        "It holds a reference, and of each class a count and the mean of its windows' covariances.",
+        "The mean of a class learned from one window is that window's covariance.",
+    ),
+}
+
+
 def _plainly(facts: Mapping[str, Any]) -> list[str]:
     """Return what is and what is not in the file, without flattery."""
     if facts["memory"] == "class statistics":
-        lines = [
-            "It holds how features are computed, and of each class a count, a mean and a scatter of them.",
-            "The mean of a class learned from one window is that window's features; the scatter of a class "
-            "learned from few spans what they differ by.",
-        ]
+        lines = list(_STATISTICS.get(facts["method"], _DISCRIMINANT))
     else:
         lines = ["It holds the network's weights, and for each class what stands for it in the head."]
     # Methods that invert labels note how many signals they want, as anchors without values.
@@ -109,6 +123,12 @@ def _plainly(facts: Mapping[str, Any]) -> list[str]:
     for label in facts["forgotten"]:
         gone = f"Class {label!r} was forgotten"
         if facts["memory"] == "class statistics":
+            if facts["method"] == "ranpac":
+                lines.append(
+                    f"{gone}: its sum is gone, but weights and the squares and products of all classes may "
+                    f"keep traces."
+                )
+                continue
             lines.append(
                 f"{gone}: its statistics are gone. If it was a base class, how features are computed may "
                 f"keep traces."

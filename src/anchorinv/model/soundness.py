@@ -10,7 +10,9 @@ from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM
 from anchorinv.core.encoder import BLOCKS, suitable
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.network_block import NETWORK, NetworkBlock
+from anchorinv.core.riemannian import LONGEST
 from anchorinv.core.splits import WIDTH
+from anchorinv.core.tangent import Covariance
 from anchorinv.core.views import VIEWS
 from anchorinv.model.header import Header
 from anchorinv.model.limits import MOST_BYTES, MOST_COLUMNS, MOST_TOLD, check_geometry, check_kept
@@ -32,11 +34,14 @@ _OWN: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "latent-replay": ("cosine", ("replay",), ()),
     "ridge": ("linear", ("anchors",), ()),
     "whitened": ("whitened", ("anchors",), ()),
-    "spread": ("spread", ("anchors",), ()),
-    "anchorinv-plus": ("spread", ("anchors",), ()),
+    "fecam": ("mahalanobis", ("anchors",), ()),
+    "anchorinv-plus": ("mahalanobis", ("anchors",), ()),
+    "ranpac": ("projected-ridge", (), ()),
     "lda": ("discriminant", (), ()),
+    "mdm": ("riemannian-means", (), ()),
     "discriminant": ("discriminant", (), ()),
 }
+_MDM = (Covariance.name,)
 
 
 def check_tensors(tensors: Mapping[str, Tensor]) -> None:
@@ -109,6 +114,8 @@ def _dim(header: Header, geometry: Geometry) -> int:
         n_columns += min(NetworkBlock.most, geometry.dim)
     if encoder.n_components > n_columns or encoder.n_components + encoder.n_random > MOST_COLUMNS:
         raise ValueError(f"{encoder.n_components} components of {n_columns} features cannot be")
+    if header.method == "mdm" and (blocks, encoder.n_components, encoder.n_random) != (_MDM, n_columns, 0):
+        raise ValueError(f"mdm has an encoder of the {_MDM[0]} alone, as it is")
     return encoder.n_components + encoder.n_random
 
 
@@ -162,7 +169,7 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
             fits = rows == n_classes and shape["free"][1:] == shape["fixed"][1:] == (dim,)
         case "linear":
             fits = shape["fixed"] == shape["weights"] == (n_classes, dim) and shape["bias"] == (n_classes,)
-        case "spread" | "whitened":
+        case "mahalanobis" | "whitened":
             fits = shape["fixed"] == (n_classes, dim) and shape["trust"] == (n_classes,)
             n_kept = len(tensors["anchors.labels"])
             fits = fits and all(
@@ -173,6 +180,16 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
             fits = fits and shape["scatters"] == (n_classes, dim * (dim + 1) // 2)
             fits = fits and head.n_base == header.state.n_base and None not in (head.shrinkage, head.prior)
             fits = fits and bool((tensors["head.counts"] > 0).all())
+        case "projected-ridge":
+            n_random = shape["projection"][-1]
+            fits = shape["projection"] == (dim, n_random) and n_random <= MOST_COLUMNS
+            fits = fits and shape["sums"] == (n_classes, n_random) and shape["counts"] == (n_classes,)
+            fits = fits and shape["gram"] == (n_random * (n_random + 1) // 2,) and head.penalty is not None
+            fits = fits and bool((tensors["head.counts"] > 0).all())
+        case "riemannian-means":
+            fits = shape["counts"] == (n_classes,) and shape["means"] == (n_classes, dim)
+            fits = fits and bool((tensors["head.counts"] > 0).all())
+            fits = fits and bool((tensors["head.means"].norm(dim=1) <= LONGEST).all())
         case "mlp":
             fits = shape["last.bias"] == (n_classes,) and shape["hidden.0.weight"][1:] == (dim,)
         case "dot-regression":
@@ -187,9 +204,11 @@ def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tens
 _PARTS = {
     "cosine": ("free", "fixed"),
     "linear": ("fixed", "weights", "bias"),
-    "spread": ("fixed", "trust"),
+    "mahalanobis": ("fixed", "trust"),
     "whitened": ("fixed", "trust"),
     "discriminant": ("counts", "means", "scatters"),
+    "projected-ridge": ("projection", "counts", "sums", "gram"),
+    "riemannian-means": ("counts", "means"),
     "mlp": ("last.bias", "hidden.0.weight"),
     "dot-regression": ("vertices",),
 }

@@ -1,5 +1,6 @@
 """The tables of a page of results: short enough to be read in a row."""
 
+from anchorinv.core.catalogue import current_name
 from anchorinv.report.cells import SIGNIFICANT, Cell, Column, Number, Table
 from anchorinv.report.gather import Run
 from anchorinv.report.groups import PARTS, Group, groups_of
@@ -130,6 +131,8 @@ def only_group(run: Run) -> Group:
 def line_of(run: Run, group: Group, method: str = "") -> str:
     """Return what a method is called in a group; the reference where none is named."""
     called = method_name(method) if method else group.reference
+    if called not in group.lines and method:
+        called = method_name(current_name(method))
     if called is None or called not in group.lines or group.last not in group.sessions(called):
         there = ", ".join(group.methods[line] for line in group.lines)
         raise ValueError(f"{run.path} has no results of {method or run.study.reference}; it has {there}")

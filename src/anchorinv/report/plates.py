@@ -23,14 +23,16 @@ COLOURS = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A",
 )  # fmt: skip
 # For more lines than these, colours between them: told apart by their markers as much.
-_MORE = ("#332288", "#882255", "#999933", "#117777", "#EE8866")
+_MORE = (
+    "#332288", "#882255", "#999933", "#117777", "#EE8866", "#AA4499", "#661100", "#6699CC", "#44AA99",
+)  # fmt: skip
 _LONGEST = 700  # characters of a description
 # No dates inside: the same run gives the same files.
 FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "8", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "8", "*", "H", "x", "+", "1")
 _METHODS = (
     "AnchorInv", "ProtoNet", "DeepInv", "NC-FSCIL", "DeepDream", "TEEN", "RealReplay", "Finetune",
-    "LatentReplay", "Spread",
+    "LatentReplay", "FeCAM", "Ridge", "Whitened", "AnchorInv+", "LDA", "MDM", "RanPAC", "Discriminant",
 )  # fmt: skip
 _LOOK: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # matplotlib brings it along

@@ -7,13 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from anchorinv.core.anchors import SELECTIONS
-from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, JUDGED, PUBLISHED
+from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, JUDGED, PUBLISHED, SUMMED, current_name
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.protocol import Protocol
 from anchorinv.core.selection import Validated
 
 #: Methods whose sessions have a length.
-FINETUNED = tuple(name for name in CATALOGUE if name not in ("protonet", "teen", *JUDGED, *CLOSED_FORM))
+FINETUNED = tuple(
+    name for name in CATALOGUE if name not in ("protonet", "teen", *JUDGED, *SUMMED, *CLOSED_FORM)
+)
 
 Count = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=0)]
@@ -231,7 +233,8 @@ class Experiment(_Table):
 
     @field_validator("methods")
     @classmethod
-    def _known(cls, methods: tuple[str, ...]) -> tuple[str, ...]:
+    def _known(cls, asked: tuple[str, ...]) -> tuple[str, ...]:
+        methods = tuple(map(current_name, asked))
         for name in methods:
             _one_of(name, CATALOGUE, "method")
         if len(set(methods)) < len(methods):
@@ -269,7 +272,7 @@ class Study(_Table):
     @field_validator("reference")
     @classmethod
     def _known(cls, name: str) -> str:
-        return _one_of(name, CATALOGUE, "method")
+        return _one_of(current_name(name), CATALOGUE, "method")
 
 
 def dotted(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

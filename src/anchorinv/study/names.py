@@ -12,9 +12,11 @@ _METHODS = {
     "latent-replay": "LatentReplay",
     "ridge": "Ridge",
     "whitened": "Whitened",
-    "spread": "Spread",
+    "fecam": "FeCAM",
     "anchorinv-plus": "AnchorInv+",
+    "ranpac": "RanPAC",
     "lda": "LDA",
+    "mdm": "MDM",
     "discriminant": "Discriminant",
 }
 _SELECTIONS = {

@@ -1,9 +1,10 @@
 """What a study consists of: parts that are computed, written or lost as a whole, in a fixed order."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from anchorinv.core.catalogue import current_name
 from anchorinv.core.runner import SessionResult
 from anchorinv.study.config import Study
 
@@ -89,6 +90,12 @@ class Outline:
         """Return how many results a part has."""
         course = self._courses[part.variant]
         return 1 if part.trial is None else len(course.sessions) // course.ways
+
+    def named(self, result: SessionResult) -> SessionResult:
+        """Return a result under its method's present name, unless a method of the run has the former one."""
+        if Part.of(result) in self._parts:
+            return result
+        return replace(result, method=current_name(result.method))
 
     def check(self, result: SessionResult) -> None:
         """Refuse what cannot be a result of the run; the error says why."""

@@ -147,7 +147,7 @@ def read_lines(path: Path, outline: Outline, *, heads: int = 0) -> Lines:
         try:
             if not line.endswith(b"\n"):
                 raise ValueError("cut off" if len(line) < MOST_BYTES else f"over {MOST_BYTES} bytes")
-            result = from_line(line)
+            result = outline.named(from_line(line))
             outline.check(result)
             key = Part.of(result), result.session
             if key not in found:

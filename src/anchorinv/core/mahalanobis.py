@@ -1,4 +1,4 @@
-"""A head that knows the spread: distance to prototypes in units of what samples of one class differ by.
+"""Mahalanobis distance to prototypes, by a shrunk within-class covariance of what is kept of each class.
 
 The anchors that are kept to be inverted also tell how features of one class scatter around their mean. One
 covariance, shared by all classes and drawn towards a sphere, turns cosine into Mahalanobis distance, at no
@@ -73,17 +73,17 @@ class Scatter(nn.Module):
         return evened
 
 
-class Spread(Cosine):
+class MahalanobisHead(Cosine):
     """Prototypes, compared by Mahalanobis distance: logits are -½ · ``scale`` · squared distance.
 
-    New prototypes are placed, and trained, by cosine of the features; the spread is measured anew afterwards.
+    New prototypes are placed, and trained, by cosine of the features; the covariance is found anew after it.
 
     Parameters
     ----------
     prototypes : (n_classes, dim)
     scatters : of the features, and of each view beside them, side by side.
-    trust : (n_classes,) of each prototype. The mean of n shots is itself uncertain by 1 / n of the spread,
-        which makes a class look further away than it is: its squared distances count n / (n + 1).
+    trust : (n_classes,) of each prototype. The mean of n shots has 1 / n of the covariance itself, and a
+        class looks further away than it is: its squared distances count n / (n + 1).
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class Spread(Cosine):
         """Return -½ · ``scale`` · squared distance to each prototype (n, n_classes)."""
         return 0.5 * self.scale * self.trust * self.likeness(features, self.prototypes)
 
-    def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "Spread":
-        """Return these prototypes (n_classes, dim) with the same spread."""
-        return Spread(prototypes.detach().clone(), self.measured, self.trust, scale=self.scale)
+    def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "MahalanobisHead":
+        """Return these prototypes (n_classes, dim) with the same covariance."""
+        return MahalanobisHead(prototypes.detach().clone(), self.measured, self.trust, scale=self.scale)
 
 
-class Whitened(Spread):
+class Whitened(MahalanobisHead):
     """The same space, compared by cosine from the middle of all prototypes: a nearest mean, whitened."""
 
     def likeness(self, some: Tensor, others: Tensor) -> Tensor:
@@ -144,13 +144,13 @@ class Whitened(Spread):
         return self.scale * self.likeness(features, self.prototypes)
 
     def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "Whitened":
-        """Return these prototypes (n_classes, dim) with the same spread."""
+        """Return these prototypes (n_classes, dim) with the same covariance."""
         return Whitened(prototypes.detach().clone(), self.measured, self.trust, scale=self.scale)
 
 
 @dataclass(frozen=True, slots=True)
-class BySpread:
-    """Judge by Mahalanobis distance, the spread measured on what is kept of each class.
+class FitMahalanobis:
+    """Judge by Mahalanobis distance, the covariance being that of what is kept of each class.
 
     Parameters
     ----------
@@ -161,20 +161,20 @@ class BySpread:
     prior: float = PRIOR
     by_angle: bool = False
 
-    def __call__(self, state: State, features: Batch) -> Spread:
-        """Return the head of a state whose prototypes are compared in units of the spread."""
+    def __call__(self, state: State, features: Batch) -> MahalanobisHead:
+        """Return the head of a state whose prototypes are compared by Mahalanobis distance."""
         head = state.head
         if not isinstance(head, Cosine):
             raise TypeError(f"prototypes belong to a Cosine head, not to a {type(head).__name__}")
         counts = state.columns(features.labels).bincount(minlength=len(state.classes))
-        return spread_of(
+        return mahalanobis_head(
             head.prototypes,
             features,
             trust=trust_in(counts, state.n_base),
             views=sizes_of(state),
             prior=self.prior,
             scale=head.scale,
-            kind=Whitened if self.by_angle else Spread,
+            kind=Whitened if self.by_angle else MahalanobisHead,
         )
 
 
@@ -185,7 +185,7 @@ def trust_in(counts: Tensor, n_base: int) -> Tensor:
     return trust
 
 
-def spread_of(
+def mahalanobis_head(
     prototypes: Tensor,
     samples: Batch,
     *,
@@ -193,8 +193,8 @@ def spread_of(
     views: Sequence[int] = (),
     prior: float = PRIOR,
     scale: float = 16.0,
-    kind: type[Spread] = Spread,
-) -> Spread:
+    kind: type[MahalanobisHead] = MahalanobisHead,
+) -> MahalanobisHead:
     """Return a head by how samples (n, dim) scatter around the mean of their class.
 
     Parameters
