@@ -89,7 +89,9 @@ class TestLearning:
         assert (taught.classes_[proba.argmax(1)] == taught.predict(X)).all()
 
     def test_transform_returns_features(self, fitted):
-        assert fitted.transform(recordings()[0]).shape == (24, SMALL.dim)
+        assert fitted.transform(recordings()[0]).shape == (24, fitted.state_.trunk.dim)
+        plus = model(method="anchorinv-plus", epochs=1).fit(*recordings())
+        assert plus.transform(recordings()[0]).shape == (24, SMALL.dim)
 
     def test_history_tells_what_was_learned(self):
         papers = model(method="anchorinv").fit(*recordings()).partial_fit(*shots())
@@ -110,11 +112,14 @@ class TestLearning:
 
     def test_the_default_neither_inverts_nor_finetunes(self, taught):
         base, session = taught.history_
-        assert taught.method == "anchorinv-plus" and taught.state_.replay is None
-        assert base["samples"] == {"left": 12, "right": 12} and base["training_loss"] > 0
+        assert taught.method == "discriminant"
+        assert taught.state_.replay is None and taught.state_.anchors is None
+        assert base["samples"] == {"left": 12, "right": 12} and 0 <= base["shrinkage"] <= 1
+        assert 0 <= base["rehearsed_f1"] <= 1 and "training_loss" not in base
         assert session["samples"] == {"tongue": 10} and session["finetuning_steps"] == 0
 
-    def test_more_shots_are_trusted_more(self, taught):
+    def test_more_shots_are_trusted_more(self):
+        taught = model(method="anchorinv-plus", epochs=1).fit(*recordings()).partial_fit(*shots())
         more = again(taught).add_shots(*shots(seed=9)).state_.head.trust
         assert taught.state_.head.trust.tolist() == pytest.approx([1, 1, 10 / 11])
         assert more.tolist() == pytest.approx([1, 1, 20 / 21])
@@ -123,8 +128,7 @@ class TestLearning:
         more = again(taught).add_shots(*shots(seed=9))
         before, after = taught.state_.head.prototypes, more.state_.head.prototypes
         assert torch.equal(before[:2], after[:2]) and not torch.equal(before[2], after[2])
-        assert more.state_.tail is taught.state_.tail
-        assert len(more.state_.anchors.of(2)) == 20
+        assert more.state_.trunk is taught.state_.trunk and more.state_.tail is taught.state_.tail
         assert more.counts_.tolist() == [12, 12, 20]
 
     def test_added_shots_are_replayed_in_the_next_session(self):
@@ -153,9 +157,13 @@ class TestConventions:
 
     def test_same_random_state_same_bits(self):
         X, y = recordings()
-        one, two = (model().fit(X, y).partial_fit(*shots()).predict_proba(X) for _ in range(2))
-        assert np.array_equal(one, two)
-        assert not np.array_equal(one, model(random_state=1).fit(X, y).partial_fit(*shots()).predict_proba(X))
+        for method in ("discriminant", "anchorinv-plus"):
+            one, two, other = (
+                model(method=method, random_state=seed).fit(X, y).partial_fit(*shots()).predict_proba(X)
+                for seed in (0, 0, 1)
+            )
+            assert np.array_equal(one, two)
+        assert not np.array_equal(one, other)
 
     @pytest.mark.parametrize("random_state", [0, None])
     def test_global_generators_are_untouched(self, random_state):
@@ -172,7 +180,7 @@ class TestConventions:
         assert a.seed_ == b.seed_
 
     def test_verbose_shows_progress(self, capfd):
-        model(verbose=True, epochs=12).fit(*recordings())
+        model(verbose=True, epochs=12, method="protonet").fit(*recordings())
         assert "base training" in capfd.readouterr().err
 
     @pytest.mark.parametrize(
@@ -397,7 +405,7 @@ class TestMistakes:
             fitted.predict(shots()[0] * factor)
 
     def test_training_that_diverges_is_refused(self, fitted):
-        learner = again(fitted).set_params(lr=1e30, epochs=4)
+        learner = again(fitted).set_params(lr=1e30, epochs=4, method="protonet")
         before = learner.state_
         with pytest.raises(ValueError, match=r"diverged.*lower lr"):
             learner.fit(*recordings())
@@ -429,6 +437,33 @@ def test_default_geometry_and_settings_learn_synthetic_recordings():
     assert fitted.score(test.signals, test.labels) > 0.5  # chance is a third
 
 
+class TestCalibration:
+    def test_it_is_rehearsed_where_groups_are_known_and_can_be_undone(self):
+        X, y = recordings(240)
+        people = np.arange(240) // 24
+        X = X + 4 * np.random.default_rng(0).normal(size=(10, 4, 1))[people] * X.std()
+        fitted = model().fit(X, y, groups=people)
+        before = fitted.predict_proba(X)
+        fitted.calibrate(X[people == 3] * 2, force=True)
+        assert not np.array_equal(fitted.predict_proba(X), before)
+        assert np.array_equal(fitted.uncalibrate().predict_proba(X), before)
+
+    def test_without_groups_it_asks(self, fitted):
+        with pytest.raises(ValueError, match="not known"):
+            again(fitted).calibrate(recordings()[0])
+
+    def test_of_a_network_it_is_refused(self):
+        with pytest.raises(ValueError, match="only the methods"):
+            model(method="protonet", epochs=1).fit(*recordings()).calibrate(recordings()[0], force=True)
+
+    def test_it_is_kept_in_a_file(self, taught, tmp_path):
+        X = 3 * recordings()[0]
+        learned = again(taught).calibrate(X, force=True)
+        learned.save(tmp_path / "model.anchorinv")
+        loaded = AnchorInvClassifier.load(tmp_path / "model.anchorinv")
+        assert np.array_equal(loaded.predict_proba(X), learned.predict_proba(X))
+
+
 class TestSchedule:
     def test_the_number_of_steps_stays_within_bounds(self):
         for n in (2, 20, 200, 1800, 20_000, 200_000, 5_000_000):
@@ -441,7 +476,7 @@ class TestSchedule:
 
     def test_two_samples_of_each_class_are_enough(self):
         X, y = recordings(4)
-        few = model(epochs=None).fit(X, y)
+        few = model(epochs=None, method="protonet").fit(X, y)
         assert few.history_[0]["training_steps"] == STEPS[0]
         assert few.predict(X).tolist() == y.tolist()
 
@@ -450,10 +485,11 @@ class TestSchedule:
         X, y = recordings(240)
         people = np.repeat([f"P{i}" for i in range(10)], 24)
         fitted, other = (
-            model(epochs=None, batch_size=120).fit(X, y, groups=groups) for groups in (people, None)
+            model(epochs=None, batch_size=120, method="protonet").fit(X, y, groups=groups)
+            for groups in (people, None)
         )
         assert not np.array_equal(fitted.transform(X), other.transform(X))
-        again = model(epochs=None, batch_size=120).fit(X, y, torch.arange(240) // 24)
+        again = model(epochs=None, batch_size=120, method="protonet").fit(X, y, torch.arange(240) // 24)
         assert np.array_equal(fitted.transform(X), again.transform(X))
 
     def test_groups_that_do_not_fit_are_refused(self):

@@ -32,6 +32,8 @@ from tests.models import CHANNELS, SMALL, again, fitted, windows
 NAMED = Preprocessing(CHANNELS)
 #: Methods whose head is measured by the anchors of all classes.
 JUDGED = {"whitened", "fecam", "anchorinv-plus"}
+# Share one covariance of all classes.
+POOLED = {"lda", "discriminant"}
 
 
 class TestDrift:
@@ -90,7 +92,7 @@ class TestDrift:
 
 class TestForgetting:
     @pytest.mark.parametrize("label", ["left", "right", "tongue"])
-    @pytest.mark.parametrize("method", sorted(set(CATALOGUE) - JUDGED))
+    @pytest.mark.parametrize("method", sorted(set(CATALOGUE) - JUDGED - POOLED))
     def test_predictions_among_the_others_are_unchanged(self, method, label):
         model, X = fitted(method), windows(60, seed=8)[0]
         kept = model.classes_ != label
@@ -101,6 +103,17 @@ class TestForgetting:
         np.testing.assert_allclose(after, before, atol=1e-5)
         sure = np.abs(before[:, 0] - before[:, 1]) > 1e-4
         assert (after.argmax(1) == before.argmax(1))[sure].all()
+
+    @pytest.mark.parametrize("method", sorted(POOLED))
+    def test_a_discriminant_is_as_if_it_had_never_been_taught(self, method):
+        X, y = windows()
+        before = AnchorInvClassifier(method=method, random_state=0).fit(X, y)
+        shots = windows(10, seed=4)[0]
+        taught = again(before).partial_fit(shots, ["other"] * 10)
+        forgot = again(taught).forget_class("other")
+        assert not np.array_equal(taught.state_.head.counts, before.state_.head.counts)
+        assert same(forgot.state_.head.state_dict(), before.state_.head.state_dict())
+        assert np.array_equal(forgot.predict_proba(X), before.predict_proba(X))
 
     @pytest.mark.parametrize("method", sorted(JUDGED))
     def test_the_covariance_is_measured_without_the_class(self, method):
