@@ -98,6 +98,33 @@ class TestSpecialCases:
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
 
+class TestRows:
+    """What stands beside the paper's methods."""
+
+    def test_every_method_says_whose_idea_it_is_and_goes_by_its_name(self):
+        made = {name: make(FOUNDATION) for name, make in catalogue.CATALOGUE.items()}
+        assert all(recipe.citation and recipe.name == name for name, recipe in made.items())
+        rows = {"fecam": "Goswami", "mdm": "Barachant", "ranpac": "McDonnell", "lda": "Fisher"}
+        assert all(author in made[name].citation for name, author in rows.items())
+
+    def test_none_is_of_the_paper_and_every_method_is_of_one_kind(self):
+        kinds = (catalogue.PUBLISHED, catalogue.JUDGED, catalogue.SUMMED, catalogue.CLOSED_FORM)
+        assert sorted(name for kind in kinds for name in kind) == sorted(catalogue.CATALOGUE)
+
+    def test_those_with_a_network_share_protonets(self):
+        rows = (catalogue.fecam(FOUNDATION), catalogue.ranpac(FOUNDATION), catalogue.protonet(FOUNDATION))
+        assert len({recipe.foundation for recipe in rows}) == 1
+        assert catalogue.mdm(FOUNDATION).foundation == catalogue.mdm(foundation(epochs=9)).foundation
+
+    def test_fecam_without_a_covariance_is_the_nearest_mean(self):
+        recipe = catalogue.fecam(FOUNDATION, prior=1e12)
+        state = learned(recipe)
+        features = state.tail(state.trunk(TEST))
+        trust = state.head.trust.sqrt()
+        nearest = (trust * torch.cdist(features, state.head.prototypes)).argmin(1)
+        assert torch.equal(recipe.predict(state, TEST), torch.tensor(state.classes)[nearest])
+
+
 class TestWholeNetwork:
     """Finetune with ``whole_network``: the paper's "the model", read literally."""
 
