@@ -437,6 +437,32 @@ def test_default_geometry_and_settings_learn_synthetic_recordings():
     assert fitted.score(test.signals, test.labels) > 0.5  # chance is a third
 
 
+class TestNetwork:
+    def test_a_network_is_one_block_more_and_is_kept_in_a_file(self, tmp_path):
+        X, y = recordings()
+        learned = model(network="always").fit(X, y).partial_fit(*shots())
+        assert "network" in learned.state_.trunk.names
+        learned.save(tmp_path / "model.anchorinv")
+        loaded = AnchorInvClassifier.load(tmp_path / "model.anchorinv")
+        assert np.array_equal(loaded.predict_proba(X), learned.predict_proba(X))
+        assert loaded.partial_fit(*shots("feet")).classes_.tolist() == ["left", "right", "tongue", "feet"]
+
+    def test_two_classes_say_nothing_about_a_third_so_none_is_trained(self):
+        learned = model(network="rehearse").fit(*recordings())
+        assert "network" not in learned.state_.trunk.names
+
+    def test_rehearsal_tells_what_it_found(self):
+        X, y = recordings(120, classes=("left", "right", "tongue", "feet"))
+        learned = model(network="rehearse", epochs=1).fit(X, y)
+        (told,) = [curve for curve in learned.state_.curves if curve.name == "gain of a network"]
+        assert -1 <= float(told.values) <= 1
+        assert learned.history_[0]["network_gain"] == float(told.values)
+
+    def test_other_words_are_refused(self):
+        with pytest.raises(ValueError, match="never, rehearse, always"):
+            model(network="maybe").fit(*recordings())
+
+
 class TestCalibration:
     def test_it_is_rehearsed_where_groups_are_known_and_can_be_undone(self):
         X, y = recordings(240)

@@ -71,6 +71,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     method : of the catalogue; each takes the settings above that it knows. The default, ``"discriminant"``,
         was the best on real EMG, EEG and ECG (docs/results.md); it needs seconds and no network, and keeps a
         count, a mean and a scatter of each class. ``"anchorinv"`` is the paper's.
+    network : whether the default method also looks at a network's features: ``"never"``, ``"always"``, or
+        ``"rehearse"``, which trains one on part of the classes to see whether it helps with the others.
     preprocessing : channels, unit and filter of the recordings behind the signals; kept with the model.
     random_state : an int for results that repeat; None draws one.
     verbose : show progress bars.
@@ -110,6 +112,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         new_prototype: str = "mean",
         per_channel: bool = True,
         method: str = "discriminant",
+        network: str = "never",
         preprocessing: Preprocessing | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
@@ -128,6 +131,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         self.new_prototype = new_prototype
         self.per_channel = per_channel
         self.method = method
+        self.network = network
         self.preprocessing = preprocessing
         self.random_state = random_state
         self.verbose = verbose

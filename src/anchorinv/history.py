@@ -15,7 +15,11 @@ _NAMES = {
 }
 
 # What was chosen without a descent.
-_CHOICES = {"rehearsed macro-F1": "rehearsed_f1", "shrinkage": "shrinkage"}
+_CHOICES = {
+    "rehearsed macro-F1": "rehearsed_f1",
+    "shrinkage": "shrinkage",
+    "gain of a network": "network_gain",
+}
 
 
 def sound(state: State, *, before: State | None = None) -> State:

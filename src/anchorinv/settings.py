@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorinv.core.catalogue import CATALOGUE, FORMER_NAMES, current_name
+from anchorinv.core.catalogue import CATALOGUE, FORMER_NAMES, NETWORKS, current_name
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
@@ -92,6 +92,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if settings["new_prototype"] not in list(PLACEMENTS):  # a list, because anything can be asked of it
         allowed = " or ".join(map(repr, PLACEMENTS))
         problems.append(f"new_prototype (={settings['new_prototype']!r}) must be {allowed}")
+    if settings["network"] not in list(NETWORKS):
+        problems.append(f"network (={settings['network']!r}) must be one of {', '.join(NETWORKS)}")
     if "geometry" not in open_ones and not isinstance(settings["geometry"], Geometry):
         problems.append(f"geometry (={settings['geometry']!r}) must be a Geometry or None")
     how = settings["preprocessing"]
@@ -120,6 +122,7 @@ def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -
         "start": PLACEMENTS[settings["new_prototype"]],
         "adapt": _adaptation(settings),
         "per_class": settings["n_anchors"],
+        "network": settings["network"],
         "inversion": replace(inversion, chunk=inverted_at_once(geometry, inversion.chunk)),
     }
     recipe = make(foundation, **{name: value for name, value in options.items() if name in known})

@@ -21,6 +21,9 @@ def train(
     data: Annotated[Path, typer.Argument(help="Prepared folder, or .npz with X and y.", metavar="DATA")],
     out: Out,
     method: Annotated[str, typer.Option(help="A method of the catalogue.")] = "discriminant",
+    network: Annotated[
+        str, typer.Option(help="A network beside the default method's features: never, rehearse, always.")
+    ] = "never",
     classes: Annotated[str, typer.Option(help="Base classes, with commas between; default: all.")] = "",
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Of methods with a network; default: as the data say.")
@@ -103,6 +106,7 @@ def train(
         sfreq=sfreq or file.sfreq,
         preprocessing=how,
         method=method,
+        network=network,
         epochs=epochs,
         n_anchors=anchors,
         inversion_steps=inversion_steps,

@@ -179,6 +179,10 @@ def anchorinv_plus(
     return Recipe("anchorinv-plus", foundation, mean_of_shots, Stay(), memory, citation, judge, views)
 
 
+#: Whether a discriminant has a network beside its other features.
+NETWORKS = ("never", "rehearse", "always")
+
+
 def discriminant(foundation: Foundation, *, network: str = "never") -> Recipe:
     """Judge by a discriminant on classical features; no sample is kept. Not in the paper.
 

@@ -19,6 +19,7 @@ from anchorinv.core.encoder import (
     fit_encoder,
 )
 from anchorinv.core.heads import StatisticalHead, class_means
+from anchorinv.core.network_block import FeatureNetwork
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.rehearsal import Choice, clearly_better, held_out, rehearse, taught_scores
@@ -107,7 +108,7 @@ class ClosedForm:
         ]
         return replace(state, curves=tuple(curves))
 
-    def _encoder(self, signals: Tensor, network: nn.Module | None, rng: torch.Generator) -> Encoder:
+    def _encoder(self, signals: Tensor, network: FeatureNetwork | None, rng: torch.Generator) -> Encoder:
         return fit_encoder(
             signals,
             self.blocks,
@@ -189,9 +190,12 @@ def _two_at_least(samples: Batch) -> tuple[int, ...]:
     return classes
 
 
-def _trained(learner: BaseLearner, samples: Batch, groups: Tensor | None, rng: torch.Generator) -> nn.Module:
+def _trained(
+    learner: BaseLearner, samples: Batch, groups: Tensor | None, rng: torch.Generator
+) -> FeatureNetwork:
     state = learner.fit(samples, groups=groups, rng=rng)
-    return frozen(nn.Sequential(state.trunk, state.tail))
+    dim = mapped(state.tail, mapped(state.trunk, samples.values[:1])).shape[1]
+    return frozen(FeatureNetwork(state.trunk, state.tail, dim))
 
 
 def _no_network() -> nn.Module:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.blocks import Autocorrelation, Block, Envelope, Moments, Spectrum, TimeDomain, Waveform
-from anchorinv.core.network_block import NETWORK, NetworkBlock, principal_components
+from anchorinv.core.network_block import NETWORK, FeatureNetwork, NetworkBlock, principal_components
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.rng import stream
 from anchorinv.core.tangent import Covariance, DifferenceCovariance, EnvelopeCovariance, LaggedCovariance
@@ -56,7 +56,7 @@ class Encoder(nn.Module):
         As many principal components; as many as the blocks have features takes these as they are.
     n_random : int
         As many random projections.
-    network : nn.Module, optional
+    network : FeatureNetwork, optional
         Signals -> features, for the block of this name.
 
     Attributes
@@ -71,7 +71,7 @@ class Encoder(nn.Module):
         names: Sequence[str],
         n_components: int,
         n_random: int,
-        network: nn.Module | None = None,
+        network: FeatureNetwork | None = None,
     ) -> None:
         super().__init__()
         self.shape, self.names = shape, tuple(names)
@@ -90,6 +90,11 @@ class Encoder(nn.Module):
         self.register_buffer("random", torch.empty(n_components, n_random))
         self.shift: Tensor
         self.register_buffer("shift", torch.zeros(n_components + n_random))
+
+    @property
+    def network(self) -> FeatureNetwork | None:
+        """The network behind one of the blocks, if there is one."""
+        return next((block.network for block in self.blocks if isinstance(block, NetworkBlock)), None)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -114,7 +119,7 @@ class Encoder(nn.Module):
         return torch.cat([components, torch.relu(components @ self.random)], dim=1) - self.shift
 
 
-def make_block(name: str, shape: tuple[int, int], network: nn.Module | None = None) -> Block:
+def make_block(name: str, shape: tuple[int, int], network: FeatureNetwork | None = None) -> Block:
     """Return a block for signals of a shape (n_chans, n_times), not fitted yet."""
     if name != NETWORK:
         return BLOCKS[name](*shape)
@@ -137,7 +142,7 @@ def fit_encoder(
     most_random: int = MOST_RANDOM,
     share: float = SHARE,
     by_block: bool = True,
-    network: nn.Module | None = None,
+    network: FeatureNetwork | None = None,
     rng: torch.Generator,
 ) -> Encoder:
     """Return the encoder that base windows (n, n_chans, n_times) determine; their classes play no part.
@@ -152,7 +157,7 @@ def fit_encoder(
         Features to a base window, at the most.
     by_block : bool
         Whether each block has the same variance in all, or each feature of every block.
-    network : nn.Module, optional
+    network : FeatureNetwork, optional
         Trained and frozen: its features are one block more, with less weight than the others.
     """
     shape = (signals.shape[1], signals.shape[2])

@@ -13,6 +13,14 @@ from anchorinv.core.networks import mapped
 NETWORK = "network"
 
 
+class FeatureNetwork(nn.Sequential):
+    """Trunk and tail of a network in one, signals -> features (n, dim)."""
+
+    def __init__(self, trunk: nn.Module, tail: nn.Module, dim: int) -> None:
+        super().__init__(trunk, tail)
+        self.dim = dim
+
+
 class NetworkBlock(Block):
     """The first principal components of a trained network's features.
 
@@ -23,12 +31,9 @@ class NetworkBlock(Block):
     citation = "Song et al., EEG Conformer, IEEE TNSRE 2023"
     most = 100
 
-    def __init__(self, n_chans: int, n_times: int, network: nn.Module) -> None:
+    def __init__(self, n_chans: int, n_times: int, network: FeatureNetwork) -> None:
         super().__init__(n_chans, n_times)
-        self.network = network
-        like = next(network.parameters())
-        with torch.no_grad():
-            dim = network(torch.zeros(1, n_chans, n_times, dtype=like.dtype, device=like.device)).shape[1]
+        self.network, dim = network, network.dim
         self.centre: Tensor
         self.components: Tensor
         self.register_buffer("centre", torch.zeros(dim))

@@ -11,7 +11,7 @@ from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import Cosine, DotRegression, Head, Mlp
 from anchorinv.core.mahalanobis import MahalanobisHead, Scatter, Whitened
-from anchorinv.core.network_block import NETWORK
+from anchorinv.core.network_block import NETWORK, FeatureNetwork
 from anchorinv.core.networks import frozen
 from anchorinv.core.ranpac import ProjectedRidge
 from anchorinv.core.ridge import Linear
@@ -47,10 +47,14 @@ def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "curves": [[curve.name, curve.session] for curve in state.curves],
     }
     if isinstance(state.trunk, Encoder):
-        n_components, n_random = state.trunk.random.shape
-        blocks = list(state.trunk.names)
-        facts["encoder"] = {"blocks": blocks, "n_components": n_components, "n_random": n_random}
+        facts["encoder"] = _encoder_facts(state.trunk)
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, facts
+
+
+def _encoder_facts(encoder: Encoder) -> dict[str, Any]:
+    n_components, n_random = encoder.random.shape
+    facts = {"blocks": list(encoder.names), "n_components": n_components, "n_random": n_random}
+    return facts | ({"network_dim": encoder.network.dim} if encoder.network else {})
 
 
 def unpacked(
@@ -107,7 +111,9 @@ def _network_like(
 ) -> tuple[nn.Module, nn.Module]:
     """Return trunk and tail of the packed sizes, their values still missing."""
     if encoder := facts.get("encoder"):
-        network = nn.Sequential(*_halves(backbone())) if NETWORK in encoder["blocks"] else None
+        network = None
+        if NETWORK in encoder["blocks"]:
+            network = FeatureNetwork(*_halves(backbone()), encoder["network_dim"])
         sizes = encoder["n_components"], encoder["n_random"]
         return Encoder(shape, encoder["blocks"], *sizes, network), nn.Identity()
     return _halves(backbone())

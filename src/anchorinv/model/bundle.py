@@ -18,6 +18,7 @@ from anchorinv.core.catalogue import CATALOGUE
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
+from anchorinv.core.network_block import NETWORK
 from anchorinv.core.packing import packed, unpacked
 from anchorinv.core.recipe import Foundation
 from anchorinv.core.standardise import Standardisation
@@ -210,7 +211,9 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
     outer = {f"{name}.{part}": tensors.pop(f"{name}.{part}") for name in _OUTER for part in ("mean", "std")}
     # Only the shape of the network is taken from the recipe, so its training does not matter.
     foundation = Foundation(partial(Conformer, geometry), Cosine.start, Training())
-    backbone = CATALOGUE[header.method](foundation).foundation.backbone
+    encoder = header.state.encoder
+    options = {"network": "always"} if encoder and NETWORK in encoder.blocks else {}
+    backbone = CATALOGUE[header.method](foundation, **options).foundation.backbone
     state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
     if odd := sorted(tensors.keys() - packed(state)[0].keys()):
         raise ValueError(f"it holds {odd[0][:60]!r}, which is no part of a model")

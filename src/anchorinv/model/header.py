@@ -87,6 +87,7 @@ class SettingsFacts(_Facts):
     replay_weight: Annotated[float, Field(ge=0, le=1e30)] = 0
     new_prototype: Literal["mean", "random"] = "mean"
     per_channel: bool = True
+    network: Literal["never", "rehearse", "always"] = "never"
     random_state: Seed | None = None
     verbose: bool = False
 
@@ -126,6 +127,7 @@ class EncoderFacts(_Facts):
     blocks: Annotated[tuple[Name, ...], Field(min_length=1, max_length=32)]
     n_components: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
     n_random: Annotated[int, Field(ge=0, le=MOST_COLUMNS)]
+    network_dim: Size | None = None
 
 
 class StateFacts(_Facts):

@@ -139,7 +139,7 @@ def _fixed(method: str, geometry: Geometry) -> int:
     """Return how many values of a model there are whatever it learns."""
     if method in CLOSED_FORM:
         n_columns = _columns(geometry)
-        return n_columns * (2 + min(n_columns, MOST_FEATURES)) + MOST_FEATURES**2
+        return _weights(geometry) + n_columns * (2 + min(n_columns, MOST_FEATURES)) + MOST_FEATURES**2
     if method == "ranpac":
         return _weights(geometry) + N_RANDOM * geometry.dim + N_RANDOM * (N_RANDOM + 1) // 2
     return _weights(geometry) + (256 * geometry.dim if method == "finetune" else 0)

@@ -107,6 +107,9 @@ def _dim(header: Header, geometry: Geometry) -> int:
     if encoder is None:
         return WIDTH if header.method == "nc-fscil" else geometry.dim
     blocks = tuple(name for name in encoder.blocks if name != NETWORK)
+    wanted = geometry.dim if NETWORK in encoder.blocks else None
+    if encoder.network_dim != wanted or (wanted and header.method != "discriminant"):
+        raise ValueError(f"an encoder of {header.method} does not fit its network")
     if len(set(encoder.blocks)) < len(encoder.blocks) or set(blocks) - set(suitable(shape)):
         raise ValueError(f"blocks {', '.join(blocks)} do not fit {shape[0]} channels of {shape[1]} samples")
     n_columns = sum(BLOCKS[name](*shape).size for name in blocks)
