@@ -67,7 +67,22 @@ class TestTrain:
         model = AnchorInvClassifier.load(files / "new" / "m")
         assert model.sfreq_ == RATE and model.ch_names_ == CHANNELS and model.preprocessing.unit == "uV"
         assert (model.preprocessing.filter.low, model.preprocessing.filter.causal) == (4, True)
-        assert len(model.state_.anchors) == 6 and model.random_state == 0  # as large as 8 without views
+        assert model.method == "discriminant" and model.random_state == 0
+
+    def test_with_anchors(self, run, files):
+        code, _, _ = run("train", "base.npz", "-o", "m", *SHORT, "--method", "anchorinv-plus")
+        assert code == 0
+        assert len(AnchorInvClassifier.load(files / "m").state_.anchors) == 6  # as large as 8 without views
+
+    def test_for_people_who_are_not_there(self, run, files):
+        code, _, err = run("train", "base.npz", "-o", "m", *SHORT, "--new-people")
+        assert code == 1 and "does not say whose its windows are" in err
+        X, y = windows(120)
+        np.savez(files / "people.npz", X=X, y=y, sfreq=RATE, groups=np.arange(120) // 12)
+        assert run("train", "people.npz", "-o", "m", *SHORT, "--new-people")[0] == 0
+        assert np.isfinite(AnchorInvClassifier.load(files / "m").state_.head.centring)
+        code, _, _ = run("calibrate", "m", "people.npz", "--force", "-o", "theirs")
+        assert code == 0 and (files / "theirs").exists()
 
     def test_from_a_prepared_folder_its_training_part(self, run, files):
         X, y = windows(30, classes=("a", "b", "c"))

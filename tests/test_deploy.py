@@ -84,10 +84,10 @@ def test_the_story(told):
         assert row["class"] in ("left", "right")
         assert float(row["p_left"]) + float(row["p_right"]) == pytest.approx(1, abs=1e-5)
     learned = shown_by(shown, "learn").stdout
-    assert "samples kept of them classified rightly before" in learned and "of 10 examples" in learned
+    assert "this method keeps no samples" in learned and "of 10 examples" in learned
     assert "knows right, tongue" in shown_by(shown, "forget").stdout
     written = {path.name for path in folder.iterdir() if path.suffix == ".anchorinv"}
-    assert written == {"hand.anchorinv", "taught.anchorinv", "less.anchorinv"}
+    assert written == {"hand.anchorinv", "taught.anchorinv", "theirs.anchorinv", "less.anchorinv"}
 
 
 def test_the_lines_of_python(told, monkeypatch, capsys):

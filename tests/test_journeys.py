@@ -184,4 +184,4 @@ def test_own_data_from_a_file(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     exec(blocks("python")[1], scope)
     assert scope["model"].classes_.tolist() == ["left", "right"]
-    assert "base training" in capfd.readouterr().err
+    assert "rehearsal" in capfd.readouterr().err

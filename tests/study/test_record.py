@@ -20,7 +20,7 @@ def test_a_record_reads_as_the_run_it_was_made_from(run, tmp_path):
     record = write_record(run, tmp_path / "new" / "mine.jsonl")
     assert record.study() == run.study() and record.parts() == run.parts() and record.name == "mine"
     found = record.read()
-    assert not found.damage and len(found.results) == 13 * 2 * (1 + 2 * 2)
+    assert not found.damage and len(found.results) == 17 * 2 * (1 + 2 * 2)
     assert [to_line(r) for r in found.results] == [to_line(r) for r in run.read().results]
     about = {key: value for key, value in record.about().items() if key != "starts"}
     assert about == run.about()

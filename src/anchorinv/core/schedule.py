@@ -18,7 +18,7 @@ class OneCycle:
     Examples
     --------
     >>> [round(OneCycle()(step, 11), 3) for step in (0, 1, 2, 3, 10)]
-    [0.04, 0.351, 0.889, 0.993, 0.0]
+    [0.04, 0.422, 0.96, 0.98, 0.0]
     """
 
     rise: float = 0.3
