@@ -12,15 +12,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.blocks import BANDS, band_powers
 from anchorinv.core.heads import Cosine, class_means
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.types import Batch, State, columns
 
-#: Bands of the spectrum, of equal width up to half the sampling rate, whatever that is.
-BANDS = 5
 #: Of the mean, added to what a logarithm is taken of: a silent channel or band is quiet, not minus infinity.
 FLOOR = 1e-2
-_FLOOR_OF_BANDS = 1e-3
 _LEAST = 1e-8
 
 
@@ -34,20 +32,7 @@ class Spectrum(nn.Module):
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return (n, size) of signals (n, n_chans, n_times)."""
-        length = max(2, signals.shape[2] // 4)
-        pieces = signals.unfold(2, length, max(1, length // 2))  # (n, n_chans, n_pieces, length)
-        pieces = pieces - pieces.mean(-1, keepdim=True)
-        window = torch.hann_window(length, periodic=False, dtype=signals.dtype, device=signals.device)
-        power = torch.fft.rfft(pieces * window).abs().square().mean(2)[:, :, 1:]  # without the mean
-        n_bins = power.shape[2]
-        edges = [round(i * n_bins / BANDS) for i in range(BANDS + 1)]
-        # Of very short windows some bands share a bin.
-        starts = [min(low, n_bins - 1) for low in edges[:-1]]
-        ends = [max(low + 1, high) for low, high in zip(starts, edges[1:], strict=True)]
-        bands = [power[:, :, low:high].mean(2) for low, high in zip(starts, ends, strict=True)]
-        inside = torch.stack(bands, dim=2)
-        floor = _FLOOR_OF_BANDS * inside.mean(2, keepdim=True) + _LEAST
-        return (inside + floor).log().flatten(1)
+        return band_powers(signals)
 
 
 class Covariance(nn.Module):
