@@ -155,6 +155,13 @@ class TestOddData:
         odd = torch.cat([features, features[:, :1], torch.zeros(len(features), 1)], dim=1)
         assert learned(odd, targets, shrinkage=0.0)(odd).isfinite().all()
 
+    def test_statistics_that_are_no_covariance_are_refused(self) -> None:
+        features, targets = gaussians()
+        head = learned(features, targets)
+        head.scatters[1] *= -5
+        with pytest.raises(ValueError, match=r"no covariance.*earlier copy"):
+            head(features)
+
     def test_float32_is_float64_to_four_digits(self) -> None:
         features, targets = gaussians(dim=40, n_each=100)
         x, _ = gaussians(dim=40, seed=5)

@@ -171,7 +171,12 @@ class Discriminant(StatisticalHead):
         if not level > 0:  # of single windows: nothing is known but how far classes are apart
             level = (means - means.mean(0)).square().mean().clamp(min=_LEAST)
         sphere = (self.shrinkage + _LEAST) * level * torch.eye(dim).to(pooled)
-        factor = torch.linalg.cholesky((1 - self.shrinkage) * pooled + sphere)
+        factor, failed = torch.linalg.cholesky_ex((1 - self.shrinkage) * pooled + sphere)
+        if failed or not factor.isfinite().all():
+            raise ValueError(
+                "the statistics of the classes are no covariance: they are damaged, or features are far too "
+                "large; use an earlier copy of the model, or train it anew"
+            )
         whitening = torch.linalg.solve_triangular(factor, torch.eye(dim).to(factor), upper=False).T
         base = means[: self.n_base] if self.n_base > 1 else means
         n_base = counts[: len(base)]
