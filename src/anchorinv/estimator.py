@@ -69,8 +69,9 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     new_prototype : where a new class starts, ``"mean"`` of its examples or ``"random"``.
     per_channel : standardise each channel by itself, or all by one mean and spread.
     method : of the catalogue; each takes the settings above that it knows. The default, ``"discriminant"``,
-        was the best on real EMG, EEG and ECG (docs/results.md); it needs seconds and no network, and keeps a
-        count, a mean and a scatter of each class. ``"anchorinv"`` is the paper's.
+        was the best on real EMG and ECG by far (docs/results.md; on EEG try ``"anchorinv-plus"``); it needs
+        seconds and no network, and keeps a count, a mean and a scatter of each class. ``"anchorinv"`` is
+        the paper's.
     network : whether the default method also looks at a network's features: ``"never"``, ``"always"``, or
         ``"rehearse"``, which trains one on part of the classes to see whether it helps with the others.
     preprocessing : channels, unit and filter of the recordings behind the signals; kept with the model.
