@@ -173,12 +173,12 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         seed = seed_of(self.random_state)
         recipe = self._recipe(geometry, len(labels))
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel)
-        batch = Batch(_tensor(standardisation(signals.values)), _tensor(numbers))
+        whose = None if among is None else _tensor(among)
+        batch = Batch(_tensor(standardisation(signals.values)), _tensor(numbers), whose)
         rng = stream(seed, "base")
         with self._progress():
             # The replay is made now: teaching a new class later should not take longer than it must.
-            fitted = recipe.foundation.fit(batch, groups=None if among is None else _tensor(among), rng=rng)
-            base = sound(fitted)
+            base = sound(recipe.foundation.fit(batch, rng=rng))
             state = sound(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
         logits_of(state, batch.values)
         self._know(

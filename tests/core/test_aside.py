@@ -114,7 +114,7 @@ def trained(
 ) -> tuple[Noting, Cosine, Tensor]:
     with scoped_seed(stream(99)):
         network, head = Noting(), Cosine.start(4, SMALL.dim)
-    curve = train(network, head, samples, plan, groups=groups, checkpoint=checkpoint, rng=stream(3))
+    curve = train(network, head, replace(samples, groups=groups), plan, checkpoint=checkpoint, rng=stream(3))
     return network, head, curve
 
 
@@ -188,11 +188,12 @@ class TestTraining:
     def test_a_foundation_hands_the_groups_on(self) -> None:
         base = foundation(epochs=2, patience=2, batch_size=64)
         by_class, by_group = (
-            state_of(base.fit(self.SAMPLES, groups=groups, rng=stream(1))) for groups in (None, self.GROUPS)
+            state_of(base.fit(replace(self.SAMPLES, groups=groups), rng=stream(1)))
+            for groups in (None, self.GROUPS)
         )
         assert not same(by_class, by_group)
         plain = foundation(epochs=2, batch_size=64)
         assert same(
             state_of(plain.fit(self.SAMPLES, rng=stream(1))),
-            state_of(plain.fit(self.SAMPLES, groups=self.GROUPS, rng=stream(1))),
+            state_of(plain.fit(replace(self.SAMPLES, groups=self.GROUPS), rng=stream(1))),
         )

@@ -174,6 +174,7 @@ def forget(
 ) -> None:
     """Remove a class: its prototype, anchors and replay; predictions among the others stay as they are."""
     from anchorinv.commands.targets import check_target, label_like
+    from anchorinv.core.discriminant import Discriminant
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.terminal import say
 
@@ -182,10 +183,9 @@ def forget(
     learner.forget_class(label_like(learner, label))
     # Signals are in the file only if they were before.
     learner.save(out, with_signals=True, allow_recordings=allow_recordings)
-    say(
-        f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}",
-        f"Weights that were trained while {label!r} was known may keep traces of it.",
-    )
+    say(f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}")
+    if not isinstance(learner.state_.head, Discriminant):
+        say(f"Weights that were trained while {label!r} was known may keep traces of it.")
 
 
 def calibrate(

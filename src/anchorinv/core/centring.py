@@ -24,9 +24,7 @@ def calibrated(state: State, signals: Tensor) -> State:
     """
     encoder, head = _parts(state)
     plain = _shifted(encoder, torch.zeros_like(encoder.shift))
-    weights = head.counts[: state.n_base].double()
-    middle = (weights @ head.means[: state.n_base].double() / weights.sum()).to(head.means)
-    return replace(state, trunk=_shifted(encoder, mapped(plain, signals).mean(0) - middle))
+    return replace(state, trunk=_shifted(encoder, mapped(plain, signals).mean(0) - head.middle))
 
 
 def uncalibrated(state: State) -> State:

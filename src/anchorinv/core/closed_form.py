@@ -21,6 +21,7 @@ from anchorinv.core.encoder import (
 from anchorinv.core.heads import StatisticalHead, class_means
 from anchorinv.core.network_block import FeatureNetwork
 from anchorinv.core.networks import frozen, mapped
+from anchorinv.core.progress import tick
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.rehearsal import Choice, clearly_better, held_out, rehearse, taught_scores
 from anchorinv.core.riemannian import RiemannianMeans
@@ -65,28 +66,26 @@ class ClosedForm:
         """Makes an untrained network, where there may be one."""
         return self.network.backbone if self.network else _no_network
 
-    def fit(
-        self,
-        samples: Batch,
-        *,
-        groups: Tensor | None = None,
-        checkpoint: Checkpoint | None = None,
-        rng: torch.Generator,
-    ) -> State:
+    def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds."""
         classes, signals = _two_at_least(samples), samples.values
-        groups = samples.groups if groups is None else groups
         gain, network = math.nan, None
         if self.network is not None:
-            gain, wanted = self._network_gain(self.network, samples, groups, rng)
+            gain, wanted = self._network_gain(self.network, samples, rng)
             if wanted or self.always:
-                network = _trained(self.network, samples, groups, stream(rng, "network"))
+                network = _trained(self.network, samples, stream(rng, "network"))
+            if math.isfinite(gain):
+                tick(
+                    f"a network: {100 * gain:+.1f} points in rehearsal, {'used' if network else 'not used'}",
+                    1,
+                    1,
+                )
         encoder = self._encoder(signals, network, rng)
         features, targets = mapped(encoder, signals), columns(samples.labels, classes)
         choice = Choice(ledoit_wolf(features, targets))
         if self.rehearsed:
             choice = rehearse(
-                features, targets, groups, shrinkage=choice.shrinkage, prior=self.prior, rng=rng
+                features, targets, samples.groups, shrinkage=choice.shrinkage, prior=self.prior, rng=rng
             )
         head = Discriminant.empty(
             encoder.dim,
@@ -120,9 +119,7 @@ class ClosedForm:
             rng=rng,
         )
 
-    def _network_gain(
-        self, learner: BaseLearner, samples: Batch, groups: Tensor | None, rng: torch.Generator
-    ) -> tuple[float, bool]:
+    def _network_gain(self, learner: BaseLearner, samples: Batch, rng: torch.Generator) -> tuple[float, bool]:
         """Return what a network that never saw a third of the classes brings to telling them, and if clearly.
 
         Of fewer than four classes nothing can be said: a network of two classes knows no others.
@@ -132,15 +129,15 @@ class ClosedForm:
             return math.nan, False
         held = held_out(len(classes), stream(rng, "network"))[0]
         seen = torch.isin(samples.labels, torch.tensor([c for i, c in enumerate(classes) if i not in held]))
-        part, theirs = samples[seen], None if groups is None else groups[seen]
-        network = _trained(learner, part, theirs, stream(rng, "rehearsed network"))
+        part = samples[seen]
+        network = _trained(learner, part, stream(rng, "rehearsed network"))
         targets, scores = columns(samples.labels, classes), []
         for some in (None, network):
             encoder = self._encoder(part.values, some, rng)
             features = mapped(encoder, samples.values)
             shrinkage = ledoit_wolf(features[seen], columns(part.labels, part.classes))
             rounds = taught_scores(
-                features, targets, groups, held, shrinkage=shrinkage, prior=self.prior, rng=rng
+                features, targets, samples.groups, held, shrinkage=shrinkage, prior=self.prior, rng=rng
             )
             scores.append(rounds)
         gains = scores[1] - scores[0]
@@ -156,14 +153,7 @@ class MinimumDistance:
         """There is no network: making one is an error."""
         return _no_network
 
-    def fit(
-        self,
-        samples: Batch,
-        *,
-        groups: Tensor | None = None,
-        checkpoint: Checkpoint | None = None,
-        rng: torch.Generator,
-    ) -> State:
+    def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); who they are of plays no part."""
         classes, signals = _two_at_least(samples), samples.values
         encoder = covariance_encoder(signals)
@@ -190,10 +180,8 @@ def _two_at_least(samples: Batch) -> tuple[int, ...]:
     return classes
 
 
-def _trained(
-    learner: BaseLearner, samples: Batch, groups: Tensor | None, rng: torch.Generator
-) -> FeatureNetwork:
-    state = learner.fit(samples, groups=groups, rng=rng)
+def _trained(learner: BaseLearner, samples: Batch, rng: torch.Generator) -> FeatureNetwork:
+    state = learner.fit(samples, rng=rng)
     dim = mapped(state.tail, mapped(state.trunk, samples.values[:1])).shape[1]
     return frozen(FeatureNetwork(state.trunk, state.tail, dim))
 

@@ -107,6 +107,12 @@ class Discriminant(StatisticalHead):
         """The means (n_classes, dim)."""
         return self.means
 
+    @property
+    def middle(self) -> Tensor:
+        """The mean of all base windows (dim,)."""
+        weights = self.counts[: self.n_base].double()
+        return (weights @ self.means[: self.n_base].double() / weights.sum()).to(self.means)
+
     def learned(self, features: Tensor, targets: Tensor) -> "Discriminant":
         """Return the discriminant after more examples, whatever their order and grouping.
 

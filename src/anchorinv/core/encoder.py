@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from anchorinv.core.blocks import Autocorrelation, Block, Envelope, Moments, Spectrum, TimeDomain, Waveform
 from anchorinv.core.network_block import NETWORK, FeatureNetwork, NetworkBlock, principal_components
 from anchorinv.core.networks import frozen, mapped
+from anchorinv.core.progress import tick
 from anchorinv.core.rng import stream
 from anchorinv.core.tangent import Covariance, DifferenceCovariance, EnvelopeCovariance, LaggedCovariance
 
@@ -162,8 +163,13 @@ def fit_encoder(
     """
     shape = (signals.shape[1], signals.shape[2])
     names = suitable(shape, names) + (() if network is None else (NETWORK,))
-    blocks = [make_block(name, shape, network).to(signals).fitted(signals) for name in names]
-    columns = torch.cat([mapped(block, signals) for block in blocks], dim=1).double()
+    blocks, parts = [], []
+    for i, name in enumerate(names):
+        tick("features", i, len(names), note=name)
+        blocks.append(make_block(name, shape, network).to(signals).fitted(signals))
+        parts.append(mapped(blocks[-1], signals))
+    tick("features", len(names), len(names))
+    columns = torch.cat(parts, dim=1).double()
     centre = columns.mean(0)
     deviation = (columns - centre).square().mean(0).sqrt()
     # A feature that never varied says nothing here, and whatever it may say later.

@@ -48,14 +48,7 @@ class BaseLearner(Protocol):
         """Makes an untrained network, where there is one."""
         ...
 
-    def fit(
-        self,
-        samples: Batch,
-        *,
-        groups: Tensor | None = None,
-        checkpoint: Checkpoint | None = None,
-        rng: torch.Generator,
-    ) -> State:
+    def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Learn the base classes from signals (n, n_chans, n_times)."""
         ...
 
@@ -75,20 +68,12 @@ class Foundation:
     head: Callable[[int, int], Head]
     training: Training
 
-    def fit(
-        self,
-        samples: Batch,
-        *,
-        groups: Tensor | None = None,
-        checkpoint: Checkpoint | None = None,
-        rng: torch.Generator,
-    ) -> State:
+    def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Train on the base classes, then settle the head on its features (Algorithm 1, base, 1 to 3).
 
         Parameters
         ----------
-        samples : signals (n, n_chans, n_times).
-        groups : (n,) the person or recording of each sample, for a training that keeps some aside.
+        samples : signals (n, n_chans, n_times); their groups are for a training that keeps some aside.
         checkpoint : where the training may be left and taken up.
         """
         classes, shape = samples.classes, samples.values.shape[1:]
@@ -101,9 +86,8 @@ class Foundation:
                 dim = network.eval()(signals[:1]).shape[1]
             head = self.head(len(classes), dim).to(signals)
         targets = columns(samples.labels, classes)
-        labelled = Batch(signals, targets)
-        groups = samples.groups if groups is None else groups
-        curve = train(network, head, labelled, self.training, groups=groups, checkpoint=checkpoint, rng=rng)
+        labelled = Batch(signals, targets, samples.groups)
+        curve = train(network, head, labelled, self.training, checkpoint=checkpoint, rng=rng)
         trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
         features = mapped(tail, mapped(trunk, signals))
         return State(

@@ -42,7 +42,8 @@ class Choice:
     score : float
         Macro-F1 over base classes and those taught, in rehearsal; nan where nothing could be rehearsed.
     centring : float
-        What centring the windows of a group that was never seen brings, in macro-F1; nan where not known.
+        Accuracy that centring the windows of an unseen group brings, at least (two standard errors below the
+        mean); nan where not known.
     """
 
     shrinkage: float
@@ -107,7 +108,7 @@ def rehearse(
     best = max(scores, key=lambda each: float(scores[each].mean()))
     chosen = best if clearly_better(scores[best] - scores[shrinkage]) else shrinkage
     scale = _scale(logits[chosen], [each.targets for each in rounds])
-    centring = math.nan if groups is None else _centring(rounds, features)
+    centring = math.nan if groups is None else _centring(rounds)
     return replace(
         usual, shrinkage=chosen, scale=scale, score=float(scores[chosen].mean()), centring=centring
     )
@@ -223,17 +224,16 @@ def _scale(logits: list[Tensor], targets: list[Tensor]) -> float:
     return best
 
 
-def _centring(rounds: list[Round], features: Tensor) -> float:
-    """Return what moving each unseen group's mean to that of the base windows brings, less two errors."""
+def _centring(rounds: list[Round]) -> float:
+    """Return the accuracy gained by moving each unseen group's mean to the base windows', less two errors."""
     gains = []
     for each in rounds:
-        middle = features.mean(0)
         for group in sorted(set(each.groups.tolist())):
             own = each.groups == group
             if own.sum() < SHOTS:
                 continue
             there, answers = each.features[own], each.targets[own]
-            moved = there - there.mean(0) + middle
+            moved = there - there.mean(0) + each.head.middle
             before, after = (
                 float((mapped(each.head, some).argmax(1) == answers).float().mean())
                 for some in (there, moved)

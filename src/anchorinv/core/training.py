@@ -59,7 +59,6 @@ def train(
     samples: Batch,
     plan: Training,
     *,
-    groups: Tensor | None = None,
     checkpoint: Checkpoint | None = None,
     rng: torch.Generator,
 ) -> Tensor:
@@ -67,8 +66,8 @@ def train(
 
     Parameters
     ----------
-    samples : signals (n, n_chans, n_times), labelled by the head's columns.
-    groups : (n,) the person or recording of each sample; with ``patience``, whole groups are kept aside.
+    samples : signals (n, n_chans, n_times), labelled by the head's columns; with ``patience``, whole groups
+        are kept aside where they are known.
     checkpoint : where the training may be left and taken up, between epochs.
 
     Returns
@@ -76,7 +75,7 @@ def train(
     (n_steps,) the loss curve.
     """
     weights = _class_weights(samples, plan)
-    samples, aside = _divided(samples, plan, groups, rng)
+    samples, aside = _divided(samples, plan, rng)
     n_batches = -(-len(samples) // plan.batch_size)
     order = torch.empty(0)
 
@@ -118,13 +117,11 @@ def _varied(signals: Tensor, gain: float, rng: torch.Generator) -> Tensor:
     return signals * torch.exp(gain * torch.randn(*signals.shape[:2], 1, generator=rng)).to(signals)
 
 
-def _divided(
-    samples: Batch, plan: Training, groups: Tensor | None, rng: torch.Generator
-) -> tuple[Batch, Batch | None]:
+def _divided(samples: Batch, plan: Training, rng: torch.Generator) -> tuple[Batch, Batch | None]:
     """Return what is learned from and what is kept aside, if anything is."""
     if plan.patience is None:
         return samples, None
-    aside = kept_aside(samples.labels, groups, rng=rng)
+    aside = kept_aside(samples.labels, samples.groups, rng=rng)
     return (samples[~aside], samples[aside]) if aside.any() else (samples, None)
 
 

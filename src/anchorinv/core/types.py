@@ -30,6 +30,10 @@ class Batch:
                 f"labels of shape {tuple(self.labels.shape)} do not fit values of shape "
                 f"{tuple(self.values.shape)}; one label per sample is needed"
             )
+        if self.groups is not None and self.groups.shape != self.labels.shape:
+            raise ValueError(
+                f"{len(self.groups)} groups for {len(self.labels)} samples; one per sample is needed"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -158,8 +158,9 @@ class Keepable:
     def forget_class(self, label: Any) -> Self:
         """Remove a class: its prototype, anchors, replay and recordings.
 
-        Predictions among the other classes are unchanged. Weights that were trained or finetuned while the
-        class was there may keep traces of it: only training anew without it does not.
+        The default method is then as if it had never been taught the class; with others, predictions among
+        the other classes are unchanged, but weights that were trained or finetuned while the class was there
+        may keep traces of it: only training anew without it does not.
         """
         self._check_fitted()
         began = time.perf_counter()

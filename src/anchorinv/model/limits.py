@@ -18,7 +18,7 @@ MOST_HEADER, MOST_BYTES = 4 << 20, 384 << 20
 LONGEST_NAME, LONGEST_NOTE = 200, 1000
 MOST_CLASSES, MOST_CHANNELS = 4096, 1024
 #: Features of an encoder, of components or at random.
-MOST_COLUMNS = 1 << 12
+MOST_COLUMNS = 1 << 11
 #: Epochs of training, steps of an inversion or a finetuning.
 MOST_STEPS = 100_000
 #: Values of all curves in a file; longer ones are thinned when they are written.
