@@ -67,9 +67,14 @@ def test_every_class_is_new_once() -> None:
     assert rehearsal.held_out(2, stream(1)) == [()]
 
 
-def test_two_groups_are_too_few_for_folds() -> None:
+@pytest.mark.parametrize("n_groups", [1, 2])
+def test_few_groups_are_folds_themselves_and_one_is_none(n_groups: int) -> None:
     features, targets = gaussians()
-    assert math.isnan(choice(features, targets, torch.arange(len(targets)) % 2).score)
+    groups = torch.arange(len(targets)) // 4 % n_groups
+    assert choice(features, targets, groups).score > 0.8
+    assert len(list(rehearsal._folds(targets, groups, stream(1)))) == (
+        2 if n_groups == 2 else rehearsal.FOLDS
+    )
 
 
 def test_a_group_of_one_class_only_is_no_hindrance() -> None:

@@ -108,7 +108,8 @@ def rehearse(
     best = max(scores, key=lambda each: float(scores[each].mean()))
     chosen = best if clearly_better(scores[best] - scores[shrinkage]) else shrinkage
     scale = _scale(logits[chosen], [each.targets for each in rounds])
-    centring = math.nan if groups is None else _centring(rounds)
+    many = groups is not None and len(set(groups.tolist())) >= FOLDS
+    centring = _centring(rounds) if many else math.nan
     return replace(
         usual, shrinkage=chosen, scale=scale, score=float(scores[chosen].mean()), centring=centring
     )
@@ -187,11 +188,11 @@ def _folds(targets: Tensor, groups: Tensor | None, rng: torch.Generator) -> Iter
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
     seed = int(torch.randint(2**31, (1,), generator=stream(rng, "folds")))
-    if groups is not None and len(set(groups.tolist())) < FOLDS:
-        return
-    kind = StratifiedKFold if groups is None else StratifiedGroupKFold
-    folds = kind(FOLDS, shuffle=True, random_state=seed)
-    numbers = None if groups is None else groups.numpy()
+    n_groups = 1 if groups is None else len(set(groups.tolist()))
+    # One group cannot be kept aside: its windows are, as if nothing were known of groups.
+    kind = StratifiedGroupKFold if n_groups > 1 else StratifiedKFold
+    folds = kind(min(FOLDS, n_groups) if n_groups > 1 else FOLDS, shuffle=True, random_state=seed)
+    numbers = groups.numpy() if groups is not None and n_groups > 1 else None
     for known, _ in folds.split(targets[:, None].numpy(), targets.numpy(), numbers):
         mask = torch.zeros(len(targets), dtype=torch.bool)
         mask[torch.from_numpy(known)] = True
