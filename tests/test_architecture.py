@@ -135,12 +135,28 @@ class TestImports:
     def test_data_stays_clear_of_torch(self, name: str) -> None:
         assert "torch" not in {target.split(".")[0] for target in reached(name)}
         rooms = {target.split(".")[1] for target in ours(imported(MODULES[name])) if "." in target}
-        assert rooms <= {"data", "core", "files", "lettering", "quoting", "_version"}
+        assert rooms <= {"data", "signal", "core", "files", "lettering", "problems", "quoting", "_version"}
+
+    @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("anchorinv.signal")])
+    def test_signals_know_nothing_of_data_sets_and_models(self, name: str) -> None:
+        assert "torch" not in {target.split(".")[0] for target in reached(name)}
+        rooms = {target.split(".")[1] for target in ours(imported(MODULES[name])) if "." in target}
+        assert rooms <= {"signal", "core", "problems"}
 
     @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("anchorinv.study")])
     def test_study_builds_on_core_and_data(self, name: str) -> None:
         rooms = {target.split(".")[1] for target in ours(imported(MODULES[name])) if "." in target}
-        assert rooms <= {"core", "data", "study", "files", "quoting", "tensors", "_version"}
+        assert rooms <= {
+            "core",
+            "signal",
+            "data",
+            "study",
+            "files",
+            "problems",
+            "quoting",
+            "tensors",
+            "_version",
+        }
 
     @files
     def test_nothing_imports_the_command_line(self, path: Path) -> None:

@@ -19,9 +19,9 @@ from anchorinv import AnchorInvClassifier, cli
 from anchorinv.bars import progress_bars
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
-from anchorinv.data.problems import Problems
 from anchorinv.logs import logging_to
 from anchorinv.model.names import _seen, check_name
+from anchorinv.problems import Problems
 from anchorinv.quoting import shown
 from anchorinv.terminal import Terminal
 from tests.hostile import NAMES, ORDINARY, SENTENCE, check_readable, names

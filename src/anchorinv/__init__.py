@@ -8,10 +8,10 @@ from anchorinv._version import __version__
 if TYPE_CHECKING:
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.geometry import GEOMETRIES, Geometry
-    from anchorinv.data.filters import Filter
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.streaming import StreamingPredictor
-    from anchorinv.streams.preprocessing import Preprocessing
+    from anchorinv.signal.filters import Filter
+    from anchorinv.signal.preprocessing import Preprocessing
 
 __all__ = [
     "GEOMETRIES",
@@ -29,9 +29,9 @@ _HOMES = {
     "AnchorInvClassifier": "anchorinv.estimator",
     "Conformer": "anchorinv.core.conformer",
     "GEOMETRIES": "anchorinv.core.geometry",
-    "Filter": "anchorinv.data.filters",
+    "Filter": "anchorinv.signal.filters",
     "Geometry": "anchorinv.core.geometry",
-    "Preprocessing": "anchorinv.streams.preprocessing",
+    "Preprocessing": "anchorinv.signal.preprocessing",
     "StreamingPredictor": "anchorinv.model.streaming",
 }
 

@@ -28,8 +28,9 @@ from anchorinv.core.views import sizes_of
 from anchorinv.history import counted, entry, sound
 from anchorinv.inputs import (
     Signals,
-    check_same_recording,
+    check_same_shape,
     check_scale,
+    in_order,
     label_kind,
     read_groups,
     read_labels,
@@ -45,7 +46,7 @@ from anchorinv.model.keeping import Keepable
 from anchorinv.model.limits import check_held, check_kept, kept_by
 from anchorinv.model.names import check_names
 from anchorinv.settings import check_settings, geometry_of, names_of, rate_of, recipe_of, seed_of
-from anchorinv.streams.preprocessing import Preprocessing
+from anchorinv.signal.preprocessing import Preprocessing
 
 
 class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -149,7 +150,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         epochs is given, to see when it should end. Of fewer than 5 groups or too few signals none are.
         """
         check_settings(self.get_params(deep=False))
-        signals = self._read(X)
+        how = self.preprocessing
+        signals = in_order(self._read(X, how.sfreq if how else None), how.ch_names if how else None)
         labels = read_labels(y, len(signals.values))
         among = read_groups(groups, len(labels))
         classes, numbers = np.unique(labels, return_inverse=True)
@@ -164,8 +166,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         method = current_name(self.method)
         n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
         check_kept(method, geometry, len(classes), n_kept)
-        ch_names = names_of(self.preprocessing, signals.ch_names, n_chans)
-        sfreq = rate_of(self.sfreq, signals.sfreq)
+        ch_names = names_of(how, signals.ch_names, n_chans)
+        sfreq = rate_of(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
         warn_former_name(self.method, method)
         warn_flat(signals.values, ch_names)
         warn_single_shots(labels)
@@ -313,8 +315,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
 
     def _read_known(self, X: Any) -> Signals:
         self._check_fitted()
-        signals = self._read(X, self.sfreq_)
-        check_same_recording(signals, (self.n_chans_, self.n_times_), self.ch_names_)
+        signals = in_order(self._read(X, self.sfreq_), self.ch_names_)
+        check_same_shape(signals, (self.n_chans_, self.n_times_))
         return signals
 
     def _read_fitted(self, X: Any, y: Any) -> tuple[Signals, np.ndarray]:

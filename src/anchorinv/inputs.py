@@ -2,13 +2,15 @@
 
 import inspect
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from anchorinv.model.drift import Drift
 from anchorinv.model.names import check_name
+from anchorinv.signal.channels import pick_channels, renamed
 
 #: The square of what lies between this and its inverse still has all its digits.
 LARGEST = 1e30
@@ -16,21 +18,32 @@ LARGEST = 1e30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signals:
-    """Checked signals and what came along with them.
+    """Signals with the names of their channels: a model takes those it knows, whatever their order.
+
+    Goes wherever an array does: ``model.predict(Signals(X, ch_names=["C4", "C3"]))``.
 
     Parameters
     ----------
-    values : (n, n_chans, n_times), finite, float32 or float64.
-    sfreq, ch_names : where the input knew them.
+    values : array or mne.Epochs
+        Windows (n, n_chans, n_times).
+    sfreq : float or None, default=None
+        In Hz, to be compared with the model's.
+    ch_names : sequence of str or None, default=None
+        One name for each channel.
+    rename : mapping or None, default=None
+        Names that channels have here, and those that the model knows them by.
     """
 
-    values: np.ndarray
+    values: Any
     sfreq: float | None = None
-    ch_names: tuple[str, ...] | None = None
+    ch_names: Sequence[str] | None = None
+    rename: Mapping[str, str] | None = None
 
 
 def read_signals(X: Any) -> Signals:
-    """Take (n, n_chans, n_times) from numpy, torch, anything with ``__array__``, or ``mne.Epochs``."""
+    """Take (n, n_chans, n_times) from numpy, torch, ``__array__``, ``mne.Epochs`` or `Signals`."""
+    if isinstance(X, Signals):
+        return _named(X)
     if hasattr(X, "get_data") and hasattr(X, "info"):
         # A trigger channel is no signal; all others were the user's choice.
         kinds = X.get_channel_types()
@@ -49,6 +62,27 @@ def read_signals(X: Any) -> Signals:
             "signals differ in shape; an array (n, channels, times) is needed: cut all to the same length"
         ) from None
     return Signals(_checked(values))
+
+
+def _named(given: Signals) -> Signals:
+    found = read_signals(given.values)
+    names = found.ch_names if given.ch_names is None else tuple(map(str, given.ch_names))
+    if names is not None and len(names) != found.values.shape[1]:
+        raise ValueError(
+            f"ch_names has {len(names)} names, signals have {found.values.shape[1]} channels; name each once"
+        )
+    if given.rename and names is None:
+        raise ValueError("channels without names cannot be renamed; give ch_names")
+    named = None if names is None else renamed(names, given.rename, source="the signals")
+    return Signals(found.values, given.sfreq if given.sfreq is not None else found.sfreq, named)
+
+
+def in_order(signals: Signals, ch_names: Sequence[str] | None) -> Signals:
+    """Return signals with the channels that a model knows, in its order, where both have names."""
+    if ch_names is None or signals.ch_names is None or tuple(signals.ch_names) == tuple(ch_names):
+        return signals
+    places = pick_channels(ch_names, signals.ch_names, source="the recording")
+    return replace(signals, values=signals.values[:, places], ch_names=tuple(ch_names))
 
 
 def _checked(values: np.ndarray) -> np.ndarray:
@@ -77,18 +111,13 @@ def _checked(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def check_same_recording(signals: Signals, shape: tuple[int, int], ch_names: tuple[str, ...] | None) -> None:
-    """Refuse signals of another shape, or with other channels, than a model was fitted to."""
+def check_same_shape(signals: Signals, shape: tuple[int, int]) -> None:
+    """Refuse signals of another shape than a model was fitted to."""
     n_chans, n_times = signals.values.shape[1:]
     if (n_chans, n_times) != shape:
         raise ValueError(
             f"the model takes {shape[0]} channels of {shape[1]} samples, "
             f"got {n_chans} channels of {n_times} samples"
-        )
-    if ch_names and signals.ch_names and signals.ch_names != ch_names:
-        raise ValueError(
-            f"the model takes the channels {', '.join(ch_names)} in this order, got "
-            f"{', '.join(signals.ch_names)}; reorder them"
         )
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.schedule import OneCycle
 from anchorinv.core.selection import Validated
 from anchorinv.core.training import Adaptation, Finetune, Training
-from anchorinv.model.header import PreprocessingFacts, parsed
+from anchorinv.model.header import parsed
 from anchorinv.model.limits import (
     HIGHEST_RATE,
     LOWEST_RATE,
@@ -32,7 +32,8 @@ from anchorinv.model.limits import (
     inverted_at_once,
 )
 from anchorinv.model.names import check_names
-from anchorinv.streams.preprocessing import Preprocessing
+from anchorinv.signal.facts import PreprocessingFacts
+from anchorinv.signal.preprocessing import Preprocessing
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
 
@@ -161,20 +162,13 @@ def rate_of(asked: float | None, found: float | None) -> float | None:
     return rate
 
 
-def names_of(
-    how: Preprocessing | None, found: tuple[str, ...] | None, n_chans: int
-) -> tuple[str, ...] | None:
+def names_of(how: Preprocessing | None, found: Sequence[str] | None, n_chans: int) -> tuple[str, ...] | None:
     """Return the channels' names, from the signals themselves or from what is known of their recordings."""
     told = how.ch_names if how else None
-    if told and found and told != found:
-        raise ValueError(
-            f"preprocessing names the channels {', '.join(told)}, signals have {', '.join(found)}; "
-            f"use the same names in the same order"
-        )
     if told and len(told) != n_chans:
         raise ValueError(f"preprocessing names {len(told)} channels, signals have {n_chans}")
-    check_names(found or told or ())
-    return found or told
+    check_names(told or found or ())
+    return told or (tuple(found) if found else None)
 
 
 def seed_of(random_state: int | np.random.RandomState | None) -> int:

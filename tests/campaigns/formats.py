@@ -23,12 +23,12 @@ from anchorinv.data.own import plan_manifest, plan_npz
 from anchorinv.data.own_files import Options
 from anchorinv.data.picture import draw_trials
 from anchorinv.data.trials_file import Form, read_trials
+from anchorinv.data.windowed import open_windows
 from anchorinv.data.writing import prepare
 from anchorinv.inputs import read_labels as checked_labels
 from anchorinv.inputs import read_signals
 from anchorinv.model.scoring import scored
 from anchorinv.model.serving import Watch, predicted, shots
-from anchorinv.streams.windowed import open_windows
 from anchorinv.study.loading import load, shipped
 from tests.campaigns.damage import damaged, inside_gz, inside_mat, inside_npz, inside_xz
 from tests.data import making

@@ -11,9 +11,9 @@ from scipy.io import savemat
 
 from anchorinv.data.bci2a import CLASSES, plan_bci2a
 from anchorinv.data.bci2a_forms import read_bnci, read_converted, read_gdf, read_labels
-from anchorinv.data.filters import CONFORMER
-from anchorinv.data.problems import Problems
 from anchorinv.data.writing import prepare
+from anchorinv.problems import Problems
+from anchorinv.signal.filters import CONFORMER
 from tests.data import making
 from tests.data.genuine import shared
 

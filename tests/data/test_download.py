@@ -13,7 +13,7 @@ from anchorinv.data.archives import unpack
 from anchorinv.data.client import Client, Manners
 from anchorinv.data.download import check_space, download, still_to_come
 from anchorinv.data.homes import HOMES, Remote, remote_files
-from anchorinv.data.problems import Problems
+from anchorinv.problems import Problems
 from tests.data.serving import CUT, ENDLESS, serving
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from anchorinv.data.ecg_beats import BEATS, BORDER, FORM, plan_ecg_beats
-from anchorinv.data.npzfiles import load_arrays
 from anchorinv.data.trials_file import divided
 from anchorinv.data.writing import prepare, sha256
+from anchorinv.signal.npzfiles import load_arrays
 from tests.data import making
 from tests.data.genuine import shared
 

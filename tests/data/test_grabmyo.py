@@ -8,8 +8,8 @@ import pytest
 from scipy import signal
 
 from anchorinv.data.grabmyo import CH_NAMES, plan_grabmyo
-from anchorinv.data.problems import Problems
 from anchorinv.data.writing import prepare
+from anchorinv.problems import Problems
 from tests.data import making
 from tests.data.genuine import shared
 
@@ -95,7 +95,9 @@ def test_broken_records_are_named_together(tmp_path):
     told = str(error.value)
     assert "do not fit the checksum" in told and "is it damaged or cut short?" in told
     assert (
-        "has no channel W3" in told and "1024.0 Hz, 2048 wanted" in told and "2.4 s long, 5 s wanted" in told
+        "lacks 1 of 28 channels: W3" in told
+        and "1024.0 Hz, 2048 wanted" in told
+        and "2.4 s long, 5 s wanted" in told
     )
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from anchorinv.data.dataset import Dataset
 from anchorinv.data.longterm import FORM, MOTIONS, plan_longterm
-from anchorinv.data.npzfiles import load_arrays
 from anchorinv.data.writing import prepare, sha256
+from anchorinv.signal.npzfiles import load_arrays
 from tests.data import making
 from tests.data.genuine import shared
 

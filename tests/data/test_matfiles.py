@@ -9,7 +9,7 @@ from scipy.io import savemat
 
 from anchorinv.data.bci2a_forms import form_of, read_bnci, read_converted
 from tests.data import making
-from tests.data.test_headers import within
+from tests.signal.test_headers import within
 
 HEAD = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from anchorinv.data.filters import filtered, parse_band
 from anchorinv.data.motor_imagery import FORM, MOVEMENTS, plan_motor_imagery
-from anchorinv.data.npzfiles import load_arrays
 from anchorinv.data.trials_file import divided
 from anchorinv.data.writing import prepare
-from anchorinv.streams.preprocessing import preprocessing_of
+from anchorinv.signal.filters import parse_band
+from anchorinv.signal.npzfiles import load_arrays
 from tests.data import making
 from tests.data.genuine import shared
+from tests.naive import filtered
 
 NAME = "eeg_motor_imagery.npz"
 
@@ -68,8 +68,7 @@ def test_windows_are_clipped_and_referenced(raw, tmp_path):
         np.testing.assert_allclose(found, prepared_by_hand(given), rtol=1e-6, atol=1e-5)
     beyond = int((np.abs(inside["X"] * 0.2) > 200).sum())
     assert data.meta["counts"] == {"clipped samples": beyond} and beyond > 0
-    assert data.meta["filter"] == "clipped at ±200 µV, then common average reference"
-    assert preprocessing_of(None, data.meta).unrepeatable and data.meta["band"] is None
+    assert data.preprocessing.filter is None and data.preprocessing.not_live is None
     assert data.meta["licence"] == "ODC-BY 1.0"
     assert data.meta["origin"].startswith("EEG Motor Movement/Imagery 1.0.0 (PhysioNet")
 
@@ -81,7 +80,8 @@ def test_each_window_is_filtered_by_itself(raw, tmp_path, causal):
     data = prepare(plan_motor_imagery(folder, band=band), tmp_path / "out")
     given, found = windows_of_a_run(inside, data, 1, 6)
     np.testing.assert_allclose(found, prepared_by_hand(given, band), rtol=1e-6, atol=1e-5)
-    assert data.meta["steps"][0] == f"each window filtered: {band}" and data.meta["band"] == str(band)
+    assert data.meta["steps"][0] == f"each trial filtered: {band}" and data.preprocessing.filter == band
+    assert "one by one" in data.preprocessing.not_repeatable
 
 
 def test_a_filter_beyond_the_rate_is_told_before_anything_is_read(tmp_path):

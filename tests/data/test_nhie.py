@@ -11,9 +11,9 @@ from scipy import signal
 from sklearn.model_selection import StratifiedGroupKFold
 
 from anchorinv.data.nhie import PAIRS, plan_nhie
-from anchorinv.data.problems import Problems
 from anchorinv.data.splits import grouped_split
 from anchorinv.data.writing import prepare
+from anchorinv.problems import Problems
 from tests.data import making
 
 NAMES = ["F3", "F4", "C3", "C4", "Cz", "T3", "T4", "O1", "O2"]
@@ -123,7 +123,7 @@ def sides(folder: Path, written) -> list[str]:
     grades(folder, rng.permutation(np.array(table, dtype=object)).tolist())
     for name, *_ in table:
         (folder / f"{name}.edf").write_bytes(b"")
-    found = {source.name: source.read.args[1] for source in plan_nhie(folder).sources}
+    found = {source.name: source.read.args[2] for source in plan_nhie(folder).sources}
     assert list(found) == [name for name, *_ in table], "in the order of their numbers"
     given = [str(grade) for _, _, grade, _ in table]
     wanted = next(StratifiedGroupKFold(5).split(babies, given, babies))[1]
@@ -214,5 +214,5 @@ def test_problems_of_several_recordings_are_told_together(tmp_path):
     assert (
         "4 problems" in told and "cut short: its header speaks of" in told and "a window takes 60 s" in told
     )
-    assert "no electrode O2" in told and "100.0 Hz, the table says 200.0" in told
+    assert "lacks 1 of 9 channels: O2" in told and "100.0 Hz, the table says 200.0" in told
     assert not (tmp_path / "out").exists()

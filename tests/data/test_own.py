@@ -6,13 +6,12 @@ from scipy import signal
 
 from anchorinv.data.checks import is_clipped
 from anchorinv.data.dataset import Dataset
-from anchorinv.data.filters import Filter
 from anchorinv.data.manifest import read_manifest
 from anchorinv.data.own import plan_manifest, plan_npz
 from anchorinv.data.own_files import Options
-from anchorinv.data.problems import Problems
 from anchorinv.data.writing import prepare
-from anchorinv.streams.preprocessing import preprocessing_of
+from anchorinv.problems import Problems
+from anchorinv.signal.filters import Filter
 from tests.data import making
 from tests.data.genuine import shared
 
@@ -51,18 +50,20 @@ def test_files_are_filtered_resampled_and_cut(tmp_path):
     assert len(data) == 4 * 9 and data.class_names == ("move", "rest")
     sections = signal.butter(3, [1, 20], "bandpass", fs=100, output="sos")
     values = np.round(noise(seed=1), 6)[[2, 0]]
-    wanted = signal.resample(signal.sosfilt(sections, values, axis=1), 500, axis=1)
+    steady = signal.sosfilt_zi(sections)[:, None, :] * values[None, :, :1]
+    filtered = signal.sosfilt(sections, values, axis=1, zi=steady)[0]
+    wanted = signal.resample_poly(np.pad(filtered, ((0, 0), (40, 40)), "edge"), 1, 2, axis=1)[:, 20:-20]
     mine = np.flatnonzero(data.subjects == "s1")
     for k, window in enumerate(data.signals(mine)):
         np.testing.assert_allclose(window, wanted[:, 50 * k : 50 * k + 100], atol=1e-3)
     # Windows overlap, samples are there once.
     assert len(data.samples) == 4 * 500
     assert data.meta["steps"] == [
-        "filtered: 1-20 Hz, Butterworth of order 3, causal", "resampled to 50 Hz by the spectrum",
+        "filtered: 1-20 Hz, Butterworth of order 3, causal", "resampled to 50 Hz",
         "windows of 2 s, 50 % overlap",
     ]  # fmt: skip
     # A model trained on this folder filters recordings in the same way.
-    assert preprocessing_of(data.ch_names, data.meta).filter == Filter(1, 20, order=3)
+    assert data.preprocessing.filter == Filter(1, 20, order=3) and data.preprocessing.not_live is None
 
 
 def test_rows_cut_a_recording_into_trials(tmp_path):
@@ -90,7 +91,7 @@ def test_rows_cut_a_recording_into_trials(tmp_path):
 
 
 def test_formats_mix_when_rate_channels_and_units_agree(tmp_path):
-    from tests.data.test_readers import written
+    from tests.signal.test_readers import written
 
     lines = []
     for i, kind in enumerate(("edf", "bdf", "fif", "vhdr", "hea")):
@@ -122,7 +123,11 @@ def test_npz_directly_and_in_a_table(tmp_path):
     again = prepare(plan_manifest(manifest, EASY), tmp_path / "again")
     assert np.array_equal(again.samples, data.samples) and again.split.tolist() == data.split.tolist()
     halved = prepare(plan_npz(tmp_path / "all.npz", Options(at_least=1, resample=50)), tmp_path / "halved")
-    np.testing.assert_allclose(halved.signals([7])[0], signal.resample(X[7], 25, axis=1), atol=1e-6)
+    np.testing.assert_allclose(
+        halved.signals([7])[0],
+        signal.resample_poly(np.pad(X[7], ((0, 0), (40, 40)), "edge"), 1, 2, axis=1)[:, 20:-20],
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +156,7 @@ def test_what_an_npz_lacks_is_told(tmp_path, change, told):
 
 
 def test_an_npz_too_large_is_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorinv.data.limits.LARGEST", 1000)
+    monkeypatch.setattr("anchorinv.signal.limits.LARGEST", 1000)
     np.savez(tmp_path / "a.npz", X=np.zeros((12, 2, 50)), y=np.arange(12) % 2, sfreq=100)
     with pytest.raises(ValueError, match="holds 1200 values, and at most"):
         plan_npz(tmp_path / "a.npz", EASY)
@@ -262,10 +267,11 @@ def test_signals_that_are_not_sound(tmp_path):
     told = problems_of(manifest)
     assert "0.csv has 3 NaN or infinite samples" in told
     assert "1.csv is flat in Pz" in told and "2.csv is clipped in Fz" in told
-    allowed = Options(at_least=1, allow=frozenset({"nan", "flat", "clipped"}))
+    allowed = Options(at_least=1, allow=frozenset({"nan", "flat", "clipped", "few"}))
     data = prepare(plan_manifest(manifest, allowed), tmp_path / "out")
     assert np.isfinite(data.samples).all() and data.meta["counts"] == {"missing samples": 3}
-    assert len(data.meta["accepted"]) == 3
+    assert len(data.meta["accepted"]) == 4
+    assert "0.csv" not in data.recordings, "its one window has missing samples"
 
 
 def test_sides_that_share_what_they_should_not(tmp_path):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from anchorinv.data.filters import filtered, parse_band
-from anchorinv.data.npzfiles import load_arrays
 from anchorinv.data.stress import FORM, TASKS, plan_stress
 from anchorinv.data.writing import prepare
-from anchorinv.streams.preprocessing import preprocessing_of
+from anchorinv.signal.filters import parse_band
+from anchorinv.signal.npzfiles import load_arrays
 from tests.data import making
 from tests.data.genuine import shared
+from tests.naive import filtered
 
 NAME = "eeg_stress.npz"
 
@@ -65,9 +65,9 @@ def test_windows_are_clipped_and_referenced_pieces_of_their_trial(raw, tmp_path)
     beyond = int((np.abs(inside["X"] * 0.2) > 200).sum())
     assert data.meta["counts"] == {"clipped samples": beyond} and beyond > 0
     assert data.meta["steps"][:2] == ["clipped at ±200 µV", "common average reference"]
-    # A model must know that a live source cannot be brought to this; a study, that no band was cut.
-    assert data.meta["filter"] == "clipped at ±200 µV, then common average reference"
-    assert preprocessing_of(None, data.meta).unrepeatable and data.meta["band"] is None
+    # A recording is a trial here, so a model can bring others to the same, live too.
+    how = data.preprocessing
+    assert (how.limit, how.reference, how.filter, how.not_live) == (200, "average", None, None)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -79,9 +79,8 @@ def test_a_recording_is_filtered_as_a_whole_and_then_clipped(raw, tmp_path, caus
     at = int(data.starts[i] % 3200)
     wanted = referenced(filtered(of(inside, data, i), 128, band))[:, at : at + 512]
     np.testing.assert_allclose(data.signals([i])[0], wanted, rtol=1e-6, atol=1e-5)
-    assert data.meta["steps"][0] == f"each recording filtered: {band}"
-    assert data.meta["filter"] == f"{band}, then clipped at ±200 µV, then common average reference"
-    assert data.meta["band"] == str(band)
+    assert data.meta["steps"][0] == f"filtered: {band}" and data.preprocessing.filter == band
+    assert data.preprocessing.not_repeatable is None and (data.preprocessing.not_live is None) == causal
 
 
 def test_a_filter_beyond_the_rate_is_told_before_anything_is_read(tmp_path):

@@ -7,9 +7,9 @@ import pytest
 
 from anchorinv.data.dataset import Dataset
 from anchorinv.data.manifest import read_manifest
-from anchorinv.data.readers import read_recording
 from anchorinv.data.tables import read_table
-from tests.data.test_headers import within
+from tests.reading_whole import read_recording
+from tests.signal.test_headers import within
 
 
 def test_wanted_columns_come_by_name(tmp_path):
@@ -48,7 +48,7 @@ def test_a_table_of_a_million_rows_is_the_largest(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 4)
     with pytest.raises(ValueError, match="more than a million rows"):
         read_table(tmp_path / "t.csv", ("a",))
-    monkeypatch.setattr("anchorinv.data.limits.TEXT", 5)
+    monkeypatch.setattr("anchorinv.signal.limits.TEXT", 5)
     with pytest.raises(ValueError, match=r"t\.csv has 10 bytes, and at most"):
         read_table(tmp_path / "t.csv", ("a",))
 
@@ -74,7 +74,7 @@ def test_a_table_with_an_empty_line_after_each_row_is_read(tmp_path):
 def test_recordings_as_tables_without_measure(tmp_path, monkeypatch, pack, text, told):
     """A line, or text, that goes on: refused before it is unpacked."""
     if "times" in told:
-        monkeypatch.setattr("anchorinv.data.limits.SMALL", 1 << 16)
+        monkeypatch.setattr("anchorinv.signal.limits.SMALL", 1 << 16)
     path = tmp_path / f"r.csv.{'xz' if pack is lzma.compress else 'gz'}"
     path.write_bytes(pack(text))
     del text

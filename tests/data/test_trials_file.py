@@ -5,9 +5,9 @@ import pytest
 
 from anchorinv.data import longterm, stress
 from anchorinv.data.longterm import plan_longterm
-from anchorinv.data.problems import Problems
 from anchorinv.data.stress import plan_stress
 from anchorinv.data.trials_file import divided
+from anchorinv.problems import Problems
 from tests.data import making
 
 NAME = "emg_longterm.npz"

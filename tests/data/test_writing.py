@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from anchorinv.data.dataset import Dataset
 from anchorinv.data.plan import Piece, Plan, Row, Source
-from anchorinv.data.windows import window_starts
 from anchorinv.data.writing import prepare
+from anchorinv.signal.preprocessing import Preprocessing
+from anchorinv.signal.windows import window_starts
 
 
 def piece(path: Path) -> Piece:
@@ -35,7 +36,8 @@ def plan_of(folder: Path, *, n=6, read=piece) -> Plan:
                 np.random.default_rng(i).integers(-99, 99, size=(30 + i, 3)).astype("<i2").tobytes()
             )
     sources = [Source(path.stem, (path,), partial(read, path)) for path in paths]
-    return Plan(folder, sources, 10, 100.0, ("down", "up"), ("a", "b", "c"), {"name": "toy"})
+    how = Preprocessing(("a", "b", "c"), sfreq=100.0, n_times=10)
+    return Plan(folder, sources, how, ("down", "up"), {"name": "toy"})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -237,13 +239,15 @@ from pathlib import Path
 import numpy as np
 from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.writing import prepare
+from anchorinv.signal.preprocessing import Preprocessing
 
 def read(i):
     rows = [Row(0, "a", "1", "1", "train"), Row(5, "a", "1", "1", "test")]
     return Piece(np.full((250_000, 8), i, dtype=np.float32), rows)
 
 sources = [Source(str(i), (), partial(read, i)) for i in range(int(sys.argv[2]))]
-prepare(Plan(Path("."), sources, 100, 64.0, ("a",), tuple("abcdefgh"), {}), Path(sys.argv[1]))
+how = Preprocessing(tuple("abcdefgh"), sfreq=64.0, n_times=100)
+prepare(Plan(Path("."), sources, how, ("a",), {}), Path(sys.argv[1]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 

@@ -5,7 +5,6 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from anchorinv.model.drift import Moments
 from anchorinv.model.lesson import Apart
 from anchorinv.model.manifest import manifest, told
 from anchorinv.model.serving import from_recording, taught
+from anchorinv.signal.recordings import Recording
 from tests.core.small import same
 from tests.models import CHANNELS, SMALL, again, fitted, windows
 
@@ -303,9 +303,9 @@ def test_a_loss_that_was_infinite_long_ago_does_not_stop_lessons():
 
 
 def test_a_recording_of_a_rate_far_from_the_models_is_refused(monkeypatch):
-    far = SimpleNamespace(sfreq=1e6, n_times=10**9, ch_names=CHANNELS)
+    far = Recording(Path("x.edf"), CHANNELS, ("V",) * 4, 1e6, 10**9, lambda *_: np.zeros((4, 1)))
     monkeypatch.setattr("anchorinv.model.serving.open_recording", lambda path: far)
-    with pytest.raises(ValueError, match=r"x.edf is sampled at 1e\+06 Hz, the model at 128 Hz: too far"):
+    with pytest.raises(ValueError, match=r"at 1e\+06 Hz cannot be brought to 128 Hz"):
         next(from_recording(fitted(), Path("x.edf")))
 
 

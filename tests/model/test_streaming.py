@@ -39,7 +39,7 @@ def test_streaming_is_the_batch_result(how, places, step):
 
 def test_a_filter_that_looks_ahead_is_refused_with_the_remedy():
     model = fitted(preprocessing=Preprocessing(filter=Filter(1, 40, causal=False)))
-    with pytest.raises(ValueError, match=r"look ahead.*train it on causally filtered signals, or predict"):
+    with pytest.raises(ValueError, match=r"look ahead.*train it on recordings filtered causally.*or predict"):
         StreamingPredictor(model, step=10)
 
 
@@ -65,19 +65,19 @@ def test_memory_is_constant():
     [
         (lambda m: StreamingPredictor(m, step=0), "step"),
         (lambda m: StreamingPredictor(m, step=1.5), "step"),
-        (lambda m: StreamingPredictor(m, step=5, sfreq=256), "256 Hz, the model at 128 Hz"),
+        (lambda m: StreamingPredictor(m, step=5, sfreq=1e6), "cannot be brought to 128 Hz"),
         (lambda m: StreamingPredictor(AnchorInvClassifier(), step=5), "call fit"),
         (lambda m: StreamingPredictor(m, step=5).feed(SIGNAL[:3]), r"shape \(4, n\), channels first, got"),
         (lambda m: StreamingPredictor(m, step=5).feed(SIGNAL[0]), "channels first"),
         (
             lambda m: StreamingPredictor(fitted(preprocessing=Preprocessing(unrepeatable="magic")), step=5),
-            "filtered by magic, which we cannot repeat",
+            "processed by magic, which cannot be repeated",
         ),
         (
             lambda m: StreamingPredictor(
                 fitted(sfreq=None, preprocessing=Preprocessing(filter=Filter(1))), step=5
             ),
-            "a filter but no rate",
+            "a filter needs a rate",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from anchorinv.data.problems import needed
+from anchorinv.problems import needed
 
 
 def ray() -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from anchorinv.data.filters import Filter
     from anchorinv.data.plan import Plan
+    from anchorinv.signal.filters import Filter
 
 app = typer.Typer(
     help="Turn raw recordings into a folder that every study reads.",
@@ -29,6 +29,12 @@ AllowMissing = Annotated[
 ]
 
 
+Live = Annotated[
+    bool,
+    typer.Option("--live", help="Resample as a live source can be, not by the spectrum as the authors did."),
+]
+
+
 @app.command()
 def bci2a(
     raw: Raw,
@@ -46,7 +52,7 @@ def bci2a(
 
     def plan() -> "Plan":
         from anchorinv.data.bci2a import plan_bci2a
-        from anchorinv.data.filters import parse_band
+        from anchorinv.signal.filters import parse_band
 
         band = parse_band(filter) if filter else None
         return plan_bci2a(raw, form=form, band=band, allow_missing=allow_missing)
@@ -62,6 +68,7 @@ def nhie(
         int | None, typer.Option(help="Of the split by baby; without it the published one.")
     ] = None,
     allow_missing: AllowMissing = False,
+    live: Live = False,
     replace: Replace = False,
 ) -> None:
     """NHIE: 169 hours of EEG of 53 newborns, graded 1 to 4; a baby is never on both sides."""
@@ -69,19 +76,21 @@ def nhie(
     def plan() -> "Plan":
         from anchorinv.data.nhie import plan_nhie
 
-        return plan_nhie(raw, seed=seed, allow_missing=allow_missing)
+        return plan_nhie(raw, seed=seed, allow_missing=allow_missing, live=live)
 
     _prepare(plan, out, replace=replace)
 
 
 @app.command()
-def grabmyo(raw: Raw, out: Out, allow_missing: AllowMissing = False, replace: Replace = False) -> None:
+def grabmyo(
+    raw: Raw, out: Out, allow_missing: AllowMissing = False, live: Live = False, replace: Replace = False
+) -> None:
     """GRABMyo: 43 people, 16 gestures, 3 days; sessions 1 and 2 train, 3 tests."""
 
     def plan() -> "Plan":
         from anchorinv.data.grabmyo import plan_grabmyo
 
-        return plan_grabmyo(raw, allow_missing=allow_missing)
+        return plan_grabmyo(raw, allow_missing=allow_missing, live=live)
 
     _prepare(plan, out, replace=replace)
 
@@ -185,7 +194,16 @@ def own(
         typer.Option(help="Table (CSV): path, label and, where known, subject, session, split, start, stop."),
     ] = None,
     npz: Annotated[Path | None, typer.Option(help="One file with X (n, channels, times) and y.")] = None,
-    channels: Annotated[str | None, typer.Option(help="Names to keep, in order: C3,Cz,C4.")] = None,
+    channels: Annotated[
+        list[str] | None,
+        typer.Option(help="Names to keep, in order, renamed where they have others: C3,EEG 2=Cz,C4."),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="average (common average), bipolar (channels C3-Cz ...), or a channel to subtract."
+        ),
+    ] = None,
     filter: Annotated[str | None, typer.Option(help="Band in Hz: 0.5-40, 1- or -30; or conformer.")] = None,
     filter_order: Annotated[int, typer.Option(help="Order of the Butterworth filter.")] = 5,
     zero_phase: ZeroPhase = False,
@@ -209,12 +227,16 @@ def own(
     """Your own: EDF, BDF, GDF, FIF, BrainVision, WFDB, .npy, .npz and .csv files, listed in a table."""
 
     def plan() -> "Plan":
-        from anchorinv.data.filters import parse_band
         from anchorinv.data.own import plan_manifest, plan_npz
         from anchorinv.data.own_files import Options
+        from anchorinv.signal.channels import parse_channels
+        from anchorinv.signal.filters import parse_band
 
+        names, rename = parse_channels(channels or [])
         options = Options(
-            channels=tuple(name.strip() for name in channels.split(",")) if channels else None,
+            channels=names or None,
+            rename=rename,
+            reference=reference,
             band=parse_band(filter, order=filter_order, causal=not zero_phase) if filter else None,
             resample=resample,
             sfreq=sfreq,
@@ -234,7 +256,7 @@ def own(
 
 
 def _band(text: str | None, *, zero_phase: bool) -> "Filter | None":
-    from anchorinv.data.filters import parse_band
+    from anchorinv.signal.filters import parse_band
 
     return parse_band(text, causal=not zero_phase) if text else None
 

@@ -61,10 +61,10 @@ def train(
     import numpy as np
 
     from anchorinv.commands.targets import check_target
-    from anchorinv.data.filters import Filter
+    from anchorinv.data.windowed import open_windows
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.streams.preprocessing import Preprocessing
-    from anchorinv.streams.windowed import open_windows
+    from anchorinv.signal.filters import Filter
+    from anchorinv.signal.preprocessing import Preprocessing
     from anchorinv.terminal import say
 
     check_target(out)

@@ -8,8 +8,8 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 
 from anchorinv.core.progress import tick
-from anchorinv.data.problems import raise_if_any
 from anchorinv.files import replacing
+from anchorinv.problems import raise_if_any
 
 ARCHIVES = (".zip",)
 

@@ -18,9 +18,11 @@ from anchorinv.data.bci2a_forms import (
     read_gdf,
     read_labels,
 )
-from anchorinv.data.filters import Filter, filtered
 from anchorinv.data.plan import Piece, Plan, Row, Source
-from anchorinv.data.problems import listed, raise_if_any
+from anchorinv.problems import listed, raise_if_any
+from anchorinv.signal.filters import Filter
+from anchorinv.signal.pipeline import process_trials
+from anchorinv.signal.preprocessing import Preprocessing
 
 CLASSES = ("left hand", "right hand", "feet", "tongue")
 SESSIONS = tuple(f"A{subject:02d}{session}" for subject in range(1, 10) for session in "TE")
@@ -58,24 +60,31 @@ def plan_bci2a(
         raise_if_any(f"{raw} ({form} files)", missing, "download them, or pass --allow-missing to do without")
     used = [name for name in SESSIONS if name in files and name not in hidden]
     raise_if_any(str(raw), [] if used else ["no session of BCI IV 2a can be used", *missing])
+    how = Preprocessing(
+        CH_NAMES,
+        unit=None if form == "converted" else "µV",
+        filter=band,
+        unrepeatable=_STEPS[form] if form == "converted" else None,
+        gaps="zero",
+        sfreq=SFREQ,
+        by_trial=band is not None,
+        n_times=WINDOW[1] - WINDOW[0],
+    )
     sources = []
     for name in used:
         truth = labels.get(name) if form == "gdf" else None
         paths = (files[name],) if truth is None else (files[name], truth)
-        sources.append(Source(name, paths, partial(_piece, name, form, *paths, band=band)))
+        sources.append(Source(name, paths, partial(_piece, name, form, how, *paths)))
     return Plan(
         root=raw,
         sources=sources,
-        n_times=WINDOW[1] - WINDOW[0],
-        sfreq=SFREQ,
+        how=how,
         class_names=CLASSES,
-        ch_names=CH_NAMES,
         recipe={
             "name": "bci2a",
             "form": form,
             "unit": "unknown" if form == "converted" else "µV",
-            "steps": [_STEPS[form], *([f"each window filtered: {band}"] if band else [])],
-            "filter": f"{band}, each window by itself" if band else None,
+            "steps": [_STEPS[form], *how.steps] if form != "converted" else [_STEPS[form]],
             "missing": missing,
         },
     )
@@ -113,7 +122,7 @@ def _chosen(raw: Path, found: dict[str, dict[str, Path]], form: str | None) -> s
     return next(iter(found))
 
 
-def _piece(name: str, form: str, path: Path, truth: Path | None = None, *, band: Filter | None) -> Piece:
+def _piece(name: str, form: str, how: Preprocessing, path: Path, truth: Path | None = None) -> Piece:
     trials = FORMS[form](path)
     windows = trials.windows
     n, n_chans, n_times = windows.shape
@@ -128,8 +137,8 @@ def _piece(name: str, form: str, path: Path, truth: Path | None = None, *, band:
         raise ValueError(
             f"{path} does not say the class of {np.count_nonzero(labels < 0)} trials; add true labels"
         )
-    if band is not None:
-        windows = np.stack([filtered(window, SFREQ, band) for window in windows])
+    if how.filter is not None:
+        windows = process_trials(how, windows).astype(np.float64)
     session = name[-1]
     rows = [
         Row(

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.io import loadmat, whosmat
 
-from anchorinv.data.headers import gdf_limits
-from anchorinv.data.limits import reading
 from anchorinv.data.matfiles import check_mat
-from anchorinv.data.readers import open_mne
+from anchorinv.signal.headers import gdf_limits
+from anchorinv.signal.limits import reading
+from anchorinv.signal.readers import open_mne
 
 SFREQ = 250.0
 CH_NAMES = (

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 
@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from anchorinv.data.own_files import Material, Options, Part
-from anchorinv.data.problems import listed
-from anchorinv.data.windows import window_starts
+from anchorinv.problems import listed
+from anchorinv.signal.preprocessing import Preprocessing
+from anchorinv.signal.windows import window_starts
 
 #: What a user may let pass with --allow, and what is then done.
 ALLOWED = {
-    "nan": "missing samples are set to 0",
+    "nan": "windows with missing samples are left out",
     "flat": "flat channels are kept",
     "clipped": "clipped channels are kept",
     "scale": "recordings of very different size are kept",
@@ -25,6 +26,7 @@ ALLOWED = {
     "shared-recordings": "a recording may be on both sides of the split",
 }
 _SCALE = 1000.0
+NO_GAPS = np.empty((2, 0))
 
 #: The kind of a problem ("" for one that cannot be let pass) and its sentence.
 Finding = tuple[str, str]
@@ -40,11 +42,11 @@ class Facts:
     digest : of the samples; the same for the same recording under two names.
     twins : places among its parts of separate trials that are the same.
     flat_trials : separate trials with a flat channel.
+    gaps : (2, n) first samples of stretches with missing ones, and those after; at the rate it will have.
     """
 
     name: str
-    rate: float
-    ch_names: tuple[str, ...]
+    how: Preprocessing
     units: tuple[str, ...]
     parts: tuple[Part, ...]
     missing: int
@@ -54,14 +56,27 @@ class Facts:
     digest: str
     twins: tuple[tuple[int, int], ...] = ()
     flat_trials: int = 0
+    gaps: npt.NDArray[np.float64] = field(default_factory=lambda: NO_GAPS)
+
+    @property
+    def rate(self) -> float:
+        """Samples per second that it will have."""
+        return self.how.sfreq or 1.0
+
+    def starts(self, part: Part, n_times: int, overlap: float) -> npt.NDArray[np.int64]:
+        """Return where the windows of a part begin; those with missing samples are none."""
+        starts = part.first + window_starts(part.length, n_times, overlap=overlap)
+        after = np.searchsorted(self.gaps[1], starts, side="right")
+        following = np.append(self.gaps[0], np.inf)[after]
+        found: npt.NDArray[np.int64] = starts[following >= starts + n_times]
+        return found
 
 
 def facts_of(name: str, material: Material) -> Facts:
     """Look at the signals of a file."""
-    recording = material.recording
     flat, clipped, spreads, missing = [], [], [], 0
     digest = blake2b(digest_size=16)
-    for channel, values in zip(recording.ch_names, recording.signals, strict=True):
+    for channel, values in zip(material.names, material.signals, strict=True):
         digest.update(np.ascontiguousarray(values).data)
         known = values[np.isfinite(values)]
         missing += len(values) - len(known)
@@ -72,9 +87,8 @@ def facts_of(name: str, material: Material) -> Facts:
         spreads.append(float(known.std()) if len(known) else 0.0)
     return Facts(
         name=name,
-        rate=material.rate,
-        ch_names=recording.ch_names,
-        units=recording.units,
+        how=material.how,
+        units=material.units,
         parts=tuple(material.parts),
         missing=missing,
         flat=tuple(flat),
@@ -83,12 +97,22 @@ def facts_of(name: str, material: Material) -> Facts:
         digest=digest.hexdigest(),
         twins=_twins(material),
         flat_trials=_flat_trials(material, flat),
+        gaps=_gaps(material) if missing else NO_GAPS,
     )
+
+
+def _gaps(material: Material) -> npt.NDArray[np.float64]:
+    missing = np.zeros(material.signals.shape[1] + 2, dtype=bool)
+    for channel in material.signals:
+        missing[1:-1] |= ~np.isfinite(channel)
+    edges = np.diff(missing.astype(np.int8))
+    stretches = np.stack([np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)])
+    return np.asarray(stretches * (material.rate / material.sfreq))
 
 
 def _trials(material: Material) -> npt.NDArray[np.float64] | None:
     """Return separate trials (n_chans, n, n_times), or None of a continuous recording."""
-    signals = material.recording.signals
+    signals = material.signals
     return signals.reshape(len(signals), -1, material.trial) if material.trial else None
 
 
@@ -109,7 +133,7 @@ def _flat_trials(material: Material, flat: Sequence[str]) -> int:
     trials = _trials(material)
     if trials is None:
         return 0
-    known = [i for i, name in enumerate(material.recording.ch_names) if name not in flat]
+    known = [i for i, name in enumerate(material.names) if name not in flat]
     return int((np.ptp(trials[known], axis=2) == 0).any(axis=0).sum()) if known else 0
 
 
@@ -133,7 +157,7 @@ def findings(every: Sequence[Facts], options: Options) -> Iterator[Finding]:
         yield from _alone(facts)
     rates = {facts.name: f"{facts.rate:g} Hz" for facts in every}
     yield from _differing(rates, "bring them to one rate with --resample")
-    channels = {facts.name: f"channels {listed(facts.ch_names, most=40)}" for facts in every}
+    channels = {facts.name: f"channels {listed(facts.how.ch_names or (), most=40)}" for facts in every}
     yield from _differing(channels, "choose what all have, in one order, with --channels")
     units = {facts.name: f"unit {listed(sorted(set(facts.units))) or 'unknown'}" for facts in every}
     yield from _differing(units, "bring them to one unit")
@@ -255,8 +279,7 @@ def _few(every: Sequence[Facts], options: Options) -> Iterator[Finding]:
     windows: Counter[tuple[str, str]] = Counter()
     for facts in every:
         for part in facts.parts:
-            n = len(window_starts(part.length, n_times, overlap=options.overlap))
-            windows[part.label, part.split] += n
+            windows[part.label, part.split] += len(facts.starts(part, n_times, options.overlap))
     for label in sorted({label for label, _ in windows}):
         if windows[label, "train"] < options.at_least:
             yield (

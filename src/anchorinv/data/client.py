@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from anchorinv._version import __version__
-from anchorinv.data.limits import TEXT
-from anchorinv.data.problems import needed
 from anchorinv.files import read_json, write_json
+from anchorinv.problems import needed
+from anchorinv.signal.limits import TEXT
 
 _CHUNK = 1 << 16
 #: Bytes beyond what is listed that are still taken, and those of a file that nobody lists.

@@ -19,10 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anchorinv._version import __version__
 from anchorinv.data.hashing import LARGE, samples_hash
-from anchorinv.data.limits import CHANNELS, EXPANSION, FASTEST, SLOWEST
-from anchorinv.data.npzfiles import stored_array
 from anchorinv.data.tables import read_table
 from anchorinv.files import read_json, replacing, write_json
+from anchorinv.signal.facts import facts_of, preprocessing_from, preprocessing_of
+from anchorinv.signal.limits import CHANNELS, EXPANSION, FASTEST, SLOWEST
+from anchorinv.signal.npzfiles import stored_array
+from anchorinv.signal.preprocessing import Preprocessing
 
 FORMAT = 1
 _COLUMNS = ("start", "label", "subject", "session", "split")
@@ -53,6 +55,7 @@ class Meta(BaseModel):
     notes: list[str] = []
     missing: list[str] = []
     counts: dict[str, int] = {}
+    preprocessing: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +112,12 @@ class Dataset:
     def n_chans(self) -> int:
         """Number of channels."""
         return len(self.ch_names)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What the signals went through, as far as it is known."""
+        known = {"ch_names": self.ch_names, "sfreq": self.sfreq, "n_times": self.n_times}
+        return preprocessing_of(self.meta, **known)
 
     def signals(self, chosen: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Return windows, by index or mask, as (n, n_chans, n_times); a copy."""
@@ -184,9 +193,12 @@ class Dataset:
         subjects: npt.ArrayLike | None = None,
         sessions: npt.ArrayLike | None = None,
         ch_names: tuple[str, ...] | None = None,
+        preprocessing: Preprocessing | None = None,
         **meta: Any,
     ) -> Self:
         """Make a data set of windows (n, n_chans, n_times) with a label each, any text or number.
+
+        ``preprocessing`` says what they went through; a model that is trained on them repeats it.
 
         Examples
         --------
@@ -216,7 +228,7 @@ class Dataset:
             sfreq=float(sfreq),
             class_names=tuple(map(str, names.tolist())),
             ch_names=ch_names or tuple(f"ch{i}" for i in range(1, n_chans + 1)),
-            meta=dict(meta),
+            meta=dict(meta) if preprocessing is None else meta | {"preprocessing": facts_of(preprocessing)},
         )
 
     @classmethod
@@ -233,12 +245,12 @@ class Dataset:
         Columns that are not given come from ``epochs.metadata`` (``split``, ``subject``, ``session``) where
         it has them; without a split all windows are for training. Trigger channels are left out.
         """
-        from anchorinv.data.readers import in_microvolts
+        from anchorinv.signal.readers import VOLTAGES
 
         kinds = epochs.get_channel_types()
         picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
         signals = epochs.get_data(picks=picks)  # (n, n_chans, n_times)
-        scale = np.array([in_microvolts(kinds[i])[0] for i in picks])[:, None]
+        scale = np.array([1e6 if kinds[i] in VOLTAGES else 1.0 for i in picks])[:, None]
         if not np.isfinite(signals).all():
             raise ValueError("epochs hold NaN or infinite values; drop these epochs first")
         names = {code: name for name, code in epochs.event_id.items()}
@@ -251,6 +263,7 @@ class Dataset:
             subjects=known.get("subject") if subjects is None else subjects,
             sessions=known.get("session") if sessions is None else sessions,
             ch_names=tuple(epochs.ch_names[i] for i in picks),
+            preprocessing=Preprocessing(unit="µV"),
         )
 
     def write(self, folder: Path | str) -> None:
@@ -301,6 +314,8 @@ class Dataset:
         meta = _read_meta(folder / "meta.json")
         try:
             facts = Meta.model_validate(meta)
+            if facts.preprocessing is not None:
+                preprocessing_from(facts.preprocessing)
             table = read_table(folder / "index.csv", (*_COLUMNS, *_EXTRA.values()))
             columns = {name: np.array(column, dtype=str) for name, column in table.columns.items()}
             flags = columns.get("rejected")

@@ -14,9 +14,9 @@ from anchorinv.core.progress import tick
 from anchorinv.data.archives import ARCHIVES, place_of, unpack
 from anchorinv.data.client import Client
 from anchorinv.data.homes import Remote
-from anchorinv.data.problems import needed, raise_if_any
 from anchorinv.data.writing import sha256
 from anchorinv.files import read_json, write_json
+from anchorinv.problems import needed, raise_if_any
 
 _LEDGER = ".checksums.json"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from anchorinv.data.plan import Plan
 from anchorinv.data.trials_file import Form, plan_trials, windows_as_given
+from anchorinv.signal.preprocessing import Preprocessing
 
 #: As PhysioNet writes them: normal, left and right bundle branch block, ventricular and atrial premature,
 #: fusion of ventricular and normal, nodal escape.
@@ -39,8 +40,7 @@ def plan_ecg_beats(raw: Path, *, hold_out: str | None = None) -> Plan:
         FORM,
         partial(windows_as_given, FORM),
         hold_out=hold_out,
-        n_times=N_TIMES,
-        ch_names=("ECG1", "ECG2"),
+        how=Preprocessing(("ECG1", "ECG2"), "mV", n_times=N_TIMES),
         recipe={
             "name": "ecg-beats",
             "form": "npz",
@@ -49,7 +49,6 @@ def plan_ecg_beats(raw: Path, *, hold_out: str | None = None) -> Plan:
                 "whole numbers times scale; windows as given",
                 "training windows that overlap a test window left out",
             ],
-            "filter": None,
             "origin": "MIT-BIH Arrhythmia Database 1.0.0 (PhysioNet; Moody & Mark, IEEE EMB 2001)",
             "licence": "ODC-BY 1.0",
         },

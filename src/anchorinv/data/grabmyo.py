@@ -1,16 +1,17 @@
 """GRABMyo: forearm and wrist EMG of 43 people on three days, sixteen gestures and rest (PhysioNet 1.1.0)."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from anchorinv.data.filters import processed
 from anchorinv.data.plan import Piece, Plan, Row, Source
-from anchorinv.data.problems import raise_if_any, ranges
-from anchorinv.data.readers import read_recording
-from anchorinv.data.windows import window_starts
+from anchorinv.problems import raise_if_any, ranges
+from anchorinv.signal.pipeline import process
+from anchorinv.signal.preprocessing import Preprocessing
+from anchorinv.signal.readers import open_recording
+from anchorinv.signal.recordings import inputs_of
+from anchorinv.signal.windows import window_starts
 
 CH_NAMES = tuple([f"F{i}" for i in range(1, 17)] + [f"W{i}" for i in range(1, 13)])
 #: The seventeenth is rest, which is not used.
@@ -18,14 +19,21 @@ GESTURES = tuple(f"gesture {i}" for i in range(1, 17))
 SESSIONS, PARTICIPANTS, TRIALS = range(1, 4), range(1, 44), range(1, 8)
 RAW_SFREQ, SFREQ = 2048.0, 256.0
 N_TIMES = 5 * 256
+HOW = Preprocessing(CH_NAMES, "µV", gaps="zero", sfreq=SFREQ, resampling="fourier", n_times=N_TIMES)
 _NAME = re.compile(r"session(\d+)_participant(\d+)_gesture(\d+)_trial(\d+)")
 
 #: Session, participant, gesture, trial.
 Key = tuple[int, int, int, int]
 
 
-def plan_grabmyo(raw: Path, *, allow_missing: bool = False) -> Plan:
-    """Plan to prepare a folder of WFDB records; with ``allow_missing`` a part of them will do."""
+def plan_grabmyo(raw: Path, *, allow_missing: bool = False, live: bool = False) -> Plan:
+    """Plan to prepare a folder of WFDB records.
+
+    Parameters
+    ----------
+    allow_missing : take the records that are there.
+    live : resample as a live source can be, rather than by the spectrum of a recording as the authors did.
+    """
     if not raw.is_dir():
         raise ValueError(f"{raw} is no folder; give the one with Session1, Session2, Session3 to --raw")
     found = _found(raw)
@@ -42,20 +50,22 @@ def plan_grabmyo(raw: Path, *, allow_missing: bool = False) -> Plan:
         raise ValueError(
             f"{raw} holds headers without samples or samples without headers only; download it again"
         )
+    how = replace(HOW, resampling="polyphase") if live else HOW
     return Plan(
         root=raw,
         sources=[
-            Source(found[key][1].stem, found[key], partial(_piece, key, found[key][1])) for key in whole
+            Source(found[key][1].stem, found[key], partial(_piece, key, how, found[key][1])) for key in whole
         ],
-        n_times=N_TIMES,
-        sfreq=SFREQ,
+        how=how,
         class_names=GESTURES,
-        ch_names=CH_NAMES,
         recipe={
             "name": "grabmyo",
             "form": "wfdb",
             "unit": "µV",
-            "steps": ["forearm and wrist channels by name", "resampled to 256 Hz by the spectrum"],
+            "steps": [
+                "forearm and wrist channels by name",
+                f"resampled to 256 Hz{'' if live else ' by the spectrum'}",
+            ],
             "missing": missing,
         },
     )
@@ -95,19 +105,19 @@ def _missing(found: dict[Key, tuple[Path, ...]]) -> list[str]:
     return sentences
 
 
-def _piece(key: Key, path: Path) -> Piece:
+def _piece(key: Key, how: Preprocessing, path: Path) -> Piece:
     session, participant, gesture, _ = key
-    recording = read_recording(path, channels=CH_NAMES)
+    recording = open_recording(path)
     if recording.sfreq != RAW_SFREQ:
         raise ValueError(
             f"{path} has a rate of {recording.sfreq} Hz, {RAW_SFREQ:g} wanted; download it again"
         )
-    gaps = ~np.isfinite(recording.signals)
-    recording.signals[gaps] = 0.0
-    samples = processed(recording.signals, RAW_SFREQ, to=SFREQ)
+    taken = inputs_of(recording, how)
+    done = process(how, recording.load(taken.channels) * taken.factors, RAW_SFREQ)
+    samples = done.samples
     starts = window_starts(len(samples), N_TIMES)[:1]
     if not len(starts):
         raise ValueError(f"{path} is {len(samples) / SFREQ:.1f} s long, 5 s wanted; download it again")
     side = "test" if session == SESSIONS[-1] else "train"
     rows = [Row(int(start), f"gesture {gesture}", str(participant), str(session), side) for start in starts]
-    return Piece(samples, rows, {"missing samples": int(gaps.sum())})
+    return Piece(samples, rows, {"missing samples": done.n_missing})

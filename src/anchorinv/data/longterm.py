@@ -5,6 +5,7 @@ from pathlib import Path
 
 from anchorinv.data.plan import Plan
 from anchorinv.data.trials_file import Form, plan_trials, windows_as_given
+from anchorinv.signal.preprocessing import Preprocessing
 
 MOTIONS = tuple(f"motion {i}" for i in range(1, 23))
 FORM = Form(
@@ -34,14 +35,12 @@ def plan_longterm(raw: Path, *, hold_out: str | None = None) -> Plan:
         FORM,
         partial(windows_as_given, FORM),
         hold_out=hold_out,
-        n_times=n_times,
-        ch_names=tuple(f"EMG{i}" for i in range(1, n_chans + 1)),
+        how=Preprocessing(tuple(f"EMG{i}" for i in range(1, n_chans + 1)), n_times=n_times),
         recipe={
             "name": "emg-longterm",
             "form": "npz",
             "unit": "as given",
             "steps": ["whole numbers times scale; windows as given"],
-            "filter": None,
             "origin": "Suguru55/Wearable_Sensor_Long-term_sEMG_Dataset",
             "licence": "Apache-2.0",
         },

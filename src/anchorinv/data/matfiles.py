@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.data import limits
-from anchorinv.data.limits import room
+from anchorinv.signal import limits
+from anchorinv.signal.limits import room
 
 #: Bytes of a value, by the number of its type.
 _WIDTHS = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 4, 9: 8, 12: 8, 13: 8, 16: 1, 17: 2, 18: 4}

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from anchorinv.data.bci2a_forms import CH_NAMES
 from anchorinv.data.eeg_trials import plan_eeg
-from anchorinv.data.filters import Filter
 from anchorinv.data.plan import Plan
 from anchorinv.data.trials_file import Form
+from anchorinv.signal.filters import Filter
 
 MOVEMENTS = ("left fist", "right fist", "both fists", "both feet")
 SECONDS = 3
@@ -44,7 +44,7 @@ def plan_motor_imagery(raw: Path, *, band: Filter | None = None, hold_out: str |
         band=band,
         hold_out=hold_out,
         seconds=SECONDS,
-        trial="window",
+        cut_before=True,
         cut=f"windows of {SECONDS} s as given",
         name="eeg-motor-imagery",
         origin="EEG Motor Movement/Imagery 1.0.0 (PhysioNet; Schalk et al., IEEE TBME 2004)",

@@ -1,29 +1,34 @@
 """NHIE: hours of newborns' EEG after lack of oxygen, each graded 1 to 4 by experts (Zenodo 6587973)."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from anchorinv.data.filters import Filter, processed
 from anchorinv.data.plan import Piece, Plan, Row, Source
-from anchorinv.data.problems import listed, raise_if_any
-from anchorinv.data.readers import read_recording
 from anchorinv.data.splits import grouped_split
 from anchorinv.data.tables import read_table
-from anchorinv.data.windows import window_starts
 from anchorinv.data.writing import sha256
+from anchorinv.problems import listed, raise_if_any
+from anchorinv.signal.filters import Filter
+from anchorinv.signal.pipeline import process
+from anchorinv.signal.preprocessing import BIPOLAR, Preprocessing
+from anchorinv.signal.readers import open_recording
+from anchorinv.signal.recordings import inputs_of
+from anchorinv.signal.windows import window_starts
 
 # As in the authors' runs. The text has F3-C3, T3-C3, O1-C3, C3-Cz, Cz-C4, F4-C4, T4-C4, O2-C4: the same eight
 # pairs in another order, and C4-O2, C3-O1, C4-Cz, Cz-C3 and C3-T3 with the opposite sign.
 PAIRS = ("F4-C4", "C4-O2", "F3-C3", "C3-O1", "T4-C4", "C4-Cz", "Cz-C3", "C3-T3")
 GRADES = tuple(f"grade {grade}" for grade in range(1, 5))
-BAND = Filter(0.5, 30.0, order=5)
+BAND = Filter(0.5, 30.0, order=5, from_rest=True)
 SFREQ = 64.0
 N_TIMES = 60 * 64
 OVERLAP = 0.5
+HOW = Preprocessing(
+    PAIRS, "µV", BAND, reference=BIPOLAR, gaps="zero", sfreq=SFREQ, resampling="fourier", n_times=N_TIMES,
+    step=N_TIMES // 2,
+)  # fmt: skip
 _TABLES = ("metadata.csv", "eeg_grades.csv")
 _ENDINGS = (".edf", ".csv.xz", ".csv")
 
@@ -38,13 +43,14 @@ class Entry:
     sfreq: float | None
 
 
-def plan_nhie(raw: Path, *, seed: int | None = None, allow_missing: bool = False) -> Plan:
+def plan_nhie(raw: Path, *, seed: int | None = None, allow_missing: bool = False, live: bool = False) -> Plan:
     """Plan to prepare a folder of EDF or ``.csv.xz`` files with their table of grades.
 
     Parameters
     ----------
     seed : of the split into train and test; None takes the published one.
     allow_missing : take the recordings that are there.
+    live : resample as a live source can be, rather than by the spectrum of a recording as the authors did.
     """
     table = _table(raw)
     entries = _entries(table)
@@ -68,23 +74,22 @@ def plan_nhie(raw: Path, *, seed: int | None = None, allow_missing: bool = False
         raise ValueError(
             f"{raw} holds no recording of {table.name}, such as ID01_epoch1.edf or ID01_epoch1.csv.xz"
         )
+    # For a live source a polyphase filter: the authors' resampling needs the whole recording.
+    how = replace(HOW, resampling="polyphase") if live else HOW
     return Plan(
         root=raw,
         sources=[
-            Source(e.name, (files[e.name],), partial(_piece, e, sides[e.name], files[e.name]))
+            Source(e.name, (files[e.name],), partial(_piece, e, how, sides[e.name], files[e.name]))
             for e in entries
         ],
-        n_times=N_TIMES,
-        sfreq=SFREQ,
+        how=how,
         class_names=GRADES,
-        ch_names=PAIRS,
         recipe={
             "name": "nhie",
             "form": listed(sorted({"csv" if ".csv" in files[e.name].name else "edf" for e in entries})),
             "unit": "µV",
-            "steps": ["bipolar pairs", f"filtered: {BAND}", "resampled to 64 Hz by the spectrum",
+            "steps": [*how.steps, f"resampled to 64 Hz{' by the spectrum' if not live else ''}",
                       "windows of 60 s, 50 % overlap"],
-            "filter": f"bipolar pairs, then {BAND}",
             "split": "published fold" if seed is None else f"seed {seed}",
             "table_sha256": sha256(table),
             "missing": missing,
@@ -140,24 +145,16 @@ def _files(raw: Path) -> dict[str, Path]:
     return found
 
 
-def _piece(entry: Entry, side: str, path: Path) -> Piece:
-    recording = read_recording(path)
+def _piece(entry: Entry, how: Preprocessing, side: str, path: Path) -> Piece:
+    recording = open_recording(path)
     rate = recording.sfreq or entry.sfreq
     if rate is None or (entry.sfreq is not None and rate != entry.sfreq):
         raise ValueError(
             f"{path} has a rate of {recording.sfreq} Hz, the table says {entry.sfreq}; which is right?"
         )
-    places = {_electrode(name): i for i, name in enumerate(recording.ch_names)}
-    ends = [pair.split("-") for pair in PAIRS]
-    if absent := sorted({name for pair in ends for name in pair if name.casefold() not in places}):
-        raise ValueError(
-            f"{path} has no electrode {listed(absent)}; it has {listed(recording.ch_names, most=30)}"
-        )
-    gaps = ~np.isfinite(recording.signals)
-    recording.signals[gaps] = 0.0
-    first, second = ([places[pair[i].casefold()] for pair in ends] for i in (0, 1))
-    pairs = recording.signals[first] - recording.signals[second]
-    samples = processed(pairs, rate, band=BAND, to=SFREQ)
+    taken = inputs_of(recording, how)
+    done = process(how, recording.load(taken.channels) * taken.factors, rate)
+    samples = done.samples
     starts = window_starts(len(samples), N_TIMES, overlap=OVERLAP)
     if not len(starts):
         raise ValueError(
@@ -165,9 +162,4 @@ def _piece(entry: Entry, side: str, path: Path) -> Piece:
         )
     session = re.sub(r".*_epoch", "", entry.name)
     rows = [Row(int(start), f"grade {entry.grade}", entry.baby, session, side) for start in starts]
-    return Piece(samples, rows, {"missing samples": int(gaps.sum())})
-
-
-def _electrode(name: str) -> str:
-    """Return the bare name of an electrode: "EEG F3-Ref" is f3."""
-    return re.sub(r"^eeg[\s_]*|[\s_-]*(ref|avg|le)\d*$", "", name.strip().casefold())
+    return Piece(samples, rows, {"missing samples": done.n_missing})

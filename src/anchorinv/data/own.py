@@ -10,15 +10,14 @@ import numpy as np
 
 from anchorinv.core.progress import tick
 from anchorinv.data.checks import ALLOWED, Facts, Finding, facts_of, findings, split_findings, window_length
-from anchorinv.data.filters import Filter, processed
 from anchorinv.data.manifest import Entry, read_manifest
-from anchorinv.data.own_files import Options, Part, open_material, with_splits
+from anchorinv.data.own_files import Options, open_material, with_splits
 from anchorinv.data.plan import Piece, Plan, Row, Source
-from anchorinv.data.problems import listed, raise_if_any
-from anchorinv.data.readers import companions
 from anchorinv.data.splits import grouped_split
-from anchorinv.data.windows import window_starts
 from anchorinv.data.writing import sha256
+from anchorinv.problems import listed, raise_if_any
+from anchorinv.signal.pipeline import process
+from anchorinv.signal.readers import companions
 
 GIVEN = "as given"
 
@@ -108,46 +107,38 @@ def _agreed(
     every: Sequence[Facts],
     options: Options,
     notes: Sequence[str],
-    how: str,
+    how_divided: str,
 ) -> Plan:
     """Return the plan for recordings that passed all checks."""
     n_times = window_length(every, options)
-    steps = [f"filtered: {options.band}"] if options.band else []
-    steps += [f"resampled to {options.resample:g} Hz by the spectrum"] if options.resample else []
+    step = max(1, round(n_times * (1 - options.overlap)))
+    # Trials that were cut before cannot be repeated on a recording; one such file is enough.
+    how = replace(
+        every[0].how, n_times=n_times, step=step, by_trial=any(facts.how.by_trial for facts in every)
+    )
+    steps = [*how.steps, *([f"resampled to {options.resample:g} Hz"] if options.resample else [])]
     if options.window:
         steps.append(f"windows of {options.window:g} s, {100 * options.overlap:g} % overlap")
     settings: dict[str, Any] = asdict(options) | {"allow": sorted(options.allow)}
     return Plan(
         root=table.resolve().parent,
         sources=[
-            Source(facts.name, companions(path), partial(_piece, group, options, facts.parts, n_times))
+            Source(facts.name, companions(path), partial(_piece, group, options, facts, n_times))
             for (path, group), facts in zip(files.items(), every, strict=True)
         ],
-        n_times=n_times,
-        sfreq=every[0].rate,
+        how=how,
         class_names=_class_names(every),
-        ch_names=every[0].ch_names,
         recipe={
             "name": table.stem,
             "form": "own",
             "unit": listed(sorted(set(every[0].units))) or "as given",
             "steps": steps or ["as recorded"],
-            # As settings where a model can repeat it on a recording, otherwise in words.
-            "filter": _told(options.band),
-            "split": how,
+            "split": how_divided,
             "options": settings,
             "accepted": list(notes),
             "table_sha256": sha256(table),
         },
     )
-
-
-def _told(band: Filter | None) -> dict[str, Any] | str | None:
-    if band is None:
-        return None
-    if band.attenuation is not None:
-        return str(band)
-    return {"low": band.low, "high": band.high, "order": band.order, "causal": band.causal}
 
 
 def _class_names(every: Sequence[Facts]) -> tuple[str, ...]:
@@ -158,19 +149,17 @@ def _class_names(every: Sequence[Facts]) -> tuple[str, ...]:
     )
 
 
-def _piece(entries: Sequence[Entry], options: Options, parts: Sequence[Part], n_times: int) -> Piece:
+def _piece(entries: Sequence[Entry], options: Options, facts: Facts, n_times: int) -> Piece:
     material = open_material(entries, options)
-    signals = material.recording.signals
-    missing = 0
-    for channel in signals:
-        gaps = ~np.isfinite(channel)
-        missing += int(gaps.sum())
-        channel[gaps] = 0.0  # a gap would spread over everything that a filter reaches
-    to = material.rate
-    samples = processed(signals, material.sfreq, band=options.band, to=to, trial=material.trial)
-    rows = [
-        Row(part.first + int(start), part.label, part.subject or "0", part.session or "0", part.split)
-        for part in parts
-        for start in window_starts(part.length, n_times, overlap=options.overlap)
+    n_samples = material.signals.shape[1]
+    step = material.trial or n_samples
+    done = [
+        process(material.how, material.signals[:, start : start + step], material.sfreq).samples
+        for start in range(0, n_samples, step)
     ]
-    return Piece(samples, rows, {"missing samples": missing})
+    rows = [
+        Row(int(start), part.label, part.subject or "0", part.session or "0", part.split)
+        for part in facts.parts
+        for start in facts.starts(part, n_times, options.overlap)
+    ]
+    return Piece(np.concatenate(done), rows, {"missing samples": facts.missing})

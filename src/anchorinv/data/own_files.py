@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from anchorinv.data.dataset import SPLITS
-from anchorinv.data.filters import Filter
-from anchorinv.data.limits import ROWS, check_claim, check_reach, check_size
 from anchorinv.data.manifest import Entry
-from anchorinv.data.npzfiles import StoredArray, load_array, stored_arrays, told_rate
-from anchorinv.data.readers import Recording, read_recording
+from anchorinv.signal.channels import pick_channels, renamed
+from anchorinv.signal.filters import Filter
+from anchorinv.signal.limits import ROWS, check_claim, check_reach, check_size
+from anchorinv.signal.npzfiles import StoredArray, load_array, stored_arrays, told_rate
+from anchorinv.signal.preprocessing import Preprocessing
+from anchorinv.signal.readers import open_recording
+from anchorinv.signal.recordings import inputs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Options:
     at_least : training windows that a class needs.
     allow : kinds of problems to let pass.
     seed : of the split where the table gives none.
+    reference : as in `Preprocessing`.
+    rename : names of channels in files, and what they are to be called.
     """
 
     channels: tuple[str, ...] | None = None
@@ -42,6 +48,8 @@ class Options:
     at_least: int = 10
     allow: frozenset[str] = frozenset()
     seed: int | None = None
+    reference: str | None = None
+    rename: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("resample", "sfreq", "window"):
@@ -49,6 +57,12 @@ class Options:
                 raise ValueError(f"--{name} is a number above 0, got {value:g}")
         if not 0 <= self.overlap < 1:
             raise ValueError(f"--overlap is a share from 0 to below 1, got {self.overlap:g}")
+
+    def preprocessing(self, ch_names: Sequence[str], *, volts: bool, sfreq: float) -> Preprocessing:
+        """Return what is done to files with these channels; voltages are prepared in µV."""
+        names = self.channels or tuple(name for name in ch_names if name != self.reference)
+        unit = "µV" if volts else None
+        return Preprocessing(names, unit, self.band, reference=self.reference, sfreq=self.resample or sfreq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +83,28 @@ class Material:
 
     Parameters
     ----------
-    sfreq, rate : samples per second that it has, and that it will have.
+    signals : (n_inputs, n_samples) as the preprocessing takes them, missing samples as NaN.
+    names, units : of its rows.
+    how : what is to be done to it.
+    sfreq : samples per second that it has.
     trial : samples of a trial, where the file holds separate trials one after the other; 0 where it is one
         continuous recording.
     wrong : what is wrong with its parts.
     """
 
-    recording: Recording
+    signals: npt.NDArray[np.float64]
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    how: Preprocessing
     sfreq: float
-    rate: float
     trial: int
     parts: Sequence[Part]
     wrong: Sequence[str] = ()
+
+    @property
+    def rate(self) -> float:
+        """Samples per second that it will have."""
+        return self.how.sfreq or self.sfreq
 
 
 def open_material(entries: Sequence[Entry], options: Options) -> Material:
@@ -88,29 +112,34 @@ def open_material(entries: Sequence[Entry], options: Options) -> Material:
     path = entries[0].path
     if path.suffix.lower() == ".npz":
         return _open_trials(entries, options)
-    recording = read_recording(path, channels=options.channels)
-    sfreq, rate = _rates(recording.sfreq, path, options)
-    n_samples = recording.signals.shape[1]
-    available = round(n_samples * rate / sfreq)
-    check_size(path, len(recording.ch_names), available)
+    recording = open_recording(path).renamed(options.rename)
+    sfreq = _rate(recording.sfreq, path, options)
+    how = options.preprocessing(recording.ch_names, volts="V" in recording.units, sfreq=sfreq)
+    taken = inputs_of(recording, how)
+    rate = how.sfreq or sfreq
+    available = round(recording.n_times * rate / sfreq)
+    check_size(path, len(taken.channels), available)
     parts, wrong = [], []
     for entry in entries:
-        first = round((entry.start or 0.0) * rate)
-        length = (
-            available - first if entry.stop is None else round((entry.stop - (entry.start or 0.0)) * rate)
-        )
-        if first + length > available or length < 1:
+        start = entry.start or 0.0
+        first = round(start * rate)
+        stop = available if entry.stop is None else first + round((entry.stop - start) * rate)
+        if stop > available or stop <= first:
             wrong.append(
-                f"line {entry.line}: {entry.name} is {n_samples / sfreq:g} s long, "
-                f"{entry.start or 0:g} to {'its end' if entry.stop is None else f'{entry.stop:g} s'} asked"
+                f"line {entry.line}: {entry.name} is {recording.n_times / sfreq:g} s long, "
+                f"{start:g} to {'its end' if entry.stop is None else f'{entry.stop:g} s'} asked"
             )
         else:
-            parts.append(Part(first, length, entry.label, entry.subject, entry.session, entry.split))
-    return Material(recording, sfreq, rate, 0, parts, wrong)
+            parts.append(Part(first, stop - first, entry.label, entry.subject, entry.session, entry.split))
+    signals = recording.load(taken.channels)
+    signals *= taken.factors
+    names = tuple(recording.ch_names[i] for i in taken.channels)
+    units = tuple("µV" if recording.units[i] == "V" else recording.units[i] for i in taken.channels)
+    return Material(signals, names, units, how, sfreq, 0, parts, wrong)
 
 
-def _rates(told: float | None, path: Path, options: Options) -> tuple[float, float]:
-    """Return the rate of a file, its own before the user's, and the one it will have."""
+def _rate(told: float | None, path: Path, options: Options) -> float:
+    """Return the rate of a file, its own before the user's."""
     sfreq = options.sfreq if told is None else told
     if sfreq is None:
         raise ValueError(f"{path} does not say its rate; give it with --sfreq")
@@ -119,7 +148,7 @@ def _rates(told: float | None, path: Path, options: Options) -> tuple[float, flo
             options.band.sections(sfreq)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-    return sfreq, options.resample or sfreq
+    return sfreq
 
 
 def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
@@ -131,29 +160,28 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
     signals = _signals(path, arrays)
     inside = {name: load_array(array) for name, array in arrays.items() if name != "X"}
     n, n_chans, n_times = signals.shape
-    names, picks = _names(path, inside, n_chans), list(range(n_chans))
-    if options.channels is not None:
-        if absent := [name for name in options.channels if name not in names]:
-            raise ValueError(f"{path} has no channel {', '.join(absent)}; it has {', '.join(names)}")
-        picks = [names.index(name) for name in options.channels]
-        names = options.channels
+    present = renamed(_names(path, inside, n_chans), options.rename, source=str(path))
+    sfreq = _rate(told_rate(path, inside.get("sfreq")), path, options)
+    how = options.preprocessing(present, volts=False, sfreq=sfreq)
+    assert how.inputs is not None
+    picks = pick_channels(how.inputs, present, source=str(path))
+    rate = how.sfreq or sfreq
     told = {"label": entry.label, "subject": entry.subject, "session": entry.session, "split": entry.split}
     columns = {name: _column(path, inside, key, n, told[name]) for name, key in _COLUMNS.items()}
     if not all(columns["label"]):
         raise ValueError(f"{path} has no y, one label per trial; add it, or give a label in the table")
     if unknown := sorted(set(columns["split"]) - {*SPLITS, ""}):
         raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
-    sfreq, rate = _rates(told_rate(path, inside.get("sfreq")), path, options)
-    length = round(n_times * rate / sfreq)
-    check_size(path, len(names), n * length, in_one=False)
+    length = math.ceil(n_times * Fraction(rate / sfreq).limit_denominator(10_000))
+    check_size(path, len(picks), n * length, in_one=False)
     flat = _flat(signals, picks)
     check_reach(path, flat)
-    recording = Recording(flat, sfreq, names, ("",) * len(names))
     parts = [
         Part(i * length, length, *(columns[key][i] for key in ("label", "subject", "session", "split")))
         for i in range(n)
     ]
-    return Material(recording, sfreq, rate, n_times, parts)
+    how = replace(how, by_trial=how.filter is not None or rate != sfreq)
+    return Material(flat, tuple(present[i] for i in picks), ("",) * len(picks), how, sfreq, n_times, parts)
 
 
 _COLUMNS = {"label": "y", "subject": "subject", "session": "session", "split": "split"}

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from anchorinv._version import __version__
 from anchorinv.data.dataset import FORMAT
+from anchorinv.signal.facts import facts_of
+from anchorinv.signal.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +63,28 @@ class Plan:
     ----------
     root : folder that files are named from.
     sources : in the order of the set.
-    n_times, sfreq, class_names, ch_names : as in `Dataset`.
+    how : what was done to the signals; channels, rate and windows are those of the set.
+    class_names : in order.
     recipe : everything that decides the result, as plain JSON values; kept in ``meta.json``.
     """
 
     root: Path
     sources: Sequence[Source]
-    n_times: int
-    sfreq: float
+    how: Preprocessing
     class_names: tuple[str, ...]
-    ch_names: tuple[str, ...]
     recipe: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.how.ch_names is None or self.how.sfreq is None or self.how.n_times is None:
+            raise ValueError("a prepared set needs names of channels, a rate and the length of its windows")
+
+    @property
+    def ch_names(self) -> tuple[str, ...]:
+        """The channels in order."""
+        return self.how.ch_names or ()
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a half-made folder to be continued."""
-        facts = [FORMAT, __version__, self.n_times, self.sfreq, self.class_names, self.ch_names, self.recipe]
+        facts = [FORMAT, __version__, facts_of(self.how), self.class_names, self.recipe]
         names = [source.name for source in self.sources]
         return {"plan": blake2b(json.dumps([facts, names]).encode(), digest_size=16).hexdigest()}

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from anchorinv.data.eeg_trials import plan_eeg
-from anchorinv.data.filters import Filter
 from anchorinv.data.plan import Plan
 from anchorinv.data.trials_file import Form
+from anchorinv.signal.filters import Filter
 
 TASKS = ("relax", "arithmetic", "mirror", "stroop")
 FORM = Form(
@@ -39,7 +39,7 @@ def plan_stress(raw: Path, *, band: Filter | None = None, hold_out: str | None =
         band=band,
         hold_out=hold_out,
         seconds=SECONDS,
-        trial="recording",
+        cut_before=False,
         cut=f"windows of {SECONDS} s without overlap, cut after the split",
         name="eeg-stress",
         origin="SAM 40 (Data in Brief 2022), through wavesresearch/eeg_stress_detection",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from anchorinv.data.limits import ROWS, read_text
+from anchorinv.signal.limits import ROWS, read_text
 
 _COLUMNS = 1000
 

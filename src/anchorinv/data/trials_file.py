@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.data.npzfiles import load_arrays
 from anchorinv.data.plan import Piece, Plan, Row, Source
-from anchorinv.data.problems import listed, raise_if_any, ranges
+from anchorinv.problems import listed, raise_if_any, ranges
+from anchorinv.signal.npzfiles import load_arrays
+from anchorinv.signal.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,7 @@ Read = Callable[[Trials, npt.NDArray[np.int64], str], Piece]
 
 
 def plan_trials(
-    raw: Path, form: Form, read: Read, *, hold_out: str | None, recipe: dict[str, Any], **about: Any
+    raw: Path, form: Form, read: Read, *, hold_out: str | None, how: Preprocessing, recipe: dict[str, Any]
 ) -> Plan:
     """Plan to prepare the file of a set, given or somewhere below a folder.
 
@@ -105,10 +106,9 @@ def plan_trials(
     return Plan(
         root=path.parent,
         sources=sources,
-        sfreq=form.sfreq,
+        how=replace(how, sfreq=form.sfreq),
         class_names=form.classes,
         recipe=recipe | held,
-        **about,
     )
 
 

@@ -21,8 +21,9 @@ import numpy as np
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
 from anchorinv.data.plan import Piece, Plan, Row, Source
-from anchorinv.data.problems import raise_if_any
 from anchorinv.files import write_json
+from anchorinv.problems import raise_if_any
+from anchorinv.signal.facts import facts_of
 
 
 def prepare(plan: Plan, out: Path, *, replace: bool = False) -> Dataset:
@@ -179,16 +180,17 @@ def _tables(plan: Plan, entries: Sequence[dict[str, Any]], folder: Path) -> Data
     return Dataset(
         samples=np.load(folder / "samples.npy", mmap_mode="r", allow_pickle=False),
         starts=np.array([row.start for row in rows], dtype=np.int64),
-        n_times=plan.n_times,
+        n_times=plan.how.n_times or 0,
         labels=np.array([numbers[row.label] for row in rows], dtype=np.int64),
         subjects=np.array([row.subject for row in rows], dtype=str),
         sessions=np.array([row.session for row in rows], dtype=str),
         split=np.array([row.split for row in rows], dtype=str),
-        sfreq=plan.sfreq,
+        sfreq=plan.how.sfreq or 0.0,
         class_names=plan.class_names,
         ch_names=plan.ch_names,
         meta={
             **plan.recipe,
+            "preprocessing": facts_of(plan.how),
             "counts": dict(sorted(counts.items())),
             "notes": [note for entry in entries for note in entry["notes"]],
             "sources": {name: digest for entry in entries for name, digest in entry["files"].items()},

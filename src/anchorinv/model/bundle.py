@@ -24,13 +24,13 @@ from anchorinv.core.recipe import Foundation
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.training import Training
 from anchorinv.core.types import State
-from anchorinv.data.filters import Filter
 from anchorinv.model.container import read_container, write_container
 from anchorinv.model.header import Header, Kind, Label, history_facts, history_line, parse_header
 from anchorinv.model.limits import MOST_TOLD
 from anchorinv.model.small_anchors import with_small_anchors, with_whole_anchors
 from anchorinv.model.soundness import check_parts, check_tensors
-from anchorinv.streams.preprocessing import Preprocessing
+from anchorinv.signal.facts import facts_of
+from anchorinv.signal.preprocessing import Preprocessing
 
 #: What each method replays, in the words of the manifest.
 MEMORY: dict[str, Kind] = {
@@ -147,7 +147,7 @@ def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, T
         "ch_names": bundle.ch_names,
         "settings": dict(bundle.settings),
         "geometry_given": bundle.geometry_given,
-        "preprocessing": asdict(bundle.preprocessing) if bundle.preprocessing else None,
+        "preprocessing": facts_of(bundle.preprocessing) if bundle.preprocessing else None,
         "history": [history_facts(line) for line in bundle.history],
     }
     return json.dumps(facts, ensure_ascii=False, allow_nan=False).encode(), tensors
@@ -217,11 +217,6 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
     state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
     if odd := sorted(tensors.keys() - packed(state)[0].keys()):
         raise ValueError(f"it holds {odd[0][:60]!r}, which is no part of a model")
-    told = header.preprocessing
-    preprocessing = None
-    if told is not None:
-        how = Filter(**told.filter.model_dump()) if told.filter else None
-        preprocessing = Preprocessing(told.ch_names, told.unit, how, told.unrepeatable)
     standardisation, statistics = (
         Standardisation(outer[f"{name}.mean"].numpy(), outer[f"{name}.std"].numpy()) for name in _OUTER
     )
@@ -239,7 +234,7 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
         history=tuple(history_line(entry) for entry in header.history),
         sfreq=header.sfreq,
         ch_names=header.ch_names,
-        preprocessing=preprocessing,
+        preprocessing=None if header.preprocessing is None else header.preprocessing.value,
         package=header.package,
     )
     if found.memory != header.memory:

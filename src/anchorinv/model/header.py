@@ -20,7 +20,8 @@ from anchorinv.model.limits import (
     MOST_STEPS,
     SEEDS,
 )
-from anchorinv.model.names import Name, Note, check_names
+from anchorinv.model.names import Name, check_names
+from anchorinv.signal.facts import PreprocessingFacts
 
 #: A class as its user named it. Strict: True is no 1, and 1 is no "1".
 Label = Name | bool | Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -52,25 +53,6 @@ class GeometryFacts(_Facts):
     heads: Size
     depth: Size
     dropout: float
-
-
-class FilterFacts(_Facts):
-    """Of a :class:`~anchorinv.data.filters.Filter`."""
-
-    low: Rate | None
-    high: Rate | None
-    order: Annotated[int, Field(ge=1, le=20)]
-    causal: bool
-    attenuation: Annotated[float, Field(gt=0, le=300)] | None = None
-
-
-class PreprocessingFacts(_Facts):
-    """Of a :class:`~anchorinv.streams.preprocessing.Preprocessing`."""
-
-    ch_names: Channels | None = None
-    unit: Name | None = None
-    filter: FilterFacts | None = None
-    unrepeatable: Note | None = None
 
 
 class SettingsFacts(_Facts):
@@ -178,7 +160,7 @@ class Header(_Facts):
         return current_name(method)
 
 
-Some = TypeVar("Some", bound=_Facts)
+Some = TypeVar("Some", bound=BaseModel)
 
 
 # How pydantic calls one of several types that a fact may have, at the end of its place.
@@ -209,6 +191,11 @@ def parse_header(text: bytes) -> Header:
         raise ValueError("its ch_names are wrong (they are not those of its preprocessing)")
     check_names(header.classes)
     check_names(header.ch_names or ())
+    if header.preprocessing is not None:
+        try:
+            _ = header.preprocessing.value
+        except ValueError as error:
+            raise ValueError(f"its preprocessing is wrong ({error})") from None
     return header
 
 

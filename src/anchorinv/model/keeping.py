@@ -2,6 +2,7 @@
 
 import time
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +21,7 @@ from anchorinv.model.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.model.drift import Drift, Moments, drift
 from anchorinv.model.forgetting import forgotten
 from anchorinv.settings import check_settings
-from anchorinv.streams.preprocessing import Preprocessing
+from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 
 # Settings that a bundle holds in a form of their own.
 _APART = ("geometry", "preprocessing", "sfreq")
@@ -119,6 +120,13 @@ class Keepable:
         model.seed_, model.history_ = bundle.seed, list(bundle.history)
         model.sfreq_, model.ch_names_ = bundle.sfreq, bundle.ch_names
         return model
+
+    @property
+    def preprocessing_(self) -> Preprocessing:
+        """What recordings go through on their way to this model, windows and all."""
+        return replace(
+            self.preprocessing or AS_GIVEN, ch_names=self.ch_names_, sfreq=self.sfreq_, n_times=self.n_times_
+        )
 
     def check(self, X: Any) -> Drift:
         """Compare signals (n, n_chans, n_times) with the base data, channel by channel; see ``verdict``."""

@@ -27,8 +27,6 @@ MOST_TOLD = 1 << 20
 MOST_ANCHORS, MOST_BATCH = 10_000, 1 << 20
 #: In Hz, of signals and of a filter's edges.
 LOWEST_RATE, HIGHEST_RATE = 1e-3, 1e6
-#: Of a model's rate to that of a recording.
-LOWEST_RATIO, HIGHEST_RATIO = 1e-3, 100.0
 SEEDS = range(-(2**63), 2**64)
 
 

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from anchorinv.core.catalogue import JUDGED
 from anchorinv.model.header import Header
+from anchorinv.signal.facts import facts_of, preprocessing_from
+from anchorinv.signal.preprocessing import Preprocessing
 
 _MEMORY = {
     "none": "nothing is replayed",
@@ -44,7 +46,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "shape": list(header.state.shape),
         "sfreq": header.sfreq,
         "ch_names": list(header.ch_names) if header.ch_names else None,
-        "preprocessing": header.preprocessing.model_dump(mode="json") if header.preprocessing else None,
+        "preprocessing": facts_of(header.preprocessing.value) if header.preprocessing else None,
         "sessions": [line.model_dump(mode="json") for line in header.history],
         "forgotten": forgotten,
     }
@@ -60,7 +62,7 @@ def told(facts: Mapping[str, Any]) -> list[str]:
         f"window       {n_chans} channels x {n_times} samples{length}",
         f"channels     {', '.join(facts['ch_names']) if facts['ch_names'] else 'names not known'}",
         f"unit         {(facts['preprocessing'] or {}).get('unit') or 'not known'}",
-        f"filter       {_filter(facts['preprocessing'] or {})}",
+        f"processing   {_processing(preprocessing_from(facts['preprocessing'] or {}))}",
         f"weights      {facts['weights']} numbers",
         "",
         f"{'class':<16} {'examples':>8} {'anchors':>8} {'replay':>8} {'signals':>8} {'recordings':>10}",
@@ -72,13 +74,12 @@ def told(facts: Mapping[str, Any]) -> list[str]:
     return [*lines, "", *_plainly(facts), "", *_sessions(facts)]
 
 
-def _filter(how: Mapping[str, Any]) -> str:
-    if how.get("unrepeatable"):
-        return f"{how['unrepeatable']}, which cannot be repeated here"
-    if not (band := how.get("filter")):
-        return "none"
-    low, high = (band[edge] if band[edge] is not None else "" for edge in ("low", "high"))
-    return f"{low}-{high} Hz, order {band['order']}, {'causal' if band['causal'] else 'not causal'}"
+def _processing(how: Preprocessing) -> str:
+    """Return what recordings go through, and where they cannot."""
+    done = "; ".join(how.steps) or "none"
+    if how.not_repeatable:
+        return f"{done}; recordings cannot be brought to it"
+    return f"{done}; live sources cannot be brought to it" if how.not_live else done
 
 
 _DISCRIMINANT = (

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
+from anchorinv.data.windowed import open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.model.serving import from_windows
 from anchorinv.model.streaming import classified
-from anchorinv.streams.windowed import open_windows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

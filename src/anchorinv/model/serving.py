@@ -1,6 +1,6 @@
 """Files through a model: windows or continuous recordings in, a prediction for each window out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from anchorinv.data.windowed import WindowFile, channels_for, is_windowed, open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.inputs import read_signals
 from anchorinv.model.drift import Drift, Moments, drift
 from anchorinv.model.lesson import Lesson, lesson_of
-from anchorinv.model.limits import HIGHEST_RATIO, LOWEST_RATIO
-from anchorinv.model.streaming import classified, refuse_unrepeatable
-from anchorinv.streams.cutting import Window, Windows
-from anchorinv.streams.preprocessing import UNITS, Preprocessing
-from anchorinv.streams.recordings import matched, open_recording
-from anchorinv.streams.stages import stages_of
-from anchorinv.streams.windowed import WindowFile, channels_for, is_windowed, open_windows
+from anchorinv.model.streaming import classified
+from anchorinv.signal.pipeline import Pipeline, Window, Windows
+from anchorinv.signal.readers import open_recording
+from anchorinv.signal.recordings import inputs_of
 
 Note = Callable[[np.ndarray], None]
 
@@ -96,11 +94,16 @@ def taught(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -
 
 
 def from_windows(
-    model: AnchorInvClassifier, path: Path, *, split: str | None = None, task: str = "predicting"
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    split: str | None = None,
+    rename: Mapping[str, str] | None = None,
+    task: str = "predicting",
 ) -> Iterator[Window]:
     """Yield the windows of a file, channels in the model's order."""
     file = open_windows(path, split=split)
-    channels = channels_for(file, model.n_chans_, model.ch_names_, model.sfreq_)
+    channels = channels_for(file, model.n_chans_, model.ch_names_, model.sfreq_, rename)
     _check_length(model, file)
     number = 0
     for piece in file.pieces(channels, task=task):
@@ -120,37 +123,36 @@ def from_recording(
     *,
     step: float | None = None,
     scale: float = 1.0,
+    rename: Mapping[str, str] | None = None,
     task: str = "predicting",
 ) -> Iterator[Window]:
-    """Yield the windows of a recording, its channels, unit, filter and rate brought to the model's."""
-    recording = open_recording(path)
-    rate = model.sfreq_
+    """Yield the windows of a recording, brought to what the model was trained on as ``prepare`` does."""
+    recording = open_recording(path).renamed(rename)
+    how = model.preprocessing_
+    rate = how.sfreq
     if rate is None:
         raise ValueError(
             "the model does not know its rate; train it with sfreq, or predict windows (.npz, .npy)"
         )
-    refuse_unrepeatable(model)
-    if not LOWEST_RATIO <= rate / recording.sfreq <= HIGHEST_RATIO:
+    if how.not_repeatable:
         raise ValueError(
-            f"{path.name} is sampled at {recording.sfreq:g} Hz, the model at {rate:g} Hz: too far "
-            f"apart to bring one to the other; is either rate wrong?"
+            f"the model was trained on {how.not_repeatable}; do the same to the recording and predict its "
+            f"windows (.npz or .npy), or train on continuous recordings (anchorinv prepare own)"
         )
+    sfreq = recording.sfreq or rate  # of a file that says none, the model's is taken
     n_step = model.n_times_ if step is None else round(step * rate)
     if n_step < 1:
         raise ValueError(f"a step of {step} s is less than a sample at {rate:g} Hz")
-    if recording.n_times / recording.sfreq * rate < model.n_times_ - 0.5:
+    if recording.n_times / sfreq * rate < model.n_times_ - 0.5:
         raise ValueError(
-            f"{path.name} lasts {recording.n_times / recording.sfreq:.3g} s, a window of the model "
+            f"{path.name} lasts {recording.n_times / sfreq:.3g} s, a window of the model "
             f"{model.n_times_ / rate:.3g} s; a longer recording is needed"
         )
-    how = model.preprocessing or Preprocessing()
-    channels = matched(model.ch_names_, recording.ch_names, model.n_chans_, name=path.name)
-    factor = scale * (UNITS[how.unit] if how.unit else 1.0)
-    stages = stages_of(how.filter, source=recording.sfreq, target=rate)
-    cutter = Windows(stages, model.n_times_, n_step, ratio=rate / recording.sfreq)
-    for piece in recording.pieces(channels, task=task):
-        yield from cutter.push(factor * piece)
-    yield from cutter.finish()
+    taken = inputs_of(recording, how, n_chans=model.n_chans_, scale=scale)
+    windows = Windows(Pipeline(how, sfreq), model.n_times_, n_step)
+    for piece in recording.pieces(taken.channels, task=task):
+        yield from windows.push(taken.factors * piece)
+    yield from windows.finish()
 
 
 def _noted(windows: Iterator[Window], note: Note) -> Iterator[Window]:

@@ -1,6 +1,6 @@
 """Predictions while signals come in: from a live source, or from a file that does not fit into memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -12,8 +12,9 @@ from torch import from_numpy
 
 from anchorinv.answers import logits_of
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.streams.cutting import Window, Windows
-from anchorinv.streams.stages import stages_of
+from anchorinv.signal.channels import pick_channels, renamed
+from anchorinv.signal.pipeline import Pipeline, Window, Windows
+from anchorinv.signal.preprocessing import UNITS, unit_of
 
 #: Windows classified at once.
 AT_ONCE = 64
@@ -44,8 +45,12 @@ class StreamingPredictor:
     Parameters
     ----------
     model : fitted; its filter, if it has one, must be causal.
-    step : samples from one window's start to the next.
-    sfreq : of the source in Hz, to be compared with the model's.
+    step : samples from one window's start to the next, at the model's rate.
+    sfreq : of the source in Hz; at another rate than the model's it is resampled. None for the model's.
+    ch_names : of the source, which may have more channels than the model, in any order; None where it has
+        those of the model in its order.
+    unit : of the source (V, mV, µV, nV); None for the model's.
+    rename : names that channels have in the source, and those that the model knows them by.
 
     Examples
     --------
@@ -57,38 +62,56 @@ class StreamingPredictor:
     [0, 1, 1, 2]
     """
 
-    def __init__(self, model: AnchorInvClassifier, *, step: int, sfreq: float | None = None) -> None:
+    def __init__(
+        self,
+        model: AnchorInvClassifier,
+        *,
+        step: int,
+        sfreq: float | None = None,
+        ch_names: Sequence[str] | None = None,
+        unit: str | None = None,
+        rename: Mapping[str, str] | None = None,
+    ) -> None:
         model._check_fitted()
         if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 1:
             raise ValueError(f"step (={step!r}) must be a whole number of samples, 1 or more")
-        if sfreq is not None and model.sfreq_ is not None and sfreq != model.sfreq_:
+        how = model.preprocessing_
+        if how.not_live:
             raise ValueError(
-                f"the source is sampled at {sfreq:g} Hz, the model at {model.sfreq_:g} Hz; set it to that"
+                f"the model was trained on {how.not_live}, which no live source allows; train it on "
+                f"recordings filtered causally (anchorinv prepare own --filter), or predict whole files"
             )
-        how = model.preprocessing.filter if model.preprocessing else None
-        if how is not None and not how.causal:
-            raise ValueError(
-                f"the model was trained on signals filtered with a look ahead ({how}), which no live source "
-                f"allows; train it on causally filtered signals, or predict whole files"
-            )
-        refuse_unrepeatable(model)
-        if how is not None and model.sfreq_ is None:
-            raise ValueError("the model has a filter but no rate; train it with sfreq")
-        rate = model.sfreq_ or 1.0
         self.model = model
-        self._windows = Windows(stages_of(how, source=rate, target=rate), model.n_times_, int(step))
+        self._inputs = how.inputs
+        self._places: list[int] | None = None
+        if ch_names is not None and self._inputs is not None:
+            present = renamed(ch_names, rename, source="the source")
+            self._places = pick_channels(self._inputs, present, source="the source")
+        self._n_chans = len(ch_names) if ch_names is not None else len(self._inputs or ()) or model.n_chans_
+        self._factor = 1.0
+        if unit is not None and how.unit is not None:
+            if (spelled := unit_of(unit)) is None:
+                raise ValueError(f"unit (={unit!r}) must be one of {', '.join(UNITS)}")
+            self._factor = UNITS[how.unit] / UNITS[spelled]
+        self._windows = Windows(Pipeline(how, sfreq), model.n_times_, int(step))
 
     def feed(self, chunk: Any) -> list[Prediction]:
         """Take the next samples (n_chans, n), missing ones as NaN; return the windows that are complete.
 
-        Samples are in the unit of the signals that the model was trained on, unfiltered.
+        Samples are as they were recorded: filter, reference and rate are the model's business.
         """
         samples = np.asarray(chunk, dtype=np.float64)
-        if samples.ndim != 2 or len(samples) != self.model.n_chans_:
+        if samples.ndim != 2 or len(samples) != self._n_chans:
             raise ValueError(
-                f"a chunk must have shape ({self.model.n_chans_}, n), channels first, got {samples.shape}"
+                f"a chunk must have shape ({self._n_chans}, n), channels first, got {samples.shape}"
             )
-        return list(classified(self.model, self._windows.push(samples)))
+        if self._places is not None:
+            samples = samples[self._places]
+        return list(classified(self.model, self._windows.push(self._factor * samples)))
+
+    def finish(self) -> list[Prediction]:
+        """Return the windows that the end of a source completes, where its rate is not the model's."""
+        return list(classified(self.model, self._windows.finish()))
 
 
 def classified(model: AnchorInvClassifier, windows: Iterable[Window]) -> Iterator[Prediction]:
@@ -108,13 +131,3 @@ def probabilities(model: AnchorInvClassifier, signals: np.ndarray) -> np.ndarray
     """Return (n, n_classes) for signals (n, n_chans, n_times) that have been checked."""
     logits = logits_of(model.state_, from_numpy(model.standardisation_(signals)))
     return F.softmax(logits, dim=1).numpy()
-
-
-def refuse_unrepeatable(model: AnchorInvClassifier) -> None:
-    """Refuse recordings for a model whose signals were filtered in a way that we cannot repeat."""
-    how = model.preprocessing
-    if how is not None and how.unrepeatable:
-        raise ValueError(
-            f"the model was trained on signals filtered by {how.unrepeatable}, which we cannot repeat; "
-            f"filter the recording so, cut it into windows, and predict those (.npz or .npy)"
-        )

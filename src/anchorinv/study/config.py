@@ -11,6 +11,7 @@ from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, JUDGED, PUBLISHED, 
 from anchorinv.core.geometry import Geometry
 from anchorinv.core.protocol import Protocol
 from anchorinv.core.selection import Validated
+from anchorinv.signal.facts import facts_of, preprocessing_from
 
 #: Methods whose sessions have a length.
 FINETUNED = tuple(
@@ -50,15 +51,23 @@ class _Table(BaseModel):
 
 
 class Data(_Table):
-    """Which prepared data set; ``sfreq``, and whether it was ``filtered``, are checked against it.
+    """Which prepared data set; what the config says of it is checked against it.
 
-    ``kind`` says which synthetic recordings stand in for it: for ECG those of EMG, as short as beats are.
+    ``preprocessing`` names what its signals must have gone through, as prepared folders and model files do;
+    ``filtered`` asks for any filter. ``kind`` says which synthetic recordings stand in for it: for ECG those
+    of EMG, as short as beats are.
     """
 
     name: str = "own"
     kind: Literal["eeg", "emg", "ecg"] = "eeg"
     sfreq: Annotated[float, Field(gt=0)] | None = None
     filtered: bool = False
+    preprocessing: dict[str, Any] | None = None
+
+    @field_validator("preprocessing")
+    @classmethod
+    def _known(cls, facts: dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if facts is None else facts_of(preprocessing_from(facts))
 
 
 class Synthetic(_Table):

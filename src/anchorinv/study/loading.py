@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from anchorinv.data.problems import LinesError
+from anchorinv.problems import LinesError
 from anchorinv.study.config import Experiment, Study, nearest
 
 _SHIPPED = Path(__file__).parent / "configs"

@@ -12,6 +12,7 @@ from anchorinv.core.standardise import Standardisation
 from anchorinv.core.types import Batch
 from anchorinv.data import synthetic
 from anchorinv.data.dataset import Dataset
+from anchorinv.signal.facts import facts_of
 from anchorinv.study.config import ClassName, Experiment, nearest
 
 _AT_ONCE = 512  # windows standardised at once: bounds the memory that float64 takes
@@ -43,12 +44,24 @@ def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
     shape, sizes = (data.n_chans, data.n_times), experiment.geometry
     if sizes is not None and shape != (sizes.n_chans, sizes.n_times):
         problems.append(f"windows of shape {shape} where the config says {(sizes.n_chans, sizes.n_times)}")
-    # Where ``filter`` tells of more than a filter, ``band`` is the filter alone.
-    if named.filtered and not data.meta.get("band", data.meta.get("filter")):
+    if named.filtered and not _filtered(data):
         problems.append("no filter where the config says that there is one (--filter conformer)")
+    done = facts_of(data.preprocessing)
+    problems += [
+        f"{key} {done.get(key, 'not set')} where the config says {value}"
+        for key, value in (named.preprocessing or {}).items()
+        if done.get(key) != value
+    ]
     if problems:
         raise ValueError(f"data set {named.name!r} has {' and '.join(problems)}; prepare it accordingly")
     return data
+
+
+def _filtered(data: Dataset) -> bool:
+    if "preprocessing" in data.meta:
+        return data.preprocessing.filter is not None
+    # Folders of former versions: where ``filter`` tells of more than a filter, ``band`` is the filter alone.
+    return bool(data.meta.get("band", data.meta.get("filter")))
 
 
 def people(experiment: Experiment, data: Dataset) -> list[str]:

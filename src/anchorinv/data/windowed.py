@@ -1,6 +1,6 @@
 """Windows in files: ``.npz``, ``.npy`` and prepared folders, read some at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,15 +9,14 @@ import numpy as np
 from anchorinv.core.aside import LEAST_GROUPS
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
-from anchorinv.data.limits import check_claim, check_size
-from anchorinv.data.npzfiles import StoredArray, load_array, stored_array, stored_arrays, told_rate
-from anchorinv.streams.preprocessing import Preprocessing, preprocessing_of
-from anchorinv.streams.recordings import matched
+from anchorinv.signal.channels import pick_channels, renamed
+from anchorinv.signal.limits import check_claim, check_size
+from anchorinv.signal.npzfiles import StoredArray, load_array, stored_array, stored_arrays, told_rate
+from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 
 #: Values read at once.
 PIECE = 1 << 22
 KINDS = (".npz", ".npy")
-NOTHING_KNOWN = Preprocessing()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +39,7 @@ class WindowFile:
     blocks: Callable[[int], Iterator[np.ndarray]]
     labels: np.ndarray | None = None
     sfreq: float | None = None
-    preprocessing: Preprocessing = NOTHING_KNOWN
+    preprocessing: Preprocessing = AS_GIVEN
     groups: np.ndarray | None = None
 
     def pieces(self, channels: list[int], *, task: str) -> Iterator[np.ndarray]:
@@ -57,8 +56,13 @@ class WindowFile:
 
 
 def is_windowed(path: Path) -> bool:
-    """Say whether a path is one of those that hold windows rather than a continuous recording."""
-    return path.is_dir() or path.suffix in KINDS
+    """Say whether a path holds windows rather than a continuous recording.
+
+    An ``.npy`` file is a recording if it has two axes (channels, times), and windows if it has three.
+    """
+    if path.suffix.lower() == ".npy" and path.is_file():
+        return len(stored_array(path).shape) != 2
+    return path.is_dir() or path.suffix.lower() in KINDS
 
 
 def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
@@ -71,7 +75,11 @@ def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
 
 
 def channels_for(
-    file: WindowFile, n_chans: int, ch_names: tuple[str, ...] | None, sfreq: float | None
+    file: WindowFile,
+    n_chans: int,
+    ch_names: tuple[str, ...] | None,
+    sfreq: float | None,
+    rename: Mapping[str, str] | None = None,
 ) -> list[int]:
     """Return which channels of a file a model takes, in its order; refuse windows at another rate."""
     if sfreq is not None and file.sfreq is not None and file.sfreq != sfreq:
@@ -80,9 +88,15 @@ def channels_for(
             f"or hand in the continuous recording, which is resampled as it is read"
         )
     present = file.preprocessing.ch_names
-    if present is None or ch_names is None:
-        present, ch_names = tuple(map(str, range(file.shape[1]))), None
-    return matched(ch_names, present, n_chans, name=file.name)
+    if present is not None and ch_names is not None:
+        return pick_channels(ch_names, renamed(present, rename, source=file.name), source=file.name)
+    if file.shape[1] != n_chans:
+        whose = "the model" if ch_names is None else file.name
+        raise ValueError(
+            f"{file.name} has {file.shape[1]} channels, the model takes {n_chans}, and {whose} does not know "
+            f"their names; hand in those channels, in the model's order"
+        )
+    return list(range(n_chans))
 
 
 def _open_folder(path: Path, split: str | None) -> WindowFile:
@@ -97,7 +111,7 @@ def _open_folder(path: Path, split: str | None) -> WindowFile:
 
     labels = np.array(data.class_names)[data.labels[chosen]]
     shape = (len(chosen), data.n_chans, data.n_times)
-    known = preprocessing_of(data.ch_names, data.meta)
+    known = data.preprocessing
     people, sessions = data.subjects[chosen], data.sessions[chosen]
     few = len(set(people.tolist())) < LEAST_GROUPS
     groups = np.array(list(map(" ".join, zip(people, sessions, strict=True)))) if few else people

@@ -1,4 +1,4 @@
-"""Filters and resampling: scipy's, channel by channel, so that little is held at a time."""
+"""Filters along time, as values: which band, which design, which way."""
 
 import re
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ class Filter:
     causal : run forwards only, as a live source allows; otherwise forwards and backwards, without delay.
     attenuation : None for Butterworth; otherwise Chebyshev type II with so many dB in the stop band, and ends
         as MATLAB has them (:meth:`reach`), since such filters are there to repeat what was done with it.
+    from_rest : start a causal filter as if there had been zeros before, as some published preprocessing does;
+        otherwise as if the first sample had always been there, so that an offset leaves no trace.
 
     Examples
     --------
@@ -32,6 +34,7 @@ class Filter:
     order: int = 4
     causal: bool = True
     attenuation: float | None = None
+    from_rest: bool = False
 
     def __post_init__(self) -> None:
         edges = [edge for edge in (self.low, self.high) if edge is not None]
@@ -75,6 +78,7 @@ class Filter:
         low, high = ("" if edge is None else f"{edge:g}" for edge in (self.low, self.high))
         name = "Butterworth" if self.attenuation is None else f"Chebyshev II, {self.attenuation:g} dB"
         way = "causal" if self.causal else "zero phase, not causal"
+        way += ", from rest" if self.causal and self.from_rest else ""
         if not self.causal and self.attenuation is not None:
             way += ", ends as MATLAB has them"
         return f"{low}-{high} Hz, {name} of order {self.order}, {way}"
@@ -102,66 +106,3 @@ def parse_band(text: str, *, order: int = 5, causal: bool = True) -> Filter:
         raise ValueError(f"a filter is written 0.5-40, 1- or -30 (Hz), or conformer; got {text!r}")
     low, high = (float(edge) if edge else None for edge in edges.groups())
     return Filter(low, high, order=order, causal=causal)
-
-
-def filtered(signals: npt.ArrayLike, sfreq: float, band: Filter) -> Array:
-    """Return signals (n_chans, n_times) within the band; a causal filter starts from rest."""
-    from scipy import signal
-
-    values = np.asarray(signals, dtype=np.float64)
-    sections, reach = band.sections(sfreq), band.reach(sfreq)
-    found = np.empty_like(values)
-    for channel, out in zip(values, found, strict=True):
-        if not band.causal:
-            # A signal that is shorter is mirrored as far as it goes.
-            out[:] = signal.sosfiltfilt(sections, channel, padlen=max(0, min(reach, len(channel) - 1)))
-        else:
-            out[:] = signal.sosfilt(sections, channel)
-    return found
-
-
-def resampled(signals: npt.ArrayLike, sfreq: float, to: float) -> Array:
-    """Return signals (n_chans, n_times) at another rate, by their spectrum: nothing above it folds back."""
-    from scipy import signal
-
-    if to <= 0:
-        raise ValueError(f"a rate lies above 0 Hz, got {to:g}")
-    values = np.asarray(signals, dtype=np.float64)
-    if to == sfreq:
-        return values
-    n_times = round(values.shape[1] * to / sfreq)
-    if n_times < 1:
-        raise ValueError(f"{values.shape[1]} samples at {sfreq:g} Hz leave none at {to:g} Hz")
-    found = np.empty((len(values), n_times))
-    for channel, out in zip(values, found, strict=True):
-        out[:] = signal.resample(channel, n_times)
-    return found
-
-
-def processed(
-    signals: npt.ArrayLike,
-    sfreq: float,
-    *,
-    band: Filter | None = None,
-    to: float | None = None,
-    trial: int = 0,
-) -> npt.NDArray[np.float32]:
-    """Return signals (n_samples, n_chans), filtered and at the rate ``to``, as they are stored.
-
-    Parameters
-    ----------
-    signals : (n_chans, n_samples)
-    trial : samples of a trial, where separate trials stand one after the other; each is filtered by itself.
-    """
-    values = np.asarray(signals)
-    n_samples = values.shape[1]
-    step = trial or n_samples
-    found: npt.NDArray[np.float32] | None = None
-    for channel in range(len(values)):  # one at a time: a long recording is not there twice in float64
-        part = values[channel].reshape(-1, step) if n_samples else values[channel : channel + 1]  # trials
-        part = part if band is None else filtered(part, sfreq, band)
-        line = (part if to is None else resampled(part, sfreq, to)).reshape(-1)
-        if found is None:
-            found = np.empty((len(line), len(values)), dtype=np.float32)
-        found[:, channel] = line
-    return np.empty((0, 0), dtype=np.float32) if found is None else found

@@ -6,13 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import resample_poly, sosfilt, sosfilt_zi, sosfiltfilt
 
-from anchorinv.data.filters import Filter
-from anchorinv.streams.cutting import Windows
-from anchorinv.streams.preprocessing import Preprocessing, preprocessing_of
-from anchorinv.streams.stages import BLOCK, CausalFilter, resampled, stages_of, zero_phase
+from anchorinv.signal.facts import facts_of, preprocessing_from, preprocessing_of
+from anchorinv.signal.filters import Filter
+from anchorinv.signal.pipeline import Pipeline, Windows
+from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
+from anchorinv.signal.stages import BLOCK, CausalFilter, filtering, resampling
 
 RNG = np.random.default_rng(0)
 SIGNAL = RNG.normal(size=(3, 60_000)).cumsum(axis=1) / 50 + RNG.normal(size=(3, 60_000))
+
+
+ZERO_PHASE = Filter(4, 40, causal=False)
 
 
 def chunks_of(signal, cuts):
@@ -20,7 +24,9 @@ def chunks_of(signal, cuts):
 
 
 def through(stage, chunks):
-    return np.concatenate([*(stage.push(chunk) for chunk in chunks), stage.finish()], axis=1)
+    done = [stage.push(chunk) for chunk in chunks]
+    rest = stage.finish()
+    return np.concatenate(done if rest is None else [*done, rest], axis=1)
 
 
 cuts = st.lists(st.integers(0, 2000), max_size=8)
@@ -36,10 +42,12 @@ class TestStages:
         assert np.array_equal(through(CausalFilter(sections), chunks_of(signal, places)), whole)
 
     @pytest.mark.parametrize("n_chunks", [1, 7, 60])
-    @pytest.mark.parametrize("how", [Filter(0.5, 30, 5), Filter(high=40), Filter(low=4)])
+    @pytest.mark.parametrize(
+        "how", [Filter(0.5, 30, 5, causal=False), Filter(high=40, causal=False), Filter(low=4, causal=False)]
+    )
     def test_a_zero_phase_filter_is_that_of_the_whole_recording(self, n_chunks, how):
         sections = how.sections(256)
-        found = through(zero_phase(how, 256), np.array_split(SIGNAL, n_chunks, axis=1))
+        found = through(filtering(how, 256), np.array_split(SIGNAL, n_chunks, axis=1))
         np.testing.assert_allclose(found, sosfiltfilt(sections, SIGNAL, axis=1), atol=1e-4)
 
     @pytest.mark.parametrize("n_chunks", [1, 7, 60])
@@ -48,10 +56,13 @@ class TestStages:
         [(250, 128, 64, 125), (128, 256, 2, 1), (2048, 256, 1, 8), (200, 256, 32, 25)],
     )
     def test_a_change_of_rate_is_that_of_the_whole_recording(self, n_chunks, source, target, up, down):
-        found = through(resampled(source, target), np.array_split(SIGNAL, n_chunks, axis=1))
-        np.testing.assert_allclose(found, resample_poly(SIGNAL, up, down, axis=1), atol=1e-9)
+        found = through(resampling(source, target), np.array_split(SIGNAL, n_chunks, axis=1))
+        # Before its first sample as if that had always been there, and so at the end.
+        wanted = resample_poly(np.pad(SIGNAL, ((0, 0), (down * 40,) * 2), "edge"), up, down, axis=1)
+        wanted = wanted[:, up * 40 : up * 40 + found.shape[1]]
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
 
-    @pytest.mark.parametrize("stage", [lambda: zero_phase(Filter(4, 40), 250), lambda: resampled(250, 128)])
+    @pytest.mark.parametrize("stage", [lambda: filtering(ZERO_PHASE, 250), lambda: resampling(250, 128)])
     def test_little_is_held(self, stage):
         stage = stage()
         for _ in range(40):
@@ -60,15 +71,17 @@ class TestStages:
 
     def test_short_recordings_pass(self):
         for n in (1, 5, 40):
-            assert through(zero_phase(Filter(4, 40), 250), [SIGNAL[:, :n]]).shape == (3, n)
-            assert through(resampled(250, 125), [SIGNAL[:, :n]]).shape == (3, -(-n // 2))
+            assert through(filtering(ZERO_PHASE, 250), [SIGNAL[:, :n]]).shape == (3, n)
+            assert through(resampling(250, 125), [SIGNAL[:, :n]]).shape == (3, -(-n // 2))
 
     def test_filter_comes_before_the_change_of_rate(self):
-        kinds = [type(stage).__name__ for stage in stages_of(Filter(4, 40), source=250, target=100)]
+        kinds = [
+            type(s).__name__ for s in Pipeline(Preprocessing(filter=Filter(4, 40), sfreq=100), 250)._stages
+        ]
         assert kinds == ["CausalFilter", "Overlapping"]
-        assert stages_of(None, source=250, target=250) == []
+        assert Pipeline(Preprocessing(sfreq=250), 250)._stages == []
         with pytest.raises(ValueError, match="a filter to 40 Hz reaches beyond what a rate of 64 Hz holds"):
-            stages_of(Filter(4, 40), source=64, target=250)
+            Pipeline(Preprocessing(filter=Filter(4, 40), sfreq=250), 64)
 
 
 class TestWindows:
@@ -76,7 +89,7 @@ class TestWindows:
     @settings(max_examples=60)
     def test_windows_are_those_of_a_naive_loop(self, places, step, n_times):
         signal = SIGNAL[:, :2000]
-        cutter = Windows([], n_times, step)
+        cutter = Windows(Pipeline(AS_GIVEN), n_times, step)
         found = [window for chunk in chunks_of(signal, places) for window in cutter.push(chunk)]
         found += cutter.finish()
         starts = [start for start in range(0, 2000, step) if start + n_times <= 2000]
@@ -91,7 +104,7 @@ class TestWindows:
         signal = SIGNAL[:, :2000].copy()
         for start, length in gaps:
             signal[1, start : start + length] = np.nan
-        cutter = Windows([CausalFilter(Filter(4, 40).sections(250))], 100, 30)
+        cutter = Windows(Pipeline(Preprocessing(filter=Filter(4, 40)), 250), 100, 30)
         found = [window for chunk in chunks_of(signal, places) for window in cutter.push(chunk)]
         for window in found:
             gap = np.isnan(signal[:, window.start : window.start + 100]).any()
@@ -100,12 +113,12 @@ class TestWindows:
     def test_gaps_are_found_through_a_change_of_rate(self):
         signal = SIGNAL[:, :4000].copy()
         signal[0, 1000] = np.nan
-        cutter = Windows(stages_of(None, source=200, target=100), 50, 50, ratio=0.5)
+        cutter = Windows(Pipeline(Preprocessing(sfreq=100), 200), 50, 50)
         found = [*cutter.push(signal), *cutter.finish()]
         assert [window.start for window in found if not window.whole] == [500] and len(found) == 40
 
     def test_memory_is_constant(self):
-        cutter = Windows([], 100, 350)  # steps longer than windows, too
+        cutter = Windows(Pipeline(AS_GIVEN), 100, 350)  # steps longer than windows, too
         for _ in range(50):
             for _window in cutter.push(SIGNAL[:, :997]):
                 pass
@@ -113,7 +126,7 @@ class TestWindows:
         broken = np.full((3, 1000), np.nan)
         for _ in range(50):
             list(cutter.push(broken))
-            assert len(cutter._gaps) < 5
+            assert len(cutter._pipeline.gaps._stretches) < 5
 
 
 class TestPreprocessing:
@@ -122,14 +135,32 @@ class TestPreprocessing:
         with pytest.raises(ValueError, match="lower one first"):
             Filter(*edges)
 
-    def test_what_a_prepared_folder_tells(self):
+    def test_what_a_folder_of_a_former_version_tells(self):
         told = {"filter": {"low": 0.5, "high": 30, "order": 5, "causal": False}, "unit": "uV"}
-        assert preprocessing_of(("C3",), told) == Preprocessing(
-            ("C3",), "uV", Filter(0.5, 30, 5, causal=False)
+        assert preprocessing_of(told, ch_names=("C3",)) == Preprocessing(
+            ("C3",), "µV", Filter(0.5, 30, 5, causal=False)
         )
-        assert preprocessing_of(None, {}) == Preprocessing()
-        odd = preprocessing_of(None, {"filter": "conformer", "unit": "furlong"})
+        assert preprocessing_of({}) == Preprocessing()
+        odd = preprocessing_of({"filter": "conformer", "unit": "furlong"})
         assert odd == Preprocessing(unrepeatable="conformer")
+
+    @given(
+        st.builds(
+            Preprocessing,
+            st.none() | st.just(("C3-Cz", "C4-Cz")),
+            unit=st.sampled_from([None, "uV", "MV", "V"]),
+            filter=st.none() | st.builds(Filter, st.floats(0.1, 5), st.floats(6, 90), causal=st.booleans()),
+            reference=st.sampled_from([None, "average"]),
+            limit=st.none() | st.floats(1, 1e6),
+            gaps=st.sampled_from(["hold", "zero"]),
+            sfreq=st.none() | st.floats(1, 1e4),
+            resampling=st.sampled_from(["polyphase", "fourier"]),
+            by_trial=st.booleans(),
+            n_times=st.none() | st.integers(1, 9999),
+        )
+    )
+    def test_what_is_written_is_what_is_read(self, how):
+        assert preprocessing_from(facts_of(how)) == how
 
     def test_mistakes(self):
         with pytest.raises(ValueError, match="'C3' is named twice"):
@@ -143,4 +174,4 @@ class TestPreprocessing:
 @pytest.mark.parametrize(("source", "target"), [(1e7, 128), (0.01, 128)])
 def test_rates_too_far_apart_are_told(source, target):
     with pytest.raises(ValueError, match="cannot be brought to 128 Hz"):
-        resampled(source, target)
+        resampling(source, target)

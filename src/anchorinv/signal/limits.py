@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.data.problems import MissingExtra
+from anchorinv.problems import MissingExtra
 
 #: A recording is held in memory as a whole; so many values (480 MB) leave room to work in.
 LARGEST = 60_000_000

@@ -12,8 +12,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.data.limits import FASTEST, ROWS, SLOWEST, check_size, reading, room
-from anchorinv.data.problems import listed
+from anchorinv.problems import listed
+from anchorinv.signal.limits import FASTEST, ROWS, SLOWEST, check_size, reading, room
 
 _HEADERS = {
     b"\x01\x00": (2, np.lib.format.read_array_header_1_0),

@@ -11,12 +11,12 @@ import pytest
 
 from anchorinv.data import longterm
 from anchorinv.data.dataset import Dataset
-from anchorinv.data.npzfiles import load_arrays, stored_array, stored_arrays
 from anchorinv.data.own import plan_npz
 from anchorinv.data.own_files import Options
-from anchorinv.data.readers import read_recording
 from anchorinv.data.trials_file import read_trials
-from anchorinv.streams.windowed import open_windows
+from anchorinv.data.windowed import open_windows
+from anchorinv.signal.npzfiles import load_arrays, stored_array, stored_arrays
+from tests.reading_whole import read_recording
 
 ALLOWED = frozenset({"few", "flat", "duplicates", "clipped", "nan"})
 

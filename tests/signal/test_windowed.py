@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anchorinv.data.dataset import Dataset
-from anchorinv.streams.windowed import open_windows
+from anchorinv.data.windowed import open_windows
 
 
 @pytest.mark.parametrize(("n_people", "wanted"), [(5, 5), (3, 6)])

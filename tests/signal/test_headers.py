@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from anchorinv.data.headers import check_header
-from anchorinv.data.readers import read_recording
-from anchorinv.streams.recordings import open_recording
+from anchorinv.signal.headers import check_header
+from anchorinv.signal.readers import open_recording
 from tests.data import making
 from tests.data.notes import edf_plus
+from tests.reading_whole import read_recording
 from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 
 NAMES = ["C3", "C4", "Cz", "Pz"]

@@ -9,8 +9,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.data.limits import CHANNELS, EVENTS, FASTEST, SLOWEST, room
-from anchorinv.data.textheaders import check_brainvision, check_plain
+from anchorinv.signal.limits import CHANNELS, EVENTS, FASTEST, SLOWEST, room
+from anchorinv.signal.textheaders import check_brainvision, check_plain
 
 _GDF_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8, 18: 16, 279: 3, 535: 3}
 #: FIF's numbers for a directory's place, and for references to the files before and after a part.

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from anchorinv.data.limits import CHANNELS, EVENTS, check_claim
+from anchorinv.signal.limits import CHANNELS, EVENTS, check_claim
 
 _HEADER = 4 << 20
 _LINE = 2_000  # readers match lines by patterns that take the square of their length
