@@ -1,6 +1,7 @@
 """Labels from the recording itself: every place that events stand in, and the stretches that they mean."""
 
 import random
+import re
 import warnings
 from collections import Counter
 
@@ -103,6 +104,7 @@ class TestAnnotations:
         with path.with_suffix(".vmrk").open("a") as file:
             file.write("Mk2=Stimulus,S  1,257,1,0\nMk3=Response,R  2,513,1,0\n")
         found = [event for event in read_events(path) if "Segment" not in event.label]
+        assert {event.duration for event in found} == {0.0}
         assert [(event.onset, event.label) for event in found] == [
             (2.0, "Stimulus/S  1"),
             (4.0, "Response/R  2"),
@@ -111,7 +113,7 @@ class TestAnnotations:
     def test_too_many(self, tmp_path, monkeypatch):
         path = edf_plus(tmp_path / "r.edf", notes((1, "a"), (2, "b"), (3, "c")))
         monkeypatch.setattr(event_files, "EVENTS", 2)
-        with pytest.raises(ValueError, match="r.edf has more than 2 annotations"):
+        with pytest.raises(ValueError, match=r"r.edf has more than 2 annotations"):
             read_events(path)
 
     def test_without_events(self, tmp_path):
@@ -121,7 +123,7 @@ class TestAnnotations:
     @pytest.mark.parametrize("name", ["r.csv", "r.csv.gz", "r.npy", "r.npz"])
     def test_formats_without_events(self, tmp_path, name):
         (tmp_path / name).write_bytes(b"x")
-        with pytest.raises(ValueError, match="a format without events; list them in r_events.tsv"):
+        with pytest.raises(ValueError, match=r"a format without events; list them in r_events.tsv"):
             read_events(tmp_path / name)
         (tmp_path / "r_events.tsv").write_text("onset\ttrial_type\n1\tgo\n")
         assert as_tuples(read_events(tmp_path / name)) == [(1.0, 0.0, "go")]
@@ -175,7 +177,7 @@ class TestWfdb:
     def test_too_much(self, tmp_path, monkeypatch):
         path = self.record(tmp_path, atr={"sample": np.arange(1, 9), "symbol": ["N"] * 8})
         monkeypatch.setattr(event_files, "BEATS", 7)
-        with pytest.raises(ValueError, match="r.hea has more than 7 events"):
+        with pytest.raises(ValueError, match=r"r.hea has more than 7 events"):
             read_events(path)
         monkeypatch.setattr(event_files, "_BEAT_BYTES", 10)
         with pytest.raises(ValueError, match=r"r.atr has \d+ bytes, and at most 10 are read"):
@@ -244,7 +246,7 @@ class TestStimulus:
     def test_a_channel_that_is_none(self, tmp_path, monkeypatch):
         monkeypatch.setattr(event_files, "EVENTS", 100)
         write_edf(tmp_path / "r.edf", NOISE, ["C3", "C4", "Cz", "Trigger 1"], 128)
-        with pytest.raises(ValueError, match="r.edf has more than 100 events"):
+        with pytest.raises(ValueError, match=r"r.edf has more than 100 events"):
             read_events(tmp_path / "r.edf")
 
 
@@ -306,7 +308,7 @@ class TestTables:
     )
     def test_what_is_wrong(self, tmp_path, text, words):
         (tmp_path / "a_events.tsv").write_text(text)
-        with pytest.raises(ValueError, match="a_events.tsv") as error:
+        with pytest.raises(ValueError, match=r"a_events.tsv") as error:
             read_event_table(tmp_path / "a_events.tsv")
         assert words in str(error.value) and "\n" not in str(error.value)
 
@@ -353,13 +355,9 @@ class TestParse:
         wanted = {
             key.strip(): value.strip() for key, value in wanted.items() if key.strip() and value.strip()
         }
-        for sign in "\\,=":
-            wanted = {k.replace(sign, "\0" + sign): v.replace(sign, "\0" + sign) for k, v in wanted.items()}
+        escaped = [[re.sub(r"([\\,=])", r"\\\1", name) for name in pair] for pair in wanted.items()]
         if wanted:
-            text = ",".join(f"{key}={value}" for key, value in wanted.items()).replace("\0", "\\")
-            assert parse_events(text) == {
-                k.replace("\0", ""): v.replace("\0", "") for k, v in wanted.items()
-            } or ("\0" in "".join(wanted) + "".join(wanted.values()))
+            assert parse_events(",".join(map("=".join, escaped))) == wanted
 
 
 class TestStretches:
@@ -379,7 +377,7 @@ class TestStretches:
     def test_what_reaches_beyond_is_left_out_and_counted(self):
         assert self.parts({"T1": "a", "early": "b"}, 0, 2) == ([Stretch(1, 3, "a")], 2)
         with pytest.raises(
-            ValueError, match="a.edf is 10 s long, and all 2 stretches from 0 s to 20 s of an"
+            ValueError, match=r"a.edf is 10 s long, and all 2 stretches from 0 s to 20 s of an"
         ):
             self.parts({"T1": "a"}, 0, 20)
 
@@ -387,7 +385,7 @@ class TestStretches:
         assert self.parts({"T2": "a"}, 0, 4 + 1e-9) == ([Stretch(6, 10, "a")], 0)
 
     def test_no_duration(self):
-        with pytest.raises(ValueError, match="event 'early' at -0.5 s has no duration.* say with --to"):
+        with pytest.raises(ValueError, match=r"event 'early' at -0.5 s has no duration.* say with --to"):
             self.parts({"early": "a"})
         with pytest.raises(ValueError, match="event 'T2' at 6 s lasts 2 s, and stretches start 3 s after"):
             self.parts({"T1": "a", "T2": "b"}, 3)
@@ -395,10 +393,9 @@ class TestStretches:
     def test_events_that_are_not_there(self):
         with pytest.raises(ValueError) as error:
             self.parts({"T3": "a", "T1": "b"}, 0, 1)
-        assert str(error.value) == (
-            "a.edf has no event T3 (did you mean T2?); it has T1 (2), early (1), T2 (1)"
-        ) or "did you mean T1?" in str(error.value)
-        with pytest.raises(ValueError, match="a.edf has no events; T1, T2 asked"):
+        wanted = "a.edf has no event T3 (did you mean T2?); it has T1 (2), early (1), T2 (1)"
+        assert str(error.value) == wanted
+        with pytest.raises(ValueError, match=r"a.edf has no events; T1, T2 asked"):
             labelled_parts([], {"T1": "a", "T2": "b"}, name="a.edf", length=1)
         # One file of many may lack an event.
         assert stretches(self.EVENTS, {"T3": "a"}, 0, 1, name="a.edf", length=10) == ([], 0)

@@ -85,15 +85,18 @@ def find_recordings(
 
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield the files of recordings; folders are looked into where BIDS has them, and no deeper."""
-    formats = needed("mne_bids.config", extra="recordings").ALLOWED_DATATYPE_EXTENSIONS
+    formats = needed("mne_bids", extra="recordings").config.ALLOWED_DATATYPE_EXTENSIONS
     for person in sorted(root.glob("sub-*")):
         for place in (person, *sorted(person.glob("ses-*"))):
             for kind in DATATYPES:
                 folder = place / kind
-                if folder.is_dir() and inside(folder, root):
-                    for path in sorted(folder.glob(f"sub-*_{kind}.*")):
-                        if path.suffix in formats[kind]:
-                            yield path, kind
+                if folder.is_dir() and not inside(folder, root):
+                    raise ValueError(
+                        f"{folder} is a link to a folder elsewhere, which is not read; copy it here"
+                    )
+                for path in sorted(folder.glob(f"sub-*_{kind}.*")):
+                    if path.suffix in formats[kind]:
+                        yield path, kind
 
 
 def _named(path: Path, kind: str) -> BidsRecording:
