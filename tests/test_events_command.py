@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anchorinv import cli
-from anchorinv.data.event_files import find_events
+from anchorinv.signal.event_files import find_events
 from tests.data.genuine import shared
 from tests.data.notes import edf_plus
 from tests.hostile import NAMES, check_readable

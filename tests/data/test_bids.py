@@ -9,11 +9,11 @@ import pytest
 
 from anchorinv.data.bids import BidsRecording, entries, find_recordings
 from anchorinv.data.bids_sidecars import Channel, read_sidecars
-from anchorinv.data.event_files import read_events
 from anchorinv.data.own import plan_manifest
 from anchorinv.data.own_files import Options
-from anchorinv.data.problems import MissingExtra, Problems
 from anchorinv.data.writing import prepare
+from anchorinv.problems import MissingExtra, Problems
+from anchorinv.signal.event_files import read_events
 from tests.data import making
 from tests.data.genuine import shared
 from tests.data.notes import edf_plus

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from anchorinv.data.event_files import Events
+    from anchorinv.signal.event_files import Events
 
 _SHOWN = 200  # kinds of events in a table; --json has all
 _WIDEST = 60
@@ -26,8 +26,8 @@ def events(
 
     These are the names that --events takes, such as T1=left,T2=right.
     """
-    from anchorinv.data.event_files import find_events
     from anchorinv.quoting import as_json as written
+    from anchorinv.signal.event_files import find_events
     from anchorinv.terminal import say
 
     found = [(path, find_events(path)) for path in files]

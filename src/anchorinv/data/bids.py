@@ -10,13 +10,13 @@ from pathlib import Path
 
 from anchorinv.core.progress import tick
 from anchorinv.data.bids_sidecars import Sidecars, inside, read_sidecars
-from anchorinv.data.event_files import read_events
-from anchorinv.data.event_tables import read_event_table
-from anchorinv.data.events import Event, Stretch, check_stretch, check_wanted, stretches
-from anchorinv.data.limits import ROWS, reading
 from anchorinv.data.manifest import Entry
-from anchorinv.data.problems import listed, needed, raise_if_any
-from anchorinv.data.readers import FORMATS, companions, open_mne
+from anchorinv.problems import listed, needed, raise_if_any
+from anchorinv.signal.event_files import read_events
+from anchorinv.signal.event_tables import read_event_table
+from anchorinv.signal.events import Event, Stretch, check_stretch, check_wanted, stretches
+from anchorinv.signal.limits import ROWS, reading
+from anchorinv.signal.readers import FORMATS, companions, open_mne
 
 DATATYPES = ("eeg", "emg", "ieeg")
 

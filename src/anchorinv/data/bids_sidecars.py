@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from anchorinv.data.limits import check_rate, read_text, reading
-from anchorinv.data.problems import listed, needed
-from anchorinv.data.tables import read_table
+from anchorinv.problems import listed, needed
+from anchorinv.signal.limits import check_rate, read_text, reading
+from anchorinv.signal.tables import read_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from anchorinv.data.dataset import SPLITS
-from anchorinv.data.tables import read_table
 from anchorinv.problems import listed
 from anchorinv.signal.readers import FORMATS
+from anchorinv.signal.tables import read_table
 
 COLUMNS = ("path", "label", "subject", "session", "split", "start", "stop")
 _LATEST = 1e9  # seconds: thirty years

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorinv.data import event_files, event_tables
-from anchorinv.data.event_files import find_events, read_events
-from anchorinv.data.event_tables import events_beside, read_event_table
-from anchorinv.data.events import Event, Stretch, labelled_parts, parse_events, stretches
+from anchorinv.signal.event_files import find_events, read_events
+from anchorinv.signal.event_tables import events_beside, read_event_table
+from anchorinv.signal.events import Event, Stretch, labelled_parts, parse_events, stretches
 from tests.campaigns.damage import damaged
 from tests.data import making
 from tests.data.genuine import shared

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from anchorinv.data.event_tables import bare_name, events_beside, read_event_table
-from anchorinv.data.events import Event, in_order
-from anchorinv.data.limits import EVENTS, check_rate, reading
-from anchorinv.data.problems import listed, needed
-from anchorinv.data.readers import open_mne
-from anchorinv.data.textheaders import check_wfdb
+from anchorinv.problems import listed, needed
+from anchorinv.signal.event_tables import bare_name, events_beside, read_event_table
+from anchorinv.signal.events import Event, in_order
+from anchorinv.signal.limits import EVENTS, check_rate, reading
+from anchorinv.signal.readers import open_mne
+from anchorinv.signal.textheaders import check_wfdb
 
 #: Heartbeats of two days; such files are read in Python, a beat at a time.
 BEATS = 250_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from anchorinv.data.problems import listed
+from anchorinv.problems import listed
 
 _LATEST = 1e9  # seconds: thirty years
 _ROUNDING = 1e-6  # seconds: times in files are decimal, and the end of a recording is a quotient

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from anchorinv.data.events import Event, in_order
-from anchorinv.data.limits import reading
-from anchorinv.data.problems import listed
-from anchorinv.data.tables import Table, read_table
+from anchorinv.problems import listed
+from anchorinv.signal.events import Event, in_order
+from anchorinv.signal.limits import reading
+from anchorinv.signal.tables import Table, read_table
 
 #: Rows of a table: heartbeats of two days.
 MOST = 250_000
