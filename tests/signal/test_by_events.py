@@ -1,4 +1,4 @@
-"""Labels from the recording itself, through prepare, train, learn and evaluate: the same windows everywhere."""
+"""Labels from the recording itself: the same windows for prepare, train, learn and evaluate."""
 
 import numpy as np
 import pytest

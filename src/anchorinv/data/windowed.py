@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.core.aside import LEAST_GROUPS
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
 from anchorinv.signal.channels import pick_channels, renamed
@@ -101,6 +100,8 @@ def channels_for(
 
 def of_dataset(data: Dataset, name: str, split: str | None = None) -> WindowFile:
     """Return the windows of a data set, of a ``split`` alone if it has windows there."""
+    from anchorinv.core.aside import LEAST_GROUPS  # here, because it brings torch
+
     chosen = np.arange(len(data))
     if split is not None and (data.split == split).any():
         chosen = np.flatnonzero(data.split == split)
