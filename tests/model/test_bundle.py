@@ -23,6 +23,7 @@ from anchorinv.core.types import Batch, State
 from anchorinv.model.bundle import MEMORY, Bundle, load_bundle, read_facts, save_bundle
 from anchorinv.model.container import FORMAT, read_container
 from anchorinv.model.manifest import manifest, told
+from anchorinv.model.statistics import BaseStatistics
 from tests.core.small import SMALL as CORE_SMALL
 from tests.core.small import foundation, same, state_of, toy, untouched_generators
 from tests.models import CHANNELS, SMALL, again, fitted, windows
@@ -99,8 +100,8 @@ class TestRoundTrip:
         recipe = CATALOGUE[method](foundation())
         data = toy()
         state = recipe.fit_base(data, rng=stream(0))
-        each = Standardisation.of(data.values.numpy())
-        bundle = Bundle(method, CORE_SMALL, state, ("a", "b", "c", "d"), each, each, (8, 8, 8, 8))
+        each, kept = Standardisation.of(data.values.numpy()), BaseStatistics.of(data.values.numpy())
+        bundle = Bundle(method, CORE_SMALL, state, ("a", "b", "c", "d"), each, kept, (8, 8, 8, 8))
         save_bundle(tmp_path / "m", bundle, allow_recordings=True)
         found = load_bundle(tmp_path / "m", allow_recordings=True)
         assert torch.equal(recipe.predict(found.state, data.values), recipe.predict(state, data.values))
@@ -181,7 +182,8 @@ class TestContents:
             signals=Batch(torch.randn(200, 22, 1000, generator=rng), labels),
         )
         each = Standardisation(np.zeros((22, 1)), np.ones((22, 1)))
-        save_bundle(tmp_path / "m", Bundle("anchorinv", geometry, state, (1, 2, 3, 4), each, each, (50,) * 4))
+        kept = BaseStatistics.of(torch.randn(12, 22, 1000, generator=rng).numpy())
+        save_bundle(tmp_path / "m", Bundle("anchorinv", geometry, state, (1, 2, 3, 4), each, kept, (50,) * 4))
         assert (tmp_path / "m").stat().st_size < 4e6
 
 

@@ -12,6 +12,7 @@ from torch import from_numpy
 
 from anchorinv.answers import logits_of
 from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.model.watching import Alarm
 from anchorinv.streams.cutting import Window, Windows
 from anchorinv.streams.stages import stages_of
 
@@ -39,7 +40,8 @@ class StreamingPredictor:
     """Take chunks of any length from a live source and predict each window as soon as it is complete.
 
     Predictions are those of the whole recording at once, however it was cut into chunks, and no more than a
-    window and a chunk is held.
+    window and a chunk is held. If the windows are nothing like the base data, as in another unit, a warning
+    says so once.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ class StreamingPredictor:
         if how is not None and model.sfreq_ is None:
             raise ValueError("the model has a filter but no rate; train it with sfreq")
         rate = model.sfreq_ or 1.0
-        self.model = model
+        self.model, self._alarm = model, Alarm(model)
         self._windows = Windows(stages_of(how, source=rate, target=rate), model.n_times_, int(step))
 
     def feed(self, chunk: Any) -> list[Prediction]:
@@ -88,7 +90,12 @@ class StreamingPredictor:
             raise ValueError(
                 f"a chunk must have shape ({self.model.n_chans_}, n), channels first, got {samples.shape}"
             )
-        return list(classified(self.model, self._windows.push(samples)))
+        return list(classified(self.model, self._watched(self._windows.push(samples))))
+
+    def _watched(self, windows: Iterator[Window]) -> Iterator[Window]:
+        for window in windows:
+            self._alarm(window)
+            yield window
 
 
 def classified(model: AnchorInvClassifier, windows: Iterable[Window]) -> Iterator[Prediction]:
