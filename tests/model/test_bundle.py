@@ -220,6 +220,11 @@ class TestGolden:
         np.testing.assert_allclose(model.predict_proba(X), expected["probabilities"], atol=1e-4)
         assert read_container(GOLDEN / f"format{version}.anchorinv")[0] == version
         assert model.get_params()["preprocessing"] == Preprocessing(CHANNELS, "uV", Filter(1, 40))
+        if version == 1:  # of before spectra and covariances were kept
+            assert model.check(windows()[0]).verdict.endswith(
+                "holds no spectra and covariances of its base data"
+            )
+            assert model.check(1e3 * windows()[0]).unit_factor == 1e3
         feet = windows(4, classes=("feet",), seed=3)
         assert model.partial_fit(*feet).classes_.tolist() == [*expected["classes"], "feet"]
 
