@@ -195,7 +195,10 @@ class TestPredict:
 
     def test_another_unit_is_warned_about_once(self, run, files):
         code, _, err = run("predict", "m.anchorinv", "day.edf", "--scale", 1e-5, "-q")
-        assert code == 0 and err.count("warning") == 1 and "are the units those of fit?" in err
+        assert code == 0 and err.count("warning") == 1 and "(--scale 1)" in err
+        assert "about 1e-05 times its spread; is the recording in another unit? multiply it by 100000" in err
+        code, _, err = run("predict", "m.anchorinv", "day.edf", "--scale", 1e3, "-q")
+        assert code == 0 and "multiply it by 0.001 (--scale 1)" in err
 
     def test_gaps_are_counted(self, run, files):
         signal = np.concatenate(list(windows(6)[0]), axis=1)
@@ -275,11 +278,16 @@ class TestForgetAndInfo:
             and facts["bytes"] == (files / "m.anchorinv").stat().st_size
         )
 
-    @pytest.mark.parametrize("name", ["info", "predict", "learn", "evaluate", "forget"])
+    @pytest.mark.parametrize("name", ["info", "predict", "learn", "evaluate", "forget", "check"])
     def test_damaged_models(self, name, run, files):
         content = (files / "m.anchorinv").read_bytes()
         (files / "m.anchorinv").write_bytes(content[:-5])
-        more = {"predict": ["base.npz"], "evaluate": ["base.npz"], "forget": ["left", "-o", "n"]}
+        more = {
+            "predict": ["base.npz"],
+            "check": ["base.npz"],
+            "evaluate": ["base.npz"],
+            "forget": ["left", "-o", "n"],
+        }
         words = more.get(name, []) if name != "learn" else ["shots.npz", "-o", "n"]
         code, _, err = run(name, "m.anchorinv", *words)
         assert code == 1 and "m.anchorinv is cut short" in err and not (files / "n").exists()
@@ -310,7 +318,7 @@ def test_whoever_reads_a_few_rows_sees_no_error(files):
 def test_help_of_all_commands_comes_without_torch(files):
     done = command("--help", cwd=files)
     assert done.returncode == 0
-    assert all(name in done.stdout for name in ("train", "learn", "predict", "info", "evaluate", "forget"))
+    assert all(name in done.stdout for name in ("train", "learn", "predict", "check", "info", "forget"))
 
 
 def test_a_full_disk_leaves_the_old_rows(run, files):

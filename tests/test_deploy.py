@@ -67,6 +67,7 @@ def test_the_page_shows_all_commands():
         "learn",
         "calibrate",
         "forget",
+        "check",
     }
 
 

@@ -408,8 +408,49 @@ class TestMistakes:
 
     @pytest.mark.parametrize("factor", [1e4, 1e-6])
     def test_suspicious_units_warn(self, fitted, factor):
-        with pytest.warns(UserWarning, match="are the units those of fit"):
+        words = f"about {factor:g} times its spread; is the recording in another unit.*{1 / factor:g}"
+        with pytest.warns(UserWarning, match=words.replace("+", r"\+")):
             fitted.predict(shots()[0] * factor)
+
+    @pytest.mark.parametrize("call", ["partial_fit", "add_shots", "calibrate"])
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda X: 1e3 * X, r"about 1000 times its spread.*multiply it by 0\.001"),
+            (lambda X: 1e-6 * X, r"multiply it by 1e\+06 \(--scale 1e\+06\)"),
+            (lambda X: X * [[[0.0], [1], [1], [1]]], "is an electrode off"),
+            (lambda X: X + 500, "is there an offset"),
+        ],
+    )
+    def test_lessons_in_another_unit_are_refused_unless_forced(self, fitted, call, change, words):
+        learner = again(fitted)
+        before = dict(learner.__dict__)
+        X, y = shots("left" if call == "add_shots" else "tongue", 12)
+        given = (change(X),) if call == "calibrate" else (change(X), y)
+        if call != "calibrate":  # whose rehearsal asks first
+            with pytest.raises(ValueError, match=f"{words}.*nothing was learned: pass force=True"):
+                getattr(learner, call)(*given)
+        else:
+            learner.state_.head.centring, told = 1.0, learner.state_.head.centring
+            try:
+                with pytest.raises(ValueError, match=words):
+                    learner.calibrate(*given)
+            finally:
+                learner.state_.head.centring = told
+        assert learner.__dict__ == before
+        with pytest.warns(UserWarning, match="far from the base data"):
+            getattr(learner, call)(*given, force=True)
+        assert learner.state_ is not before["state_"]
+
+    def test_a_lesson_that_is_quiet_as_muscles_at_rest_is_learned(self, fitted):
+        X, y = shots()
+        assert "tongue" in again(fitted).partial_fit(X / 40, y).classes_
+
+    def test_a_lesson_of_another_spectrum_is_learned_with_a_warning(self, fitted):
+        X, y = shots()
+        X = np.sin(np.arange(64) / 10 + X[:, :, :1])
+        with pytest.warns(UserWarning, match="the spectrum of every channel is far from the base data's"):
+            assert "tongue" in again(fitted).partial_fit(X, y).classes_
 
     def test_training_that_diverges_is_refused(self, fitted):
         learner = again(fitted).set_params(lr=1e30, epochs=4, method="protonet")

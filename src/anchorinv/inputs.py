@@ -234,18 +234,25 @@ def warn_single_shots(labels: np.ndarray) -> None:
         )
 
 
-def check_scale(standardised: np.ndarray) -> None:
+def check_scale(standardised: np.ndarray, found: Drift) -> None:
     """Refuse signals (n, n_chans, n_times) beyond any spread of the base data."""
     largest = float(np.abs(standardised).max())
     if not largest < 1e6:
+        said = found.units or "are the units those of fit?"
+        raise ValueError(f"signals reach {largest:.1e} times the spread of the base data; {said}")
+
+
+def refuse_drift(found: Drift) -> None:
+    """Refuse to learn from signals whose scale or offset is nothing like that of the base data."""
+    if found.extreme:
         raise ValueError(
-            f"signals reach {largest:.1e} times the spread of the base data; are the units those of fit?"
+            f"{found.units}; nothing was learned: pass force=True (--force) if the signals are right"
         )
 
 
 def warn_drift(found: Drift) -> None:
     """Warn about signals that are nothing like the base data."""
-    if found.extreme:
+    if found.far:
         _warn(found.verdict)
 
 

@@ -7,8 +7,9 @@ import pytest
 from scipy.signal import resample_poly, sosfilt, sosfilt_zi
 
 from anchorinv import AnchorInvClassifier, Filter, Preprocessing
-from anchorinv.model.serving import Watch, predicted, shots
+from anchorinv.model.serving import predicted, shots
 from anchorinv.model.sources import from_recording
+from anchorinv.model.watching import Watch
 from anchorinv.signal import recordings as recordings_module
 from anchorinv.signal.channels import pick_channels
 from anchorinv.signal.preprocessing import AS_GIVEN

@@ -1,11 +1,14 @@
-"""What the commands on model files share: where to write, which class is meant, progress."""
+"""What the commands on model files share: where to write, which class is meant, units, progress."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from anchorinv.estimator import AnchorInvClassifier
 
 
@@ -30,6 +33,14 @@ def label_like(model: "AnchorInvClassifier", text: str) -> Any:
     except (KeyError, ValueError):
         wanted = "True or False" if kind == "b" else "whole numbers"
         raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
+
+
+def check_units(model: "AnchorInvClassifier", windows: "np.ndarray", *, scale: float, force: bool) -> None:
+    """Refuse a lesson in another unit, unless forced; name the --scale that is right, whatever it was."""
+    from anchorinv.inputs import refuse_drift
+
+    if not force:
+        refuse_drift(replace(model.check(windows), scaled=scale))
 
 
 def progress(quiet: bool) -> AbstractContextManager[None]:

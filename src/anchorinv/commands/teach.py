@@ -13,7 +13,7 @@ Step = Annotated[
     float | None, typer.Option(min=0, help="Seconds between windows of a recording; default: their length.")
 ]
 Scale = Annotated[
-    float, typer.Option(help="Multiply recordings by this, if their unit is not the model's (1e6: V to µV).")
+    float, typer.Option(help="Multiply the signals by this, if their unit is not the model's (1e6: V to µV).")
 ]
 
 
@@ -136,13 +136,16 @@ def learn(
     label: Annotated[str | None, typer.Option(help="The class of all examples.")] = None,
     step: Step = None,
     scale: Scale = 1.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also from examples whose scale is nothing like the base data's.")
+    ] = False,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
     """Teach a model a new class from a few examples; tell what it does to the old ones, then write it."""
     import numpy as np
 
-    from anchorinv.commands.targets import check_target, label_like, progress
+    from anchorinv.commands.targets import check_target, check_units, label_like, progress
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.serving import shots as read_shots
     from anchorinv.model.serving import taught
@@ -159,7 +162,9 @@ def learn(
                 raise ValueError(f"{path} has no labels; name the class of its examples with --label")
             named = found.tolist() if label is None and found is not None else []
             labels += named or [label_like(learner, str(label))] * len(windows)
-        lesson = taught(learner, np.concatenate([windows for windows, _ in read]), labels)
+        windows = np.concatenate([windows for windows, _ in read])
+        check_units(learner, windows, scale=scale, force=force)
+        lesson = taught(learner, windows, labels, force=force)
     say(*lesson.told())
     complain(*(f"anchorinv: warning: {line}" for line in lesson.warnings()))
     learner.save(out, with_signals=had_signals, allow_recordings=allow_recordings)
@@ -198,14 +203,15 @@ def calibrate(
     step: Step = None,
     scale: Scale = 1.0,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where rehearsal speaks against it, or says nothing.")
+        bool,
+        typer.Option("--force", help="Also where rehearsal speaks against it or says nothing, or units do."),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Adapt a model to a person or a day that it has not seen, by windows without labels."""
     import numpy as np
 
-    from anchorinv.commands.targets import check_target, progress
+    from anchorinv.commands.targets import check_target, check_units, progress
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.serving import shots as read_shots
     from anchorinv.terminal import say
@@ -214,6 +220,8 @@ def calibrate(
     learner = AnchorInvClassifier.load(model)
     with progress(quiet):
         read = [read_shots(learner, path, step=step, scale=scale)[0] for path in windows]
-    learner.calibrate(np.concatenate(read), force=force)
+    found = np.concatenate(read)
+    check_units(learner, found, scale=scale, force=force)
+    learner.calibrate(found, force=force)
     learner.save(out)
     say(f"Model: {out} is calibrated by {sum(map(len, read))} windows; the model without is {model}")

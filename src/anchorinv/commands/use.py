@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -36,7 +37,8 @@ def predict(
     """Predict each window of a file: a row with its time, class and the probability of each class."""
     from anchorinv.commands.targets import check_target, progress
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.model.serving import Watch, predicted
+    from anchorinv.model.serving import predicted
+    from anchorinv.model.watching import Watch
     from anchorinv.terminal import complain
 
     if table != "-":
@@ -50,8 +52,8 @@ def predict(
         complain(
             f"anchorinv: warning: {n_gaps} of {n_rows} windows hold missing samples (NaN) and have no class"
         )
-    if watch.drift is not None and watch.drift.extreme:
-        complain(f"anchorinv: warning: {watch.drift.verdict}")
+    if (found := watch.drift) is not None and found.far:
+        complain(f"anchorinv: warning: {replace(found, scaled=scale).verdict}")
 
 
 def evaluate(

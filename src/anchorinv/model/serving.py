@@ -10,9 +10,8 @@ import torch
 
 from anchorinv.data.windowed import is_windowed, open_windows
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.model.drift import Drift, Moments, drift
 from anchorinv.model.lesson import Lesson, lesson_of
-from anchorinv.model.sources import from_recording, from_windows
+from anchorinv.model.sources import windows_in
 from anchorinv.model.streaming import classified
 from anchorinv.signal.pipeline import Window
 
@@ -29,25 +28,6 @@ class Row:
     probabilities: np.ndarray | None
 
 
-class Watch:
-    """Look at windows on their way to a model, to tell at the end how far they were from its base data."""
-
-    def __init__(self, model: AnchorInvClassifier) -> None:
-        self._model = model
-        self._moments: Moments | None = None
-
-    def __call__(self, signals: np.ndarray) -> None:
-        """Take in windows (n, n_chans, n_times)."""
-        found = Moments.of(signals)
-        self._moments = found if self._moments is None else self._moments + found
-
-    @property
-    def drift(self) -> Drift | None:
-        """How far all of them are; None if there was none."""
-        model = self._model
-        return drift(self._moments, model.statistics_, model.ch_names_) if self._moments else None
-
-
 def predicted(
     model: AnchorInvClassifier, path: Path, *, step: float | None = None, scale: float = 1.0, note: Note
 ) -> Iterator[Row]:
@@ -57,11 +37,11 @@ def predicted(
     ----------
     path : windows (``.npz``, ``.npy``, a prepared folder) or a continuous recording.
     step : seconds between windows of a recording; None for one after the other.
-    scale : what a recording is multiplied by, beyond its own unit.
+    scale : what the signals are multiplied by, those of a recording beyond its own unit.
     note : is shown all windows without gaps.
     """
     windowed = is_windowed(path)
-    windows = from_windows(model, path) if windowed else from_recording(model, path, step=step, scale=scale)
+    windows = windows_in(model, path, step=step, scale=scale)
     for number, found in enumerate(classified(model, _noted(windows, note))):
         time = None if windowed or not model.sfreq_ else found.start / model.sfreq_
         yield Row(number, time, found.label, found.probabilities)
@@ -71,20 +51,20 @@ def shots(
     model: AnchorInvClassifier, path: Path, *, step: float | None = None, scale: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return a file's windows without gaps (n, n_chans, n_times), and their labels (n,) if it has them."""
-    if is_windowed(path):
-        windows, labels = list(from_windows(model, path, task="reading")), open_windows(path).labels
-    else:
-        windows, labels = list(from_recording(model, path, step=step, scale=scale, task="reading")), None
+    windows = list(windows_in(model, path, step=step, scale=scale, task="reading"))
+    labels = open_windows(path).labels if is_windowed(path) else None
     whole = [window.values for window in windows if window.whole]
     if not whole:
         raise ValueError(f"{path} has gaps (NaN) in every window; nothing can be learned from it")
     return np.stack(whole), labels
 
 
-def taught(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -> Lesson:
+def taught(
+    model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any], *, force: bool = False
+) -> Lesson:
     """Teach a model new classes and return what that did; a model that cannot learn them stays as it was."""
     before = model.state_
-    model.partial_fit(signals, labels)
+    model.partial_fit(signals, labels, force=force)
     names = model.classes_.tolist()
     columns = torch.tensor([names.index(label) for label in labels])
     standardised = torch.from_numpy(model.standardisation_(signals))

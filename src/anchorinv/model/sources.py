@@ -7,7 +7,7 @@ import numpy as np
 
 from anchorinv.data.labelling import Labelling, rows_of_events
 from anchorinv.data.manifest import Entry
-from anchorinv.data.windowed import WindowFile, channels_for, open_windows
+from anchorinv.data.windowed import WindowFile, channels_for, is_windowed, open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.inputs import read_signals
 from anchorinv.problems import raise_if_any
@@ -16,11 +16,27 @@ from anchorinv.signal.readers import open_recording
 from anchorinv.signal.recordings import Recording, inputs_of
 
 
+def windows_in(
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    rename: Mapping[str, str] | None = None,
+    task: str = "predicting",
+) -> Iterator[Window]:
+    """Yield the windows of a file, whether it holds windows or a continuous recording."""
+    if is_windowed(path):
+        return from_windows(model, path, scale=scale, rename=rename, task=task)
+    return from_recording(model, path, step=step, scale=scale, rename=rename, task=task)
+
+
 def from_windows(
     model: AnchorInvClassifier,
     path: Path,
     *,
     split: str | None = None,
+    scale: float = 1.0,
     rename: Mapping[str, str] | None = None,
     task: str = "predicting",
 ) -> Iterator[Window]:
@@ -35,7 +51,7 @@ def from_windows(
                 f"{file.name} has NaN or infinite values in window {number + int(whole.argmin())}; drop or "
                 f"repair such windows"
             )
-        for values in read_signals(piece).values:
+        for values in read_signals(piece if scale == 1 else scale * piece).values:
             yield Window(number, values, True)
             number += 1
 
