@@ -11,7 +11,8 @@ ODD, EXTREME = 3.0, 30.0
 #: A spread that many times smaller is extreme: muscles at rest are thirty times quieter than at work.
 QUIET = 100.0
 #: A spectrum or covariance that many standard deviations between base windows away: odd, and far.
-#: Days and people who were not seen stay below 4.2 on the EMG, ECG and EEG we have; white noise exceeds 5.
+#: Chosen on four sets of EMG, ECG and EEG, where days and people who were not seen stay below 4.2 and white
+#: noise exceeds 5; nothing was set aside to confirm it.
 UNLIKE, FAR = 2.0, 4.5
 #: Windows below which spectra and covariances are not judged: one of them may be an artefact.
 FEWEST = 5
