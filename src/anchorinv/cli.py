@@ -78,6 +78,7 @@ for command in (
     report.report,
     teach.train,
     teach.learn,
+    teach.add,
     teach.forget,
     teach.calibrate,
     use.predict,

@@ -200,8 +200,8 @@ def own(
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="Let a kind of problem pass: nan, flat, clipped, scale, few, duplicates, shared-subjects, "
-            "shared-recordings."
+            help="Let kinds of problems pass, with commas between: nan, flat, clipped, scale, few, "
+            "duplicates, shared-subjects, shared-recordings."
         ),
     ] = None,
     replace: Replace = False,
@@ -221,7 +221,7 @@ def own(
             window=window,
             overlap=overlap,
             at_least=at_least,
-            allow=frozenset(allow or ()),
+            allow=frozenset(kind.strip() for given in allow or () for kind in given.split(",")),
             seed=seed,
         )
         if manifest is not None and npz is None:

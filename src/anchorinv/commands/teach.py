@@ -1,7 +1,7 @@
-"""``anchorinv train``, ``learn``, ``forget``, ``calibrate``: make a model file, and change what it knows."""
+"""``anchorinv train``, ``learn``, ``add``, ``forget``, ``calibrate``: make a model file and change it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,6 +15,12 @@ Step = Annotated[
 Scale = Annotated[
     float, typer.Option(help="Multiply recordings by this, if their unit is not the model's (1e6: V to µV).")
 ]
+
+Shots = Annotated[
+    list[Path],
+    typer.Argument(help="Examples: .npz with X and y; .npy or recordings with --label.", metavar="SHOTS..."),
+]
+Label = Annotated[str | None, typer.Option(help="The class of all examples.")]
 
 
 def train(
@@ -62,19 +68,20 @@ def train(
 
     from anchorinv.commands.targets import check_target
     from anchorinv.data.filters import Filter
+    from anchorinv.data.kinds import unlabelled
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.streams.preprocessing import Preprocessing
     from anchorinv.streams.windowed import open_windows
     from anchorinv.terminal import say
 
-    check_target(out)
+    check_target(out, data)
     if method == "real-replay" and not allow_recordings:
         raise ValueError(
             "real-replay writes recordings into the model; pass --allow-recordings if they may be"
         )
     file = open_windows(data, split="train")
     if file.labels is None:
-        raise ValueError(f"{data} has no labels; an array y with one per window is needed")
+        raise unlabelled(data)
     if sfreq and file.sfreq and sfreq != file.sfreq:
         raise ValueError(f"{data} says {file.sfreq:g} Hz, --sfreq {sfreq:g} Hz; leave the option out")
     if unit and file.preprocessing.unit and unit != file.preprocessing.unit:
@@ -126,44 +133,60 @@ def train(
 
 def learn(
     model: Model,
-    shots: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Examples: .npz with X and y; .npy or recordings with --label.", metavar="SHOTS..."
-        ),
-    ],
+    shots: Shots,
     out: Out,
-    label: Annotated[str | None, typer.Option(help="The class of all examples.")] = None,
+    label: Label = None,
     step: Step = None,
     scale: Scale = 1.0,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
     """Teach a model a new class from a few examples; tell what it does to the old ones, then write it."""
-    import numpy as np
-
-    from anchorinv.commands.targets import check_target, label_like, progress
+    from anchorinv.commands.examples import read_examples
+    from anchorinv.commands.targets import check_target, progress
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.model.serving import shots as read_shots
     from anchorinv.model.serving import taught
     from anchorinv.terminal import complain, say
 
-    check_target(out)
+    check_target(out, *shots)
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     had_signals = learner.state_.signals is not None
     with progress(quiet):
-        read = [read_shots(learner, path, step=step, scale=scale) for path in shots]
-        labels: list[Any] = []
-        for path, (windows, found) in zip(shots, read, strict=True):
-            if label is None and found is None:
-                raise ValueError(f"{path} has no labels; name the class of its examples with --label")
-            named = found.tolist() if label is None and found is not None else []
-            labels += named or [label_like(learner, str(label))] * len(windows)
-        lesson = taught(learner, np.concatenate([windows for windows, _ in read]), labels)
+        windows, labels = read_examples(learner, shots, label=label, step=step, scale=scale)
+        lesson = taught(learner, windows, labels)
     say(*lesson.told())
     complain(*(f"anchorinv: warning: {line}" for line in lesson.warnings()))
     learner.save(out, with_signals=had_signals, allow_recordings=allow_recordings)
     say(f"Model: {out} knows {', '.join(map(str, learner.classes_.tolist()))}")
+
+
+def add(
+    model: Model,
+    shots: Shots,
+    out: Out,
+    label: Label = None,
+    step: Step = None,
+    scale: Scale = 1.0,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Give a model more examples of classes that it knows; tell what that did, then write it."""
+    from anchorinv.commands.examples import read_examples
+    from anchorinv.commands.targets import check_target, progress
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.model.adding import added
+    from anchorinv.terminal import say
+
+    check_target(out, *shots)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    had_signals = learner.state_.signals is not None
+    with progress(quiet):
+        windows, labels = read_examples(learner, shots, label=label, step=step, scale=scale)
+        more = added(learner, windows, labels)
+    say(*(each.told() for each in more))
+    learner.save(out, with_signals=had_signals, allow_recordings=allow_recordings)
+    counts = zip(learner.classes_.tolist(), learner.counts_.tolist(), strict=True)
+    say(f"Model: {out} has examples of {', '.join(f'{name} ({n})' for name, n in counts)}")
 
 
 def forget(
@@ -210,7 +233,7 @@ def calibrate(
     from anchorinv.model.serving import shots as read_shots
     from anchorinv.terminal import say
 
-    check_target(out)
+    check_target(out, *windows)
     learner = AnchorInvClassifier.load(model)
     with progress(quiet):
         read = [read_shots(learner, path, step=step, scale=scale)[0] for path in windows]

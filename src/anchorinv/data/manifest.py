@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from anchorinv.data.dataset import SPLITS
+from anchorinv.data.kinds import FILES
 from anchorinv.data.problems import listed
 from anchorinv.data.readers import FORMATS
 from anchorinv.data.tables import read_table
@@ -70,7 +71,7 @@ def _entry(cells: dict[str, str], line: int, folder: Path) -> tuple[Entry, list[
     if not name:
         wrong.append("path is empty; name a file")
     elif not _known(path):
-        wrong.append(f"{name} is of no known format; known are {', '.join(sorted(FORMATS))}")
+        wrong.append(f"{name} is of no known format; known are {FILES}")
     elif not _is_file(path):
         wrong.append(f"{name} is not there (looked for {path})")
     if not cells["label"] and path.suffix.lower() != ".npz":

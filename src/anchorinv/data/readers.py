@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from anchorinv.data import limits
 from anchorinv.data.headers import check_header
+from anchorinv.data.kinds import unknown
 from anchorinv.data.limits import check_claim, check_rate, check_reach, check_size, reading, room
 from anchorinv.data.npzfiles import stored_array
 from anchorinv.data.problems import listed, needed
@@ -58,7 +59,7 @@ def read_recording(path: Path, *, channels: Sequence[str] | None = None) -> Reco
     endings = "".join(path.suffixes[-2:]).lower()
     reader = _READERS.get(endings) or _READERS.get(path.suffix.lower())
     if reader is None:
-        raise ValueError(f"{path} is of no known format; known are {', '.join(sorted(_READERS))}")
+        raise unknown(path)
     if not path.is_file():
         raise ValueError(f"{path} is not there")
     with reading(path):
@@ -99,7 +100,7 @@ def open_mne(path: Path) -> Any:
     suffix = path.suffix.lower()
     reader = readers.get(".fif" if suffix == ".gz" else suffix)  # a fif file may be compressed
     if reader is None:
-        raise ValueError(f"{path} is of no known format; known are {', '.join(sorted(readers))}")
+        raise unknown(path)
     raw = reader(path, preload=False, verbose="ERROR")
     files = [Path(file) for file in raw.filenames if file is not None]
     if any(file.parent.resolve() != path.parent.resolve() for file in files):

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 
 from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
+from anchorinv.data.kinds import unlabelled
 from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.mistaken import likeness
+from anchorinv.model.names import looks_like
 from anchorinv.model.serving import from_windows
 from anchorinv.model.streaming import classified
 from anchorinv.streams.windowed import open_windows
@@ -63,7 +66,10 @@ class Evaluation:
         ]
         for name, row, f1 in zip(self.classes, self.counts, found.f1, strict=True):
             lines.append(f"{name!s:<16} " + " ".join(f"{count:>8}" for count in row) + f" {f1:>7.1%}")
-        lines += [f"not known to the model, left out: {name} ({n})" for name, n in self.unknown.items()]
+        for name, n in self.unknown.items():
+            known = looks_like(name, self.classes)
+            shown, like = (name, "") if known is None else (repr(name), f", which looks like {known!r}")
+            lines.append(f"not known to the model, left out: {shown} ({n}){like}")
         return lines
 
 
@@ -71,12 +77,13 @@ def scored(model: AnchorInvClassifier, path: Path) -> Evaluation:
     """Score a model on labelled windows: the test part of a prepared folder, or all of an ``.npz``."""
     labels = open_windows(path, split="test").labels
     if labels is None:
-        raise ValueError(f"{path} has no labels; an array y with one per window is needed")
+        raise unlabelled(path)
     truth, classes = labels.tolist(), model.classes_.tolist()
     unknown = {str(label): truth.count(label) for label in dict.fromkeys(truth) if label not in classes}
     if sum(unknown.values()) == len(truth):
         raise ValueError(
             f"the model knows none of the classes in {path}; it knows {', '.join(map(str, classes))}"
+            f"{likeness(unknown, classes)}"
         )
     found = [p.label for p in classified(model, from_windows(model, path, split="test"))]
     known = [i for i, label in enumerate(truth) if label in classes]

@@ -1,6 +1,7 @@
 """Files through a model: windows or continuous recordings in, a prediction for each window out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.inputs import read_signals
+from anchorinv.mistaken import other_shape
 from anchorinv.model.drift import Drift, Moments, drift
 from anchorinv.model.lesson import Lesson, lesson_of
 from anchorinv.model.limits import HIGHEST_RATIO, LOWEST_RATIO
@@ -64,21 +66,40 @@ def predicted(
     scale : what a recording is multiplied by, beyond its own unit.
     note : is shown all windows without gaps.
     """
-    windowed = is_windowed(path)
-    windows = from_windows(model, path) if windowed else from_recording(model, path, step=step, scale=scale)
-    for number, found in enumerate(classified(model, _noted(windows, note))):
-        time = None if windowed or not model.sfreq_ else found.start / model.sfreq_
-        yield Row(number, time, found.label, found.probabilities)
+    timed = model.sfreq_ if not is_windowed(path) else None
+    windows = windows_of(model, path, step=step, scale=scale)
+    with about(path):
+        for number, found in enumerate(classified(model, _noted(windows, note))):
+            time = found.start / timed if timed else None
+            yield Row(number, time, found.label, found.probabilities)
+
+
+def check_inputs(
+    model: AnchorInvClassifier, paths: Iterable[Path], *, step: float | None = None, scale: float = 1.0
+) -> None:
+    """Look at the beginning of each file: one that cannot be predicted is noticed before any other is."""
+    for path in paths:
+        with about(path):
+            next(windows_of(model, path, step=step, scale=scale, task="looking"), None)
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Have every error name the file that it is about."""
+    try:
+        yield
+    except ValueError as error:
+        if path.name in str(error):
+            raise
+        raise ValueError(f"{path}: {error}") from None
 
 
 def shots(
     model: AnchorInvClassifier, path: Path, *, step: float | None = None, scale: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return a file's windows without gaps (n, n_chans, n_times), and their labels (n,) if it has them."""
-    if is_windowed(path):
-        windows, labels = list(from_windows(model, path, task="reading")), open_windows(path).labels
-    else:
-        windows, labels = list(from_recording(model, path, step=step, scale=scale, task="reading")), None
+    windows = list(windows_of(model, path, step=step, scale=scale, task="reading"))
+    labels = open_windows(path).labels if is_windowed(path) else None
     whole = [window.values for window in windows if window.whole]
     if not whole:
         raise ValueError(f"{path} has gaps (NaN) in every window; nothing can be learned from it")
@@ -95,11 +116,27 @@ def taught(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -
     return lesson_of(before, model.state_, standardised, columns, names)
 
 
+def windows_of(
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    task: str = "predicting",
+) -> Iterator[Window]:
+    """Yield the windows of a file of either kind, as the model takes them."""
+    if is_windowed(path):
+        return from_windows(model, path, task=task)
+    return from_recording(model, path, step=step, scale=scale, task=task)
+
+
 def from_windows(
     model: AnchorInvClassifier, path: Path, *, split: str | None = None, task: str = "predicting"
 ) -> Iterator[Window]:
     """Yield the windows of a file, channels in the model's order."""
     file = open_windows(path, split=split)
+    if file.shape[1:] == (model.n_times_, model.n_chans_) != (model.n_chans_, model.n_times_):
+        raise ValueError(f"{file.name}: {other_shape(file.shape[1:], (model.n_chans_, model.n_times_))}")
     channels = channels_for(file, model.n_chans_, model.ch_names_, model.sfreq_)
     _check_length(model, file)
     number = 0
@@ -127,7 +164,7 @@ def from_recording(
     rate = model.sfreq_
     if rate is None:
         raise ValueError(
-            "the model does not know its rate; train it with sfreq, or predict windows (.npz, .npy)"
+            "the model does not know its rate; train it with sfreq (--sfreq), or predict windows (.npz, .npy)"
         )
     refuse_unrepeatable(model)
     if not LOWEST_RATIO <= rate / recording.sfreq <= HIGHEST_RATIO:

@@ -73,7 +73,7 @@ class StreamingPredictor:
             )
         refuse_unrepeatable(model)
         if how is not None and model.sfreq_ is None:
-            raise ValueError("the model has a filter but no rate; train it with sfreq")
+            raise ValueError("the model has a filter but no rate; train it with sfreq (--sfreq)")
         rate = model.sfreq_ or 1.0
         self.model = model
         self._windows = Windows(stages_of(how, source=rate, target=rate), model.n_times_, int(step))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from anchorinv.core.progress import tick
+from anchorinv.data.kinds import has_ending, is_recording, to_prepare, unknown
 from anchorinv.data.limits import check_rate, reading
 from anchorinv.data.problems import needed
 from anchorinv.data.readers import open_mne
@@ -50,6 +51,10 @@ def open_recording(path: Path) -> Recording:
     """Open a recording by what its name ends in; nothing but the header is read."""
     if not path.exists() and not path.with_suffix(".hea").exists():
         raise FileNotFoundError(f"there is no recording {path}")
+    if not is_recording(path):
+        raise unknown(path)
+    if has_ending(path, ".csv", ".csv.gz", ".csv.xz"):
+        raise to_prepare(path)
     with reading(path):
         found = _open_wfdb(path) if path.suffix in _WFDB or not path.suffix else _open_mne(path)
     if not found.n_times or not found.ch_names:
@@ -97,7 +102,7 @@ def matched(wanted: Sequence[str] | None, present: Sequence[str], n_chans: int, 
             return list(range(n_chans))
         raise ValueError(
             f"{name} has {len(present)} channels, the model takes {n_chans} and does not know their names; "
-            f"train it with channel names"
+            f"choose these channels, or train it with names (ch_names in its .npz)"
         )
     exact = {label: i for i, label in enumerate(present)}
     loose: dict[str, list[int]] = {}

@@ -9,6 +9,7 @@ import numpy as np
 from anchorinv.core.aside import LEAST_GROUPS
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
+from anchorinv.data.kinds import WINDOWS, has_ending, is_recording, unknown, unlabelled
 from anchorinv.data.limits import check_claim, check_size
 from anchorinv.data.npzfiles import StoredArray, load_array, stored_array, stored_arrays, told_rate
 from anchorinv.streams.preprocessing import Preprocessing, preprocessing_of
@@ -16,7 +17,6 @@ from anchorinv.streams.recordings import matched
 
 #: Values read at once.
 PIECE = 1 << 22
-KINDS = (".npz", ".npy")
 NOTHING_KNOWN = Preprocessing()
 
 
@@ -58,16 +58,18 @@ class WindowFile:
 
 def is_windowed(path: Path) -> bool:
     """Say whether a path is one of those that hold windows rather than a continuous recording."""
-    return path.is_dir() or path.suffix in KINDS
+    return path.is_dir() or has_ending(path, *WINDOWS)
 
 
 def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
     """Open windows; of a prepared folder only the ``split`` asked for, if it has windows there."""
-    if not path.exists():
+    if not path.exists() and not (is_recording(path) and path.with_suffix(".hea").exists()):
         raise FileNotFoundError(f"there is no {path}")
     if path.is_dir():
         return _open_folder(path, split)
-    return _open_npz(path) if path.suffix == ".npz" else _open_npy(path)
+    if not is_windowed(path):
+        raise unlabelled(path) if is_recording(path) else unknown(path)
+    return _open_npz(path) if has_ending(path, ".npz") else _open_npy(path)
 
 
 def channels_for(
