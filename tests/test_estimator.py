@@ -256,6 +256,12 @@ class TestInputs:
         with pytest.raises(ValueError, match="the label of sample 7 is missing"):
             AnchorInvClassifier().fit(X, gone)
 
+    @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy before 2")
+    def test_labels_of_numpys_own_text(self):
+        X, y = recordings()
+        found = AnchorInvClassifier(random_state=0).fit(X, y.astype(np.dtypes.StringDType())).classes_
+        assert found.tolist() == ["left", "right"] and found.dtype.kind == "U"
+
     def test_units_do_not_matter(self):
         X, y = recordings()
         volts, microvolts = (model(epochs=2).fit(X * unit, y).predict_proba(X * unit) for unit in (1e-6, 1.0))

@@ -86,11 +86,13 @@ class TestKinds:
         assert set(WINDOWS + RECORDINGS) == FORMATS
 
     @pytest.mark.parametrize("name", ["train", "evaluate"])
-    def test_a_recording_without_labels(self, name, told):
+    def test_a_recording_without_labels(self, name, told, files):
         assert "day.edf has no labels of its windows; name its events with --events, or hand in" in told(
             name, "day.edf"
         )
         assert "base.npy has no labels of its windows; hand in" in told(name, "base.npy")
+        (files / "day.csv").write_text("C3,C4\n1,2\n")
+        assert "day.csv has no labels of its windows; hand in" in told(name, "day.csv")
 
     @pytest.mark.parametrize("name", ["predict", "learn"])
     def test_samples_whose_header_is_beside_them(self, name, told, files):

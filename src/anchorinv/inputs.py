@@ -127,7 +127,7 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
         raise ValueError(
             f"there are {n_signals} signals but {len(labels)} labels; one label per signal is needed"
         )
-    return _plain(_from_objects(labels) if labels.dtype.kind == "O" else labels)
+    return _plain(_from_objects(labels) if labels.dtype.kind in "OT" else labels)
 
 
 def read_groups(groups: Any, n_signals: int) -> np.ndarray | None:

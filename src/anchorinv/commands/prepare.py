@@ -221,7 +221,7 @@ def own(
             window=window,
             overlap=overlap,
             at_least=at_least,
-            allow=frozenset(kind.strip() for given in allow or () for kind in given.split(",")),
+            allow=frozenset(kind for given in allow or () for kind in given.replace(",", " ").split()),
             seed=seed,
         )
         if manifest is not None and npz is None:

@@ -18,7 +18,7 @@ Scale = Annotated[
 
 Shots = Annotated[
     list[Path],
-    typer.Argument(help="Examples: .npz with X and y; .npy or recordings with --label.", metavar="SHOTS..."),
+    typer.Argument(help="Examples: .npz with X and y; .npy or recordings with --label.", metavar="SHOTS"),
 ]
 Label = Annotated[str | None, typer.Option(help="The class of all examples.")]
 
@@ -215,7 +215,7 @@ def calibrate(
     model: Model,
     windows: Annotated[
         list[Path],
-        typer.Argument(help="Recordings or windows of one person; labels are not needed.", metavar="DATA..."),
+        typer.Argument(help="Recordings or windows of one person; labels are not needed.", metavar="DATA"),
     ],
     out: Out,
     step: Step = None,

@@ -15,7 +15,7 @@ def predict(
         list[Path],
         typer.Argument(
             help="Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, WFDB ...).",
-            metavar="INPUT...",
+            metavar="INPUT",
         ),
     ],
     table: Annotated[str, typer.Option("--csv", help="File for the rows; - is standard output.")] = "-",

@@ -2,24 +2,12 @@
 
 from pathlib import Path
 
+_TABLES = (".csv", ".csv.gz", ".csv.xz")
 #: Files of windows, and of continuous recordings, by what their names end in.
 WINDOWS = (".npz", ".npy")
-RECORDINGS = (
-    ".edf",
-    ".bdf",
-    ".gdf",
-    ".fif",
-    ".fif.gz",
-    ".vhdr",
-    ".hea",
-    ".dat",
-    ".csv",
-    ".csv.gz",
-    ".csv.xz",
-)
+RECORDINGS = (".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".vhdr", ".hea", ".dat", *_TABLES)
 FILES = ".npz, .npy, EDF, BDF, GDF, FIF, BrainVision (.vhdr), WFDB (.hea, .dat), CSV"
 KNOWN = f"a prepared folder, {FILES}"
-_LABELLED = "a prepared folder or an .npz with X and y"
 
 
 def has_ending(path: Path, *endings: str) -> bool:
@@ -32,6 +20,11 @@ def is_recording(path: Path) -> bool:
     return has_ending(path, *RECORDINGS) or (not path.suffix and path.with_suffix(".hea").is_file())
 
 
+def is_table(path: Path) -> bool:
+    """Say whether a path names a recording in a table (CSV), which tells samples and, at best, times."""
+    return has_ending(path, *_TABLES)
+
+
 def unknown(path: Path) -> ValueError:
     """Return the error for a file of a kind that nobody knows."""
     header = path.with_suffix(".vhdr")
@@ -42,8 +35,12 @@ def unknown(path: Path) -> ValueError:
 
 def unlabelled(path: Path) -> ValueError:
     """Return the error for windows, or a recording, whose classes are needed and not told."""
-    events = "name its events with --events, or " if is_recording(path) else ""
-    return ValueError(f"{path} has no labels of its windows; {events}hand in {_LABELLED}")
+    marked = is_recording(path) and not is_table(path)
+    events = "name its events with --events, or " if marked else ""
+    return ValueError(
+        f"{path} has no labels of its windows; {events}hand in a folder prepared of it (anchorinv prepare "
+        f"own), or an .npz with X and y"
+    )
 
 
 def to_prepare(path: Path) -> ValueError:

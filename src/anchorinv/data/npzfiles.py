@@ -96,8 +96,9 @@ class StoredArray:
 def stored_array(path: Path, *, anew: str | None = None) -> StoredArray:
     """Return the array of an ``.npy`` file, its values unread; ``anew``: how a damaged one is made again."""
     anew = _anew(path) if anew is None else anew
-    with reading(path, anew=anew), path.open("rb") as file:
+    with reading(path, anew=anew):
         _refuse_text(path)
+    with reading(path, anew=anew), path.open("rb") as file:
         return _described(path, "", file, path.stat().st_size, anew)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from anchorinv.core.progress import tick
-from anchorinv.data.kinds import has_ending, is_recording, to_prepare, unknown
+from anchorinv.data.kinds import is_recording, is_table, to_prepare, unknown
 from anchorinv.data.limits import check_rate, reading
 from anchorinv.data.problems import needed
 from anchorinv.data.readers import open_mne
@@ -53,7 +53,7 @@ def open_recording(path: Path) -> Recording:
         raise FileNotFoundError(f"there is no recording {path}")
     if not is_recording(path):
         raise unknown(path)
-    if has_ending(path, ".csv", ".csv.gz", ".csv.xz"):
+    if is_table(path):
         raise to_prepare(path)
     with reading(path):
         found = _open_wfdb(path) if path.suffix in _WFDB or not path.suffix else _open_mne(path)
