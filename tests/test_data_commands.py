@@ -359,3 +359,17 @@ def test_a_study_runs_from_a_prepared_own_folder(command, tmp_path):
     assert code == 0, err
     lines = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
     assert len(lines) == 3, "the base session, and one session in each of two trials"
+
+
+@pytest.mark.parametrize("words", ["--allow few,flat", "--allow few --allow flat", "--allow 'few, flat'"])
+def test_several_problems_are_let_pass(words, tmp_path, command):
+    X = np.random.default_rng(0).normal(size=(12, 2, 50))
+    X[:, 1] = 3.0
+    np.savez(tmp_path / "a.npz", X=X, y=np.arange(12) % 2, sfreq=100)
+    asked = ["prepare", "own", "--npz", tmp_path / "a.npz", "--out", tmp_path / "out"]
+    code, _, err = command(*asked, "--allow", "few")
+    assert code == 1 and "--allow flat" in err
+    code, _, err = command(*asked, *shlex.split(words))
+    assert code == 0, err
+    code, _, err = command(*asked, "--replace", "--allow", "few,flatt")
+    assert code == 1 and "--allow takes nan, flat" in err and "got flatt" in err

@@ -39,9 +39,11 @@ from anchorinv.inputs import (
     warn_drift,
     warn_flat,
     warn_former_name,
+    warn_mistakes,
     warn_single_shots,
 )
 from anchorinv.learning import lesson
+from anchorinv.mistaken import check_new_names, likeness, suspicions
 from anchorinv.model.keeping import Keepable
 from anchorinv.model.limits import check_held, check_kept, kept_by
 from anchorinv.model.names import check_names
@@ -158,8 +160,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"fit needs at least two classes, got one ({classes.tolist()[0]!r}); add the others, or "
-                f"teach it with partial_fit to a model that knows two"
+                f"training needs at least two classes, got one ({classes.tolist()[0]!r}); add the others, or "
+                f"teach it with partial_fit (anchorinv learn) to a model that knows two"
             )
         check_names(classes.tolist())
         n_chans, n_times = signals.values.shape[1:]
@@ -170,6 +172,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         ch_names = names_of(how, signals.ch_names, n_chans)
         sfreq = rate_of(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
         warn_former_name(self.method, method)
+        warn_mistakes(suspicions(n_chans, n_times, classes.tolist()))
         warn_flat(signals.values, ch_names)
         warn_single_shots(labels)
         began = time.perf_counter()
@@ -215,9 +218,11 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
             some = "are" if known.sum() > 1 else "is"
             raise ValueError(
                 f"{_listed(names[known])} {some} known already, so nothing was learned; "
-                f"use add_shots for more examples of known classes, partial_fit for new classes only"
+                f"add_shots (anchorinv add) takes more examples of known classes, partial_fit (anchorinv "
+                f"learn) new classes only"
             )
         check_names([*self.classes_.tolist(), *names.tolist()])
+        check_new_names(names.tolist(), self.classes_.tolist())
         warn_single_shots(labels)
         began = time.perf_counter()
         index = self.state_.session + 1
@@ -252,13 +257,15 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         names = np.unique(labels)
         if not np.isin(names, self.classes_).all():
             unknown = names[~np.isin(names, self.classes_)]
+            like = likeness(unknown.tolist(), self.classes_.tolist())
             raise ValueError(
-                f"{_listed(unknown)} not among the known ones; teach new classes with partial_fit"
+                f"{_listed(unknown)} {'is' if len(unknown) == 1 else 'are'} not among the known ones{like}; "
+                f"teach new classes with partial_fit (anchorinv learn)"
             )
         state = self.state_
         if not isinstance(state.head, Cosine | StatisticalHead):
             raise ValueError(
-                f"{self.method} has no prototypes to move; only methods that have take more shots"
+                f"{self.method} has no prototypes to move; train it anew with all examples, or another method"
             )
         began = time.perf_counter()
         column = {name: i for i, name in enumerate(self.classes_.tolist())}

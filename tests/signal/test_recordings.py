@@ -136,7 +136,7 @@ def test_damaged_recordings_are_one_sentence(name, content, tmp_path):
     with pytest.raises(ValueError, match=told) as caught:
         open_recording(tmp_path / name)
     assert "\n" not in str(caught.value)
-    with pytest.raises(FileNotFoundError, match="is not there"):
+    with pytest.raises(FileNotFoundError, match="there is no"):
         open_recording(tmp_path / "other.edf")
 
 

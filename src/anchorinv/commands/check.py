@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from anchorinv.commands.teach import Allow, Model, Quiet, Scale, Step
+from anchorinv.commands.options import Allow, Model, Quiet, Rename, Scale, Step, renaming
 from anchorinv.quoting import as_json as written
 
 
@@ -21,6 +21,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     step: Step = None,
     scale: Scale = 1.0,
+    channels: Rename = None,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
@@ -34,8 +35,9 @@ def check(
     from anchorinv.terminal import say
 
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    rename = renaming(channels)
     with progress(quiet):
-        found = [checked(learner, path, step=step, scale=scale) for path in sources]
+        found = [checked(learner, path, step=step, scale=scale, rename=rename) for path in sources]
     far = any(each.drift.far for each in found)
     if as_json:
         say(*written({"far": far, "inputs": [each.facts() for each in found]}).split("\n"))

@@ -65,15 +65,22 @@ class Checked:
         return [*lines, f"{found.level}: {found.verdict}"]
 
 
-def checked(model: AnchorInvClassifier, path: Path, *, step: float | None, scale: float) -> Checked:
+def checked(
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    step: float | None,
+    scale: float,
+    rename: Mapping[str, str] | None = None,
+) -> Checked:
     """Compare a file with the base data, in bounded memory.
 
     Parameters
     ----------
-    path, step, scale : as :func:`~anchorinv.model.serving.predicted` takes them.
+    path, step, scale, rename : as :func:`~anchorinv.model.serving.predicted` takes them.
     """
     watch, n_gaps = Watch(model), 0
-    for window in windows_in(model, path, step=step, scale=scale, task="checking"):
+    for window in windows_in(model, path, step=step, scale=scale, rename=rename, task="checking"):
         if window.whole:
             watch(window.values[None])
         else:

@@ -17,6 +17,7 @@ from anchorinv.core.types import State
 from anchorinv.history import entry
 from anchorinv.inputs import Signals
 from anchorinv.learning import lesson
+from anchorinv.mistaken import likeness
 from anchorinv.model.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.model.distances import FEWEST
 from anchorinv.model.drift import Drift, drift
@@ -183,9 +184,10 @@ class Keepable:
         began = time.perf_counter()
         found = np.flatnonzero(self.classes_ == label)
         if not len(found) or isinstance(label, bool | np.bool_) != (self.classes_.dtype == np.bool_):
+            known = self.classes_.tolist()
             raise ValueError(
                 f"class {label!r} is not known, so it cannot be forgotten; known are "
-                f"{', '.join(map(repr, self.classes_.tolist()))}"
+                f"{', '.join(map(repr, known))}{likeness([label], known)}"
             )
         column = int(found[0])
         try:

@@ -1,6 +1,7 @@
 """Files through a model: windows or continuous recordings in, a prediction for each window out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,13 @@ class Row:
 
 
 def predicted(
-    model: AnchorInvClassifier, path: Path, *, step: float | None = None, scale: float = 1.0, note: Note
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    rename: Mapping[str, str] | None = None,
+    note: Note,
 ) -> Iterator[Row]:
     """Yield a row for each window of a file, in bounded memory.
 
@@ -38,20 +45,52 @@ def predicted(
     path : windows (``.npz``, ``.npy``, a prepared folder) or a continuous recording.
     step : seconds between windows of a recording; None for one after the other.
     scale : what the signals are multiplied by, those of a recording beyond its own unit.
+    rename : names that channels have in the file, and those that the model knows them by.
     note : is shown all windows without gaps.
     """
-    windowed = is_windowed(path)
-    windows = windows_in(model, path, step=step, scale=scale)
-    for number, found in enumerate(classified(model, _noted(windows, note))):
-        time = None if windowed or not model.sfreq_ else found.start / model.sfreq_
-        yield Row(number, time, found.label, found.probabilities)
+    timed = model.sfreq_ if not is_windowed(path) else None
+    windows = windows_in(model, path, step=step, scale=scale, rename=rename)
+    with about(path):
+        for number, found in enumerate(classified(model, _noted(windows, note))):
+            time = found.start / timed if timed else None
+            yield Row(number, time, found.label, found.probabilities)
+
+
+def check_inputs(
+    model: AnchorInvClassifier,
+    paths: Iterable[Path],
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    rename: Mapping[str, str] | None = None,
+) -> None:
+    """Look at the beginning of each file: one that cannot be predicted is noticed before any other is."""
+    for path in paths:
+        with about(path):
+            next(windows_in(model, path, step=step, scale=scale, rename=rename, task="looking"), None)
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Have every error name the file that it is about."""
+    try:
+        yield
+    except ValueError as error:
+        if path.name in str(error):
+            raise
+        raise ValueError(f"{path}: {error}") from None
 
 
 def shots(
-    model: AnchorInvClassifier, path: Path, *, step: float | None = None, scale: float = 1.0
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    rename: Mapping[str, str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return a file's windows without gaps (n, n_chans, n_times), and their labels (n,) if it has them."""
-    windows = list(windows_in(model, path, step=step, scale=scale, task="reading"))
+    windows = list(windows_in(model, path, step=step, scale=scale, rename=rename, task="reading"))
     labels = open_windows(path).labels if is_windowed(path) else None
     whole = [window.values for window in windows if window.whole]
     if not whole:

@@ -10,6 +10,7 @@ from anchorinv.data.manifest import Entry
 from anchorinv.data.windowed import WindowFile, channels_for, is_windowed, open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.inputs import read_signals
+from anchorinv.mistaken import other_shape
 from anchorinv.problems import raise_if_any
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
 from anchorinv.signal.readers import open_recording
@@ -42,6 +43,9 @@ def from_windows(
 ) -> Iterator[Window]:
     """Yield the windows of a file, channels in the model's order."""
     file = open_windows(path, split=split)
+    shape = (model.n_chans_, model.n_times_)
+    if file.shape[1:] == shape[::-1] != shape:
+        raise ValueError(f"{file.name}: {other_shape(file.shape[1:], shape)}")
     channels = channels_for(file, model.n_chans_, model.ch_names_, model.sfreq_, rename)
     _check_length(model, file)
     number = 0
@@ -117,7 +121,7 @@ def _rates(model: AnchorInvClassifier, recording: Recording, step: float | None)
     rate = how.sfreq
     if rate is None:
         raise ValueError(
-            "the model does not know its rate; train it with sfreq, or predict windows (.npz, .npy)"
+            "the model does not know its rate; train it with sfreq (--sfreq), or predict windows (.npz, .npy)"
         )
     if how.not_repeatable:
         raise ValueError(
