@@ -262,17 +262,15 @@ def own(
             seed=seed,
         )
         labelling = labelling_of(events, start, stop)
-        given = [name for name, value in (("--manifest", manifest), ("--npz", npz), ("--recording", recordings),
-                                          ("--bids", bids)) if value]  # fmt: skip
+        ways = {"--manifest": manifest, "--npz": npz, "--recording": recordings, "--bids": bids}
+        given = [name for name, value in ways.items() if value]
         if len(given) != 1:
             raise ValueError(
                 "give your recordings with one of --manifest TABLE.csv, --npz FILE.npz, --recording FILE or "
                 f"--bids FOLDER; got {' and '.join(given) or 'none'}"
             )
         if bids is None and (task or subjects or datatype):
-            raise ValueError(
-                "--task, --subjects and --datatype choose from a BIDS folder; give it with --bids"
-            )
+            raise ValueError("--task, --subjects and --datatype choose from a BIDS folder; give --bids")
         if manifest is not None:
             return plan_manifest(manifest, options, labelling)
         if npz is not None:

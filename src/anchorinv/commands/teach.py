@@ -158,11 +158,9 @@ def calibrate(
 
     check_target(out, *windows)
     learner = AnchorInvClassifier.load(model)
+    rename = renaming(channels)
     with progress(quiet):
-        read = [
-            read_shots(learner, path, step=step, scale=scale, rename=renaming(channels))[0]
-            for path in windows
-        ]
+        read = [read_shots(learner, path, step=step, scale=scale, rename=rename)[0] for path in windows]
     found = np.concatenate(read)
     check_units(learner, found, scale=scale, force=force)
     learner.calibrate(found, force=force)

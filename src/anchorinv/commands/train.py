@@ -164,8 +164,8 @@ def _labelled_windows(paths: Sequence[Path]) -> "WindowFile":
 
     if len(paths) > 1:
         raise ValueError(
-            f"{paths[0]} and {paths[1]}: several inputs must be recordings with --events; put windows into one "
-            f"file, or prepare a folder (anchorinv prepare own)"
+            f"{paths[0]} and {paths[1]}: several inputs must be recordings with --events; put windows into "
+            f"one file, or prepare a folder (anchorinv prepare own)"
         )
     file = open_windows(paths[0], split="train")
     if file.labels is None:
