@@ -269,6 +269,12 @@ def test_a_missing_extra_is_one_sentence(command, server, tmp_path, monkeypatch,
     )
 
 
+def trials_at(path, *names, n=24):
+    """Write a table of trials in turn, as BIDS has it."""
+    rows = [f"{2 + 4 * i:g}\t2\t{names[i % len(names)]}" for i in range(n)]
+    path.write_text("\n".join(["onset\tduration\ttrial_type", *rows]) + "\n")
+
+
 def console(page):
     lines = "".join(re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)).splitlines()
     return [line.split("#")[0].strip() for line in lines if line.strip()]
@@ -289,8 +295,14 @@ def test_the_commands_of_the_page_run_as_written(command, server, tmp_path, monk
     trials(tmp_path / "trials.npz")
     (tmp_path / "table.csv").write_text(re.search(r"```csv\n(.*?)```", DOCS, flags=re.DOTALL)[1])
     for i, name in enumerate(("anna-1", "anna-2", "bob-1")):
-        values = np.random.default_rng(i).integers(-3000, 3000, size=(3, 60 * 256))
+        values = np.random.default_rng(i).integers(-3000, 3000, size=(3, 120 * 256))
         making.edf(tmp_path / "recordings" / f"{name}.edf", values, ["C3", "Cz", "C4"], sfreq=256)
+        trials_at(tmp_path / "recordings" / f"{name}_events.tsv", "T1", "T2")
+    for i in (1, 2):
+        folder = tmp_path / f"sets/imagery/sub-{i:02d}/eeg"
+        values = np.random.default_rng(9 + i).integers(-3000, 3000, size=(3, 120 * 256))
+        making.edf(folder / f"sub-{i:02d}_task-imagery_eeg.edf", values, ["C3", "Cz", "C4"], sfreq=256)
+        trials_at(folder / f"sub-{i:02d}_task-imagery_events.tsv", "left", "right")
     ran = []
     for line in console(DOCS):
         words = shlex.split(line)
@@ -300,7 +312,7 @@ def test_the_commands_of_the_page_run_as_written(command, server, tmp_path, monk
         code, _, err = command(*words[1:])
         assert code == 0, f"{line}: {err}"
         ran.append(words[1])
-    assert set(ran) == {"prepare", "data", "events"}
+    assert set(ran) == {"prepare", "data", "events", "train", "evaluate"}
 
 
 def test_stopping_is_no_accident(tmp_path):
