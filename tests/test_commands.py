@@ -432,4 +432,6 @@ class TestSeveralFiles:
         code, _, err = run("predict", "m.anchorinv", "base.npz", "r_raw.fif", "loud.npy", "-q")
         gaps, far = err.splitlines()
         assert code == 0 and "warning: r_raw.fif: 1 of 6 windows hold missing samples" in gaps
-        assert "warning: loud.npy: " in far and "are the units those of fit?" in far
+        assert (
+            "warning: loud.npy: " in far and "is the recording in another unit? multiply it by 0.0001" in far
+        )

@@ -177,7 +177,7 @@ def test_own_recordings_with_all_options(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("prepare own --out out", "--manifest TABLE.csv or --npz FILE.npz"),
+        ("prepare own --out out", "one of --manifest TABLE.csv, --npz FILE.npz, --recording FILE or"),
         ("prepare own --npz away.npz --out out", "away.npz is not there"),
         ("prepare own --manifest away.csv --out out", "away.csv is not there"),
         ("prepare own --npz a.npz --out out --filter loud", "a filter is written 0.5-40"),

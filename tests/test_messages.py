@@ -92,18 +92,15 @@ class TestKinds:
         )
         assert "base.npy has no labels of its windows; hand in" in told(name, "base.npy")
         (files / "day.csv").write_text("C3,C4\n1,2\n")
-        assert "day.csv has no labels of its windows; hand in" in told(name, "day.csv")
+        assert "day.csv has no labels of its windows; name its events with --events" in told(name, "day.csv")
+        np.save(files / "long.npy", np.zeros((4, 999)))
+        assert "long.npy has no labels of its windows" in told(name, "long.npy")
 
     @pytest.mark.parametrize("name", ["predict", "learn"])
     def test_samples_whose_header_is_beside_them(self, name, told, files):
         (files / "day.eeg").write_bytes(bytes(100))
         (files / "day.vhdr").write_text("BrainVision")
         assert "hand in its header, day.vhdr" in told(name, "day.eeg")
-
-    @pytest.mark.parametrize("name", ["predict", "learn"])
-    def test_a_table_is_prepared_first(self, name, told, files):
-        (files / "day.csv").write_text("C3,C4\n1,2\n")
-        assert "anchorinv prepare own" in told(name, "day.csv")
 
 
 class TestArrays:

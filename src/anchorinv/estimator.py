@@ -228,7 +228,9 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         index = self.state_.session + 1
         # Beyond all numbers in use: after a class was forgotten they need not be the first ones.
         first = max(self.state_.classes) + 1
-        batch = Batch(self._standardised(signals, force=force), _tensor(numbers + first))
+        # A class that is new has a spectrum of its own: only its unit is held against the base data.
+        standardised = self._standardised(signals, force=force, shapes=False)
+        batch = Batch(standardised, _tensor(numbers + first))
         rng = stream(self.seed_, "session", index)
         recipe = self._recipe(self.geometry_, len(labels))
         with self._progress():
@@ -271,7 +273,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         column = {name: i for i, name in enumerate(self.classes_.tolist())}
         columns = np.array([column[label] for label in labels.tolist()])
         features = Batch(
-            self._features(self._standardised(signals, force=force)), torch.tensor(state.classes)[columns]
+            self._features(self._standardised(signals, force=force, shapes=False)),
+            torch.tensor(state.classes)[columns],
         )
         recipe = self._recipe(self.geometry_, len(labels))
         learned = recipe.add_shots(state, features, self.counts_.tolist())
@@ -344,9 +347,10 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
             )
         return signals, labels
 
-    def _standardised(self, signals: Signals, *, force: bool = True) -> Tensor:
+    def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:
         """Return signals as the network takes them; of another unit none, unless forced, or a warning."""
-        found, standardised = self._drift(signals), self.standardisation_(signals.values)
+        found = self._drift(signals, shapes=shapes)
+        standardised = self.standardisation_(signals.values)
         check_scale(standardised, found)
         if not force:
             refuse_drift(found)

@@ -116,6 +116,12 @@ def train(
     filtered = Filter(*band, order, not zero_phase) if band else None
     labelling = labelling_of(events, start, stop)
     if labelling is None:
+        cut = {"--channels": channels, "--reference": reference, "--resample": resample, "--window": window,
+               "--overlap": overlap, "--allow": allow}  # fmt: skip
+        if idle := [name for name, value in cut.items() if value]:
+            raise ValueError(
+                f"{idle[0]} is for recordings that --events cuts; name their events, or leave it out"
+            )
         file = _labelled_windows(data)
         known = _with(file, data[0], sfreq=sfreq, unit=unit, band=filtered)
     else:

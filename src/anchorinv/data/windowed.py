@@ -71,7 +71,7 @@ def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
     if path.is_dir():
         return of_dataset(Dataset.open(path), path.name, split)
     if not is_windowed(path):
-        raise unlabelled(path) if is_recording(path) else unknown(path)
+        raise unlabelled(path) if is_recording(path) or has_ending(path, ".npy") else unknown(path)
     return _open_npz(path) if has_ending(path, ".npz") else _open_npy(path)
 
 

@@ -54,7 +54,7 @@ class Keepable:
         def get_params(self, deep: bool = True) -> dict[str, Any]: ...  # noqa: D102
         def _check_fitted(self) -> None: ...
         def _read_known(self, X: Any) -> Signals: ...
-        def _standardised(self, signals: Signals, *, force: bool = True) -> Tensor: ...
+        def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor: ...
 
     def save(self, path: Path | str, *, with_signals: bool = False, allow_recordings: bool = False) -> None:
         """Write the model to one file (``*.anchorinv``), whole or not at all.
@@ -138,9 +138,9 @@ class Keepable:
         """
         return self._drift(self._read_known(X))
 
-    def _drift(self, signals: Signals) -> Drift:
-        shapes = self.statistics_.has_shapes and len(signals.values) >= FEWEST
-        found = Statistics.of(signals.values, shapes=shapes)
+    def _drift(self, signals: Signals, *, shapes: bool = True) -> Drift:
+        looked = shapes and self.statistics_.has_shapes and len(signals.values) >= FEWEST
+        found = Statistics.of(signals.values, shapes=looked)
         return drift(found, self.statistics_, self.ch_names_, n_times=self.n_times_, sfreq=self.sfreq_)
 
     @lesson
