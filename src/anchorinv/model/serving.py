@@ -17,6 +17,7 @@ from anchorinv.model.streaming import classified
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
 from anchorinv.signal.readers import open_recording
 from anchorinv.signal.recordings import inputs_of
+from anchorinv.signal.stages import resampled_length
 
 Note = Callable[[np.ndarray], None]
 
@@ -143,7 +144,8 @@ def from_recording(
     n_step = model.n_times_ if step is None else round(step * rate)
     if n_step < 1:
         raise ValueError(f"a step of {step} s is less than a sample at {rate:g} Hz")
-    if recording.n_times / sfreq * rate < model.n_times_ - 0.5:
+    fourier = how.resampling == "fourier"
+    if resampled_length(recording.n_times, sfreq, rate, fourier=fourier) < model.n_times_:
         raise ValueError(
             f"{path.name} lasts {recording.n_times / sfreq:.3g} s, a window of the model "
             f"{model.n_times_ / rate:.3g} s; a longer recording is needed"

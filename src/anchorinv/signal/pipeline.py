@@ -19,6 +19,18 @@ class Window:
     whole: bool
 
 
+def stretches(missing: npt.NDArray[np.bool_], *, first: int = 0) -> list[tuple[int, int]]:
+    """Return where samples (n,) are missing: the first of each stretch and the one after, from ``first``.
+
+    Examples
+    --------
+    >>> stretches(np.array([True, False, True, True]), first=10)
+    [(10, 11), (12, 14)]
+    """
+    edges = np.flatnonzero(np.diff(missing, prepend=False, append=False)) + first
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
 class Gaps:
     """Missing samples: something stands for them, which keeps filters calm; their places are remembered."""
 
@@ -31,15 +43,11 @@ class Gaps:
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Return the samples (n_chans, n) without gaps; a channel that has had no value yet stays NaN."""
-        missing = ~np.isfinite(samples)
-        bad = np.flatnonzero(missing.any(axis=0))
-        if len(bad):
+        known = np.isfinite(samples)
+        if not known.all():
+            missing = ~known
             self.n_missing += int(np.count_nonzero(missing))
-            cuts = np.flatnonzero(np.diff(bad) > 1)
-            firsts, lasts = bad[np.r_[0, cuts + 1]], bad[np.r_[cuts, len(bad) - 1]]
-            self._stretches += zip(
-                (firsts + self._seen).tolist(), (lasts + self._seen + 1).tolist(), strict=True
-            )
+            self._stretches += stretches(missing.any(axis=0), first=self._seen)
             samples = self._held(samples, missing) if self._hold else np.where(missing, 0.0, samples)
         self._seen += samples.shape[1]
         if samples.shape[1]:
@@ -53,13 +61,17 @@ class Gaps:
         latest = np.maximum.accumulate(known, axis=1)[:, 1:]
         return np.take_along_axis(samples, latest, axis=1)
 
-    def between(self, first: float, last: float) -> bool:
-        """Say whether a sample from ``first`` to before ``last`` is missing."""
-        return any(start < last and stop > first for start, stop in self._stretches)
+    def between(self, first: int, last: int, ratio: float) -> bool:
+        """Say whether one is missing from ``first`` to before ``last``, samples after a change of rate.
 
-    def forget(self, before: float) -> None:
+        Prepared folders leave windows out by the same products, so that rounding cannot part the two.
+        """
+        return any(start * ratio < last and stop * ratio > first for start, stop in self._stretches)
+
+    def forget(self, before: float, ratio: float = 1.0) -> None:
         """Forget gaps that nobody will ask for."""
-        self._stretches = [gap for gap in self._stretches if gap[1] > before]
+        if self._stretches:
+            self._stretches = [gap for gap in self._stretches if gap[1] * ratio > before]
 
 
 class Pipeline:
@@ -108,7 +120,9 @@ class Pipeline:
     def _through(self, samples: np.ndarray, first: int) -> np.ndarray:
         for stage in self._stages[first:]:
             samples = stage.push(samples)
-        return np.nan_to_num(samples, copy=False) if np.isnan(samples).any() else samples
+        # Without a gap there was no channel to wait for: nothing to look for in each chunk of a live source.
+        waited = self.gaps.n_missing and np.isnan(samples).any()
+        return np.nan_to_num(samples, copy=False) if waited else samples
 
 
 class Windows:
@@ -144,12 +158,12 @@ class Windows:
         end = self._first + held.shape[1]
         while self._next + self._n_times <= end:
             at = self._next - self._first
-            gap = gaps.between(self._next / ratio, (self._next + self._n_times) / ratio)
+            gap = gaps.between(self._next, self._next + self._n_times, ratio)
             yield Window(self._next, held[:, at : at + self._n_times].copy(), not gap)
             self._next += self._step
         keep = min(max(self._next - self._first, 0), held.shape[1])
         self._held, self._first = held[:, keep:].copy(), self._first + keep
-        gaps.forget(self._first / ratio)
+        gaps.forget(self._first, ratio)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
