@@ -65,7 +65,7 @@ class TestTrain:
         code, out, _ = run("train", "base.npz", "-o", "new/m", *SHORT, "--unit", "uV", "--band", 4, 40)
         assert code == 0 and "24 windows of 2 classes: left, right" in out
         model = AnchorInvClassifier.load(files / "new" / "m")
-        assert model.sfreq_ == RATE and model.ch_names_ == CHANNELS and model.preprocessing.unit == "uV"
+        assert model.sfreq_ == RATE and model.ch_names_ == CHANNELS and model.preprocessing.unit == "µV"
         assert (model.preprocessing.filter.low, model.preprocessing.filter.causal) == (4, True)
         assert model.method == "discriminant" and model.random_state == 0
 
@@ -329,4 +329,4 @@ def test_a_full_disk_leaves_the_old_rows(run, files):
 def test_an_input_that_is_not_there_leaves_no_row(run, files):
     for name in ("none.npz", "none.edf"):
         code, out, err = run("predict", "m.anchorinv", name, "-q")
-        assert code == 1 and out == "" and "there is no" in err
+        assert code == 1 and out == "" and "is not there" in err

@@ -300,7 +300,7 @@ def test_the_commands_of_the_page_run_as_written(command, server, tmp_path, monk
         code, _, err = command(*words[1:])
         assert code == 0, f"{line}: {err}"
         ran.append(words[1])
-    assert set(ran) == {"prepare", "data"}
+    assert set(ran) == {"prepare", "data", "events"}
 
 
 def test_stopping_is_no_accident(tmp_path):

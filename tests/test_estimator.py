@@ -12,7 +12,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from anchorinv import AnchorInvClassifier, Geometry
+from anchorinv import AnchorInvClassifier, Geometry, Signals
 from anchorinv.core.schedule import OneCycle
 from anchorinv.core.selection import Validated
 from anchorinv.core.training import Training
@@ -236,8 +236,15 @@ class TestInputs:
         assert np.array_equal(seen.predict(epochs), model(epochs=2).fit(X, y).predict(X))
         assert seen.ch_names_ == ("C3", "C4", "Cz", "Pz") and seen.sfreq_ == 128
         swapped = epochs.copy().reorder_channels(["C4", "C3", "Cz", "Pz", "STI"])
-        with pytest.raises(ValueError, match="channels C3, C4, Cz, Pz in this order"):
-            seen.predict(swapped)
+        assert np.array_equal(seen.predict_proba(swapped), seen.predict_proba(epochs)), "taken by name"
+        told = swapped.copy().rename_channels({"C3": "EEG 1"})
+        with pytest.raises(ValueError, match="lacks 1 of 4 channels: C3; it has C4, EEG 1, Cz, Pz"):
+            seen.predict(told)
+        mixed = Signals(X[:, [2, 0, 1, 3]], ch_names=["Cz", "C3", "C4", "Pz"])
+        for named in (Signals(told, rename={"EEG 1": "C3"}), mixed):
+            np.testing.assert_allclose(seen.predict_proba(named), seen.predict_proba(X), atol=1e-6)
+        with pytest.raises(ValueError, match="3 names, signals have 4 channels"):
+            seen.predict(Signals(X, ch_names=["C3", "C4", "Cz"]))
         with pytest.raises(ValueError, match="sampled at 128 Hz, the model at 250 Hz"):
             model(sfreq=250).fit(epochs, y)
         other = mne.EpochsArray(with_trigger, mne.create_info(info.ch_names, 250, kinds), verbose="error")

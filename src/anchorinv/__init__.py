@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.geometry import GEOMETRIES, Geometry
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.inputs import Signals
     from anchorinv.model.streaming import StreamingPredictor
     from anchorinv.signal.filters import Filter
     from anchorinv.signal.preprocessing import Preprocessing
@@ -20,6 +21,7 @@ __all__ = [
     "Filter",
     "Geometry",
     "Preprocessing",
+    "Signals",
     "StreamingPredictor",
     "__version__",
 ]
@@ -32,6 +34,7 @@ _HOMES = {
     "Filter": "anchorinv.signal.filters",
     "Geometry": "anchorinv.core.geometry",
     "Preprocessing": "anchorinv.signal.preprocessing",
+    "Signals": "anchorinv.inputs",
     "StreamingPredictor": "anchorinv.model.streaming",
 }
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from anchorinv._version import __version__
-from anchorinv.commands import data, demo, download, prepare, report, study, teach, use
+from anchorinv.commands import data, demo, download, events, prepare, report, study, teach, use
 from anchorinv.quoting import shown
 
 #: What typer raises for wrong usage; it has no name of its own there.
@@ -73,6 +73,7 @@ for command in (
     demo.demo,
     download.download,
     data.data,
+    events.events,
     study.run,
     study.status,
     report.report,

@@ -24,7 +24,8 @@ from anchorinv.model.bundle import read_facts
 from anchorinv.model.drift import Moments
 from anchorinv.model.lesson import Apart
 from anchorinv.model.manifest import manifest, told
-from anchorinv.model.serving import from_recording, taught
+from anchorinv.model.serving import taught
+from anchorinv.model.sources import from_recording
 from anchorinv.signal.recordings import Recording
 from tests.core.small import same
 from tests.models import CHANNELS, SMALL, again, fitted, windows
@@ -304,7 +305,7 @@ def test_a_loss_that_was_infinite_long_ago_does_not_stop_lessons():
 
 def test_a_recording_of_a_rate_far_from_the_models_is_refused(monkeypatch):
     far = Recording(Path("x.edf"), CHANNELS, ("V",) * 4, 1e6, 10**9, lambda *_: np.zeros((4, 1)))
-    monkeypatch.setattr("anchorinv.model.serving.open_recording", lambda path: far)
+    monkeypatch.setattr("anchorinv.model.sources.open_recording", lambda path: far)
     with pytest.raises(ValueError, match=r"at 1e\+06 Hz cannot be brought to 128 Hz"):
         next(from_recording(fitted(), Path("x.edf")))
 

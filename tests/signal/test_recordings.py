@@ -7,7 +7,8 @@ import pytest
 from scipy.signal import resample_poly, sosfilt, sosfilt_zi
 
 from anchorinv import AnchorInvClassifier, Filter, Preprocessing
-from anchorinv.model.serving import Watch, from_recording, predicted, shots
+from anchorinv.model.serving import Watch, predicted, shots
+from anchorinv.model.sources import from_recording
 from anchorinv.signal import recordings as recordings_module
 from anchorinv.signal.channels import pick_channels
 from anchorinv.signal.preprocessing import AS_GIVEN
@@ -145,7 +146,7 @@ def test_memory_is_bounded_however_long_the_recording(model, monkeypatch):
 
     n_times = 5_000_000  # eleven hours
     endless = Recording(Path("r"), (*CHANNELS, "EOG"), ("V",) * 5, 256.0, n_times, read)
-    monkeypatch.setattr("anchorinv.model.serving.open_recording", lambda path: endless)
+    monkeypatch.setattr("anchorinv.model.sources.open_recording", lambda path: endless)
     n = 0
     for window in from_recording(model, Path("r"), step=1.0, scale=1.0):
         assert window.start == 128 * n and window.values.shape == (4, 64)
@@ -158,7 +159,7 @@ def test_a_file_that_breaks_while_it_is_read(model, monkeypatch):
         raise IndexError("beyond\nthe end")
 
     monkeypatch.setattr(
-        "anchorinv.model.serving.open_recording",
+        "anchorinv.model.sources.open_recording",
         lambda path: Recording(Path("r"), CHANNELS, ("V",) * 4, 128.0, 999, read),
     )
     with pytest.raises(ValueError, match=r"r cannot be read \(beyond the end\)"):

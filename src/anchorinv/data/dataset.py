@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anchorinv._version import __version__
 from anchorinv.data.hashing import LARGE, samples_hash
-from anchorinv.data.tables import read_table
 from anchorinv.files import read_json, replacing, write_json
 from anchorinv.signal.facts import facts_of, preprocessing_from, preprocessing_of
 from anchorinv.signal.limits import CHANNELS, EXPANSION, FASTEST, SLOWEST
 from anchorinv.signal.npzfiles import stored_array
 from anchorinv.signal.preprocessing import Preprocessing
+from anchorinv.signal.tables import read_table
 
 FORMAT = 1
 _COLUMNS = ("start", "label", "subject", "session", "split")

@@ -5,9 +5,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from anchorinv.data.dataset import SPLITS
-from anchorinv.data.tables import read_table
 from anchorinv.problems import listed
 from anchorinv.signal.readers import FORMATS
+from anchorinv.signal.tables import read_table
 
 COLUMNS = ("path", "label", "subject", "session", "split", "start", "stop")
 _LATEST = 1e9  # seconds: thirty years
@@ -34,12 +34,18 @@ class Entry:
     stop: float | None = None
 
 
-def read_manifest(path: Path) -> tuple[list[Entry], list[str]]:
-    """Return the rows that can be used, and a sentence for each that cannot."""
+def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[Entry], list[str]]:
+    """Return the rows that can be used, and a sentence for each that cannot.
+
+    Parameters
+    ----------
+    labelled : whether each row must have a label; otherwise events of its file will.
+    """
     if not path.is_file():
         raise ValueError(f"{path} is not there; a manifest is a table with the columns {', '.join(COLUMNS)}")
     table = read_table(path, COLUMNS, delimiters=",;\t")
-    if absent := [name for name in ("path", "label") if name not in table.columns]:
+    needed = ("path", "label") if labelled else ("path",)
+    if absent := [name for name in needed if name not in table.columns]:
         raise ValueError(f"{path} has no column {listed(absent)}; its first line names {listed(table.names)}")
     problems = []
     for name in sorted(set(table.names) - set(COLUMNS)):
@@ -49,7 +55,7 @@ def read_manifest(path: Path) -> tuple[list[Entry], list[str]]:
     for line, *row in zip(table.lines, *table.columns.values(), strict=True):
         cells = {name: cell.strip() for name, cell in zip(table.columns, row, strict=True)}
         if any(cells.values()):
-            entry, wrong = _entry(cells, line, path.parent)
+            entry, wrong = _entry(cells, line, path.parent, labelled=labelled)
             problems += [f"line {line}: {sentence}" for sentence in wrong]
             entries += [entry] if not wrong else []
     if not entries and not problems:
@@ -63,7 +69,7 @@ def read_manifest(path: Path) -> tuple[list[Entry], list[str]]:
     return entries, problems
 
 
-def _entry(cells: dict[str, str], line: int, folder: Path) -> tuple[Entry, list[str]]:
+def _entry(cells: dict[str, str], line: int, folder: Path, *, labelled: bool) -> tuple[Entry, list[str]]:
     wrong = []
     name = cells["path"]
     path = folder / name
@@ -73,8 +79,11 @@ def _entry(cells: dict[str, str], line: int, folder: Path) -> tuple[Entry, list[
         wrong.append(f"{name} is of no known format; known are {', '.join(sorted(FORMATS))}")
     elif not _is_file(path):
         wrong.append(f"{name} is not there (looked for {path})")
-    if not cells["label"] and path.suffix.lower() != ".npz":
-        wrong.append(f"{name} has no label; give one")
+    label = cells.get("label", "")
+    if labelled and not label and path.suffix.lower() != ".npz":
+        wrong.append(f"{name} has no label; give one, or name its events with --events")
+    if not labelled and label:
+        wrong.append(f"{name} has a label, and --events takes labels from its events; leave one out")
     split = cells.get("split", "").casefold()
     if split and split not in SPLITS:
         wrong.append(f"split is train or test, got {cells['split']!r}")
@@ -92,7 +101,7 @@ def _entry(cells: dict[str, str], line: int, folder: Path) -> tuple[Entry, list[
         line,
         name,
         path,
-        label=cells["label"],
+        label=label,
         subject=cells.get("subject", ""),
         session=cells.get("session", ""),
         split=split,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from anchorinv.data.plan import Piece, Plan, Row, Source
 from anchorinv.data.splits import grouped_split
-from anchorinv.data.tables import read_table
 from anchorinv.data.writing import sha256
 from anchorinv.problems import listed, raise_if_any
 from anchorinv.signal.filters import Filter
@@ -15,6 +14,7 @@ from anchorinv.signal.pipeline import process
 from anchorinv.signal.preprocessing import BIPOLAR, Preprocessing
 from anchorinv.signal.readers import open_recording
 from anchorinv.signal.recordings import inputs_of
+from anchorinv.signal.tables import read_table
 from anchorinv.signal.windows import window_starts
 
 # As in the authors' runs. The text has F3-C3, T3-C3, O1-C3, C3-Cz, Cz-C4, F4-C4, T4-C4, O2-C4: the same eight

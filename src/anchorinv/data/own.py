@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from anchorinv.core.progress import tick
+from anchorinv.data import bids
 from anchorinv.data.checks import ALLOWED, Facts, Finding, facts_of, findings, split_findings, window_length
+from anchorinv.data.labelling import Labelling, rows_of_events
 from anchorinv.data.manifest import Entry, read_manifest
 from anchorinv.data.own_files import Options, open_material, with_splits
 from anchorinv.data.plan import Piece, Plan, Row, Source
@@ -22,10 +24,43 @@ from anchorinv.signal.readers import companions
 GIVEN = "as given"
 
 
-def plan_manifest(manifest: Path, options: Options) -> Plan:
-    """Plan to prepare the recordings that a table lists; whatever is wrong with them is told at once."""
-    entries, problems = read_manifest(manifest)
+def plan_manifest(manifest: Path, options: Options, labelling: Labelling | None = None) -> Plan:
+    """Plan to prepare the recordings that a table lists; whatever is wrong with them is told at once.
+
+    Parameters
+    ----------
+    labelling : takes labels from the recordings' own events; None has them in the table.
+    """
+    entries, problems = read_manifest(manifest, labelled=labelling is None)
+    if labelling is not None and entries:
+        entries, more = rows_of_events(entries, labelling)
+        problems += more
     return _plan(manifest, entries, problems, options)
+
+
+def plan_recordings(
+    files: Sequence[Path], options: Options, labelling: Labelling, *, split: str = ""
+) -> Plan:
+    """Plan to prepare recordings by their own events.
+
+    Parameters
+    ----------
+    split : where all of them belong, "train" or "test"; "" divides them.
+    """
+    given = [Entry(i, path.name, path, split=split) for i, path in enumerate(files, start=1)]
+    entries, problems = rows_of_events(given, labelling)
+    return _plan(files[0], entries, problems, options)
+
+
+def plan_bids(root: Path, options: Options, labelling: Labelling, **chosen: Any) -> Plan:
+    """Plan to prepare recordings of a BIDS folder by their events.
+
+    Parameters
+    ----------
+    chosen : ``task``, ``subjects``, ``sessions``, ``datatype``, as `find_recordings` takes them.
+    """
+    entries, problems = bids.entries(root, labelling.wanted, labelling.start, labelling.stop, **chosen)
+    return _plan(root, entries, problems, options)
 
 
 def plan_npz(file: Path, options: Options) -> Plan:
@@ -121,7 +156,7 @@ def _agreed(
         steps.append(f"windows of {options.window:g} s, {100 * options.overlap:g} % overlap")
     settings: dict[str, Any] = asdict(options) | {"allow": sorted(options.allow)}
     return Plan(
-        root=table.resolve().parent,
+        root=table.resolve() if table.is_dir() else table.resolve().parent,
         sources=[
             Source(facts.name, companions(path), partial(_piece, group, options, facts, n_times))
             for (path, group), facts in zip(files.items(), every, strict=True)
@@ -136,7 +171,7 @@ def _agreed(
             "split": how_divided,
             "options": settings,
             "accepted": list(notes),
-            "table_sha256": sha256(table),
+            "table_sha256": sha256(table) if table.is_file() else None,
         },
     )
 

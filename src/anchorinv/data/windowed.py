@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.core.aside import LEAST_GROUPS
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
 from anchorinv.signal.channels import pick_channels, renamed
@@ -70,7 +69,7 @@ def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}")
     if path.is_dir():
-        return _open_folder(path, split)
+        return of_dataset(Dataset.open(path), path.name, split)
     return _open_npz(path) if path.suffix == ".npz" else _open_npy(path)
 
 
@@ -99,8 +98,10 @@ def channels_for(
     return list(range(n_chans))
 
 
-def _open_folder(path: Path, split: str | None) -> WindowFile:
-    data = Dataset.open(path)
+def of_dataset(data: Dataset, name: str, split: str | None = None) -> WindowFile:
+    """Return the windows of a data set, of a ``split`` alone if it has windows there."""
+    from anchorinv.core.aside import LEAST_GROUPS  # here, because it brings torch
+
     chosen = np.arange(len(data))
     if split is not None and (data.split == split).any():
         chosen = np.flatnonzero(data.split == split)
@@ -111,11 +112,10 @@ def _open_folder(path: Path, split: str | None) -> WindowFile:
 
     labels = np.array(data.class_names)[data.labels[chosen]]
     shape = (len(chosen), data.n_chans, data.n_times)
-    known = data.preprocessing
     people, sessions = data.subjects[chosen], data.sessions[chosen]
     few = len(set(people.tolist())) < LEAST_GROUPS
     groups = np.array(list(map(" ".join, zip(people, sessions, strict=True)))) if few else people
-    return WindowFile(path.name, shape, blocks, labels, data.sfreq, known, groups)
+    return WindowFile(name, shape, blocks, labels, data.sfreq, data.preprocessing, groups)
 
 
 def _open_npy(path: Path) -> WindowFile:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
@@ -41,7 +42,8 @@ def prepare(plan: Plan, out: Path, *, replace: bool = False) -> Dataset:
                 (workplace / name).unlink(missing_ok=True)
             write_json(workplace / "plan.json", plan.identity())
         entries = _write_samples(plan, workplace)
-        _tables(plan, entries, made).write_tables(made)
+        samples = np.load(made / "samples.npy", mmap_mode="r", allow_pickle=False)
+        _tables(plan, entries, samples).write_tables(made)
         if out.exists():
             shutil.rmtree(workplace / "old", ignore_errors=True)
             out.replace(workplace / "old")
@@ -162,7 +164,27 @@ def _still_true(plan: Plan, path: Path, journal: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _tables(plan: Plan, entries: Sequence[dict[str, Any]], folder: Path) -> Dataset:
+def gather(plan: Plan) -> Dataset:
+    """Return the set that :func:`prepare` would write, in memory."""
+    pieces = []
+    for i, source in enumerate(plan.sources):
+        pieces.append(source.read())
+        tick("preparing recordings", i + 1, len(plan.sources))
+    entries = [
+        {
+            "name": source.name,
+            "files": {},
+            "n_samples": len(piece.samples),
+            "rows": [list(asdict(row).values()) for row in piece.rows],
+            "counts": piece.counts,
+            "notes": list(piece.notes),
+        }
+        for source, piece in zip(plan.sources, pieces, strict=True)
+    ]
+    return _tables(plan, entries, np.concatenate([piece.samples for piece in pieces]).astype(np.float32))
+
+
+def _tables(plan: Plan, entries: Sequence[dict[str, Any]], samples: npt.NDArray[np.float32]) -> Dataset:
     """Return the finished set, without its signals being read into memory."""
     rows: list[Row] = []
     recordings: list[str] = []
@@ -178,7 +200,7 @@ def _tables(plan: Plan, entries: Sequence[dict[str, Any]], folder: Path) -> Data
     numbers = {name: i for i, name in enumerate(plan.class_names)}
     rejected = np.array([row.rejected for row in rows], dtype=bool)
     return Dataset(
-        samples=np.load(folder / "samples.npy", mmap_mode="r", allow_pickle=False),
+        samples=samples,
         starts=np.array([row.start for row in rows], dtype=np.int64),
         n_times=plan.how.n_times or 0,
         labels=np.array([numbers[row.label] for row in rows], dtype=np.int64),

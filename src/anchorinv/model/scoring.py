@@ -9,7 +9,7 @@ import numpy as np
 from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
 from anchorinv.data.windowed import open_windows
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.model.serving import from_windows
+from anchorinv.model.sources import from_windows
 from anchorinv.model.streaming import classified
 
 

@@ -1,6 +1,6 @@
 """Files through a model: windows or continuous recordings in, a prediction for each window out."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorinv.data.windowed import WindowFile, channels_for, is_windowed, open_windows
+from anchorinv.data.windowed import is_windowed, open_windows
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.inputs import read_signals
 from anchorinv.model.drift import Drift, Moments, drift
 from anchorinv.model.lesson import Lesson, lesson_of
+from anchorinv.model.sources import from_recording, from_windows
 from anchorinv.model.streaming import classified
-from anchorinv.signal.pipeline import Pipeline, Window, Windows
-from anchorinv.signal.readers import open_recording
-from anchorinv.signal.recordings import inputs_of
-from anchorinv.signal.stages import resampled_length
+from anchorinv.signal.pipeline import Window
 
 Note = Callable[[np.ndarray], None]
 
@@ -94,79 +91,8 @@ def taught(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -
     return lesson_of(before, model.state_, standardised, columns, names)
 
 
-def from_windows(
-    model: AnchorInvClassifier,
-    path: Path,
-    *,
-    split: str | None = None,
-    rename: Mapping[str, str] | None = None,
-    task: str = "predicting",
-) -> Iterator[Window]:
-    """Yield the windows of a file, channels in the model's order."""
-    file = open_windows(path, split=split)
-    channels = channels_for(file, model.n_chans_, model.ch_names_, model.sfreq_, rename)
-    _check_length(model, file)
-    number = 0
-    for piece in file.pieces(channels, task=task):
-        if piece.dtype.kind == "f" and not (whole := np.isfinite(piece).all(axis=(1, 2))).all():
-            raise ValueError(
-                f"{file.name} has NaN or infinite values in window {number + int(whole.argmin())}; drop or "
-                f"repair such windows"
-            )
-        for values in read_signals(piece).values:
-            yield Window(number, values, True)
-            number += 1
-
-
-def from_recording(
-    model: AnchorInvClassifier,
-    path: Path,
-    *,
-    step: float | None = None,
-    scale: float = 1.0,
-    rename: Mapping[str, str] | None = None,
-    task: str = "predicting",
-) -> Iterator[Window]:
-    """Yield the windows of a recording, brought to what the model was trained on as ``prepare`` does."""
-    recording = open_recording(path).renamed(rename)
-    how = model.preprocessing_
-    rate = how.sfreq
-    if rate is None:
-        raise ValueError(
-            "the model does not know its rate; train it with sfreq, or predict windows (.npz, .npy)"
-        )
-    if how.not_repeatable:
-        raise ValueError(
-            f"the model was trained on {how.not_repeatable}; do the same to the recording and predict its "
-            f"windows (.npz or .npy), or train on continuous recordings (anchorinv prepare own)"
-        )
-    sfreq = recording.sfreq or rate  # of a file that says none, the model's is taken
-    n_step = model.n_times_ if step is None else round(step * rate)
-    if n_step < 1:
-        raise ValueError(f"a step of {step} s is less than a sample at {rate:g} Hz")
-    fourier = how.resampling == "fourier"
-    if resampled_length(recording.n_times, sfreq, rate, fourier=fourier) < model.n_times_:
-        raise ValueError(
-            f"{path.name} lasts {recording.n_times / sfreq:.3g} s, a window of the model "
-            f"{model.n_times_ / rate:.3g} s; a longer recording is needed"
-        )
-    taken = inputs_of(recording, how, n_chans=model.n_chans_, scale=scale)
-    windows = Windows(Pipeline(how, sfreq), model.n_times_, n_step)
-    for piece in recording.pieces(taken.channels, task=task):
-        yield from windows.push(taken.factors * piece)
-    yield from windows.finish()
-
-
 def _noted(windows: Iterator[Window], note: Note) -> Iterator[Window]:
     for window in windows:
         if window.whole:
             note(window.values[None])
         yield window
-
-
-def _check_length(model: AnchorInvClassifier, file: WindowFile) -> None:
-    if file.shape[2] != model.n_times_:
-        raise ValueError(
-            f"{file.name} has windows of {file.shape[2]} samples, the model takes {model.n_times_}; "
-            f"cut them to the same length"
-        )

@@ -1,13 +1,16 @@
 """The one way from samples to windows, for files and live sources: gaps, stages, windows, chunk by chunk."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Preprocessing
 from anchorinv.signal.stages import BLOCK, Limit, Pointwise, Stage, filtering, resampling
+
+_NEVER = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,14 +134,16 @@ class Windows:
     Parameters
     ----------
     pipeline : what samples go through first.
-    n_times, step : of the windows, in samples after it.
+    n_times : of the windows, in samples after it.
+    starts : where windows start, in samples after it, rising; a step between them, or each by itself.
     """
 
-    def __init__(self, pipeline: Pipeline, n_times: int, step: int) -> None:
-        self._pipeline, self._n_times, self._step = pipeline, n_times, step
+    def __init__(self, pipeline: Pipeline, n_times: int, starts: int | Iterable[int]) -> None:
+        self._pipeline, self._n_times = pipeline, n_times
+        self._starts = count(0, starts) if isinstance(starts, int) else iter(starts)
         self._held: np.ndarray | None = None
         self._first = 0  # sample with which `held` starts
-        self._next = 0  # where the next window starts
+        self._next = next(self._starts, _NEVER)  # where the next window starts
 
     def push(self, samples: np.ndarray) -> Iterator[Window]:
         """Take the next samples (n_inputs, n), missing ones as NaN; yield the windows that are complete."""
@@ -160,7 +165,7 @@ class Windows:
             at = self._next - self._first
             gap = gaps.between(self._next, self._next + self._n_times, ratio)
             yield Window(self._next, held[:, at : at + self._n_times].copy(), not gap)
-            self._next += self._step
+            self._next = next(self._starts, _NEVER)
         keep = min(max(self._next - self._first, 0), held.shape[1])
         self._held, self._first = held[:, keep:].copy(), self._first + keep
         gaps.forget(self._first, ratio)

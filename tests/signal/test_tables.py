@@ -7,7 +7,7 @@ import pytest
 
 from anchorinv.data.dataset import Dataset
 from anchorinv.data.manifest import read_manifest
-from anchorinv.data.tables import read_table
+from anchorinv.signal.tables import read_table
 from tests.reading_whole import read_recording
 from tests.signal.test_headers import within
 
@@ -42,7 +42,7 @@ def test_manifests_without_measure(tmp_path, text, told):
 
 
 def test_a_table_of_a_million_rows_is_the_largest(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorinv.data.tables.ROWS", 3)
+    monkeypatch.setattr("anchorinv.signal.tables.ROWS", 3)
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 3)
     assert len(read_table(tmp_path / "t.csv", ("a",)).lines) == 3
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 4)
