@@ -1,5 +1,6 @@
 """``anchorinv train``, ``learn``, ``forget``, ``calibrate``: make a model file, and change what it knows."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,7 +65,6 @@ def train(
     from anchorinv.data.windowed import open_windows
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.signal.filters import Filter
-    from anchorinv.signal.preprocessing import Preprocessing
     from anchorinv.terminal import say
 
     check_target(out)
@@ -96,12 +96,11 @@ def train(
         windows, labels = windows[chosen], labels[chosen]
         groups = None if groups is None else groups[chosen]
     known = file.preprocessing
-    how = Preprocessing(
-        known.ch_names,
-        unit or known.unit,
-        Filter(*band, order, not zero_phase) if band else known.filter,
-        None if band else known.unrepeatable,
-    )
+    how = replace(known, unit=unit or known.unit)  # reference, rate and all that DATA tells
+    if band:
+        how = replace(
+            how, filter=Filter(*band, order, not zero_phase), unrepeatable=None, by_trial=False
+        )
     model = AnchorInvClassifier(
         sfreq=sfreq or file.sfreq,
         preprocessing=how,

@@ -49,7 +49,13 @@ class Watch:
 
 
 def predicted(
-    model: AnchorInvClassifier, path: Path, *, step: float | None = None, scale: float = 1.0, note: Note
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    sfreq: float | None = None,
+    note: Note,
 ) -> Iterator[Row]:
     """Yield a row for each window of a file, in bounded memory.
 
@@ -58,10 +64,14 @@ def predicted(
     path : windows (``.npz``, ``.npy``, a prepared folder) or a continuous recording.
     step : seconds between windows of a recording; None for one after the other.
     scale : what a recording is multiplied by, beyond its own unit.
+    sfreq : in Hz, of a recording whose file does not say its rate; None for the model's.
     note : is shown all windows without gaps.
     """
     windowed = is_windowed(path)
-    windows = from_windows(model, path) if windowed else from_recording(model, path, step=step, scale=scale)
+    if windowed:
+        windows = from_windows(model, path)
+    else:
+        windows = from_recording(model, path, step=step, scale=scale, sfreq=sfreq)
     for number, found in enumerate(classified(model, _noted(windows, note))):
         time = None if windowed or not model.sfreq_ else found.start / model.sfreq_
         yield Row(number, time, found.label, found.probabilities)
