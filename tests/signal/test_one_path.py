@@ -1,5 +1,6 @@
 """A recording has the same windows prepared, predicted and live: whatever it is, however it comes."""
 
+from math import floor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from anchorinv import StreamingPredictor
 from anchorinv.data.own_files import Options
 from anchorinv.signal.filters import Filter
-from anchorinv.signal.stages import resampled_length
+from anchorinv.signal.stages import rate_ratio, resampled_length
 from tests.three_paths import EASY, Trained, assert_agree, predicted, prepared, streamed
 
 MOST = 60_000  # values of a recording: some are longer than the blocks they are processed in
@@ -41,24 +42,30 @@ def recordings(draw, *, causal=True):
         ends = st.lists(st.sampled_from(names), min_size=2, max_size=2, unique=True).map("-".join)
         kept = draw(st.lists(ends, min_size=1, max_size=5, unique=True))
     n_times = draw(st.integers(10, 200))
-    n_samples = int(n_times * draw(st.floats(1, 12)) * sfreq / (rate or sfreq)) + 2
+    overlap = draw(st.sampled_from([0.0, 0.3, 0.5, 0.9]))
+    # Some end with the very last sample that a window needs, some are longer than a block.
+    ratio = rate_ratio(sfreq, rate or sfreq)
+    step = max(1, round(n_times * (1 - overlap)))
+    n_out = n_times + draw(st.integers(0, 12)) * step + draw(st.integers(0, 1)) * draw(st.integers(0, step))
+    n_samples = floor((n_out - 1) / ratio) + 1
     if draw(st.integers(0, 7)) == 0:
-        n_samples = draw(st.integers(17_000, 40_000))
-    n_samples = max(min(n_samples, MOST // n_chans), int(n_times * sfreq / (rate or sfreq)) + 2)
+        n_samples = max(n_samples, min(draw(st.integers(17_000, 40_000)), MOST // n_chans))
     options = Options(
         channels=tuple(kept),
         band=draw(st.none() | filters(sfreq)) if causal else draw(filters(sfreq, causal=False)),
         resample=rate,
         sfreq=sfreq,
         window=n_times / (rate or sfreq),
-        overlap=draw(st.sampled_from([0.0, 0.3, 0.5, 0.9])),
+        overlap=overlap,
         reference=reference,
         **EASY,
     )
-    return signal(draw, n_chans, n_samples), options
+    edges = [n / ratio for n in (n_times, step, n_times + step, 2 * n_times) if n / ratio < n_samples]
+    return signal(draw, n_chans, n_samples, list(map(round, edges))), options
 
 
-def signal(draw, n_chans, n_samples):
+def signal(draw, n_chans, n_samples, edges):
+    """Draw a recording whose gaps are anywhere, or begin or end where a window does."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     spreads = 10.0 ** draw(st.integers(-6, 3)) * rng.uniform(0.3, 3, size=(n_chans, 1))
     found = rng.normal(size=(n_chans, n_samples))
@@ -66,12 +73,11 @@ def signal(draw, n_chans, n_samples):
     found += np.linspace(0, draw(st.sampled_from([0, 5, -20])), n_samples)
     if draw(st.booleans()):
         found += rng.normal(size=found.shape).cumsum(axis=1) / 30
-    gaps = draw(st.lists(st.tuples(*[st.floats(0, 1)] * 2, st.booleans()), max_size=3))
-    for place, length, everywhere in gaps:
+    ends = st.integers(0, n_samples) | st.sampled_from([0, *edges])
+    for first, last, everywhere in draw(st.lists(st.tuples(ends, ends, st.booleans()), max_size=3)):
         channels = slice(None) if everywhere else rng.integers(n_chans)
-        first = int(place * n_samples) if place > 0.1 else 0  # now and then from the very beginning
-        value = rng.choice([np.nan, np.nan, np.inf])
-        found[channels, first : first + 1 + int(length**3 * n_samples / 4)] = value
+        last = last if last > first else first + 1 + (first - last) // 20
+        found[channels, first:last] = rng.choice([np.nan, np.nan, np.inf])
     return spreads * found
 
 
@@ -123,3 +129,18 @@ def test_zero_phase_prepared_and_predicted_windows_agree(drawn):
     assert_agree(data, windows)
     with pytest.raises(ValueError, match="filtered with a look ahead"):
         StreamingPredictor(model, step=5)
+
+
+@pytest.mark.parametrize(("sfreq", "rate"), [(150, 64), (110, 250), (150, 128)])
+def test_gaps_that_begin_or_end_with_a_window_touch_no_other(sfreq, rate):
+    options = Options(sfreq=sfreq, resample=rate, window=32 / rate, **EASY)
+    for first in range(1, 7):
+        edges = [floor(32 * k * sfreq / rate) for k in (first, first + 1)]
+        assert rate_ratio(sfreq, rate) * edges[0] <= 32 * first
+        signals = np.random.default_rng(0).normal(size=(2, 10 * sfreq))
+        signals[1, slice(*edges)] = np.nan
+        data, _, windows = by_file(signals, options)
+        assert_agree(data, windows)
+        exact = [rate_ratio(sfreq, rate) * edge for edge in edges]
+        touched = [w.start for w in windows if w.start < exact[1] and w.start + 32 > exact[0]]
+        assert [w.start for w in windows if not w.whole] == touched

@@ -13,6 +13,7 @@ from anchorinv.data.own_files import Material, Options, Part
 from anchorinv.problems import listed
 from anchorinv.signal.pipeline import stretches
 from anchorinv.signal.preprocessing import Preprocessing
+from anchorinv.signal.stages import rate_ratio
 from anchorinv.signal.windows import window_starts
 
 #: What a user may let pass with --allow, and what is then done.
@@ -106,7 +107,9 @@ def _gaps(material: Material) -> npt.NDArray[np.float64]:
     missing = np.zeros(material.signals.shape[1], dtype=bool)
     for channel in material.signals:
         missing |= ~np.isfinite(channel)
-    return np.array(stretches(missing)).T * (material.rate / material.sfreq)
+    ratio = rate_ratio(material.sfreq, material.rate)
+    # Whole numbers first, then one division: what falls on a sample is exactly there.
+    return np.array(stretches(missing)).T * ratio.numerator / ratio.denominator
 
 
 def _trials(material: Material) -> npt.NDArray[np.float64] | None:

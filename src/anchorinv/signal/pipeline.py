@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Preprocessing
-from anchorinv.signal.stages import BLOCK, Limit, Pointwise, Stage, filtering, resampling
+from anchorinv.signal.stages import BLOCK, Limit, Pointwise, Stage, filtering, rate_ratio, resampling
 
 _NEVER = 2**62
 
@@ -64,17 +65,18 @@ class Gaps:
         latest = np.maximum.accumulate(known, axis=1)[:, 1:]
         return np.take_along_axis(samples, latest, axis=1)
 
-    def between(self, first: int, last: int, ratio: float) -> bool:
-        """Say whether one is missing from ``first`` to before ``last``, samples after a change of rate.
+    @property
+    def any(self) -> bool:
+        """Whether there is a gap that a window may still touch."""
+        return bool(self._stretches)
 
-        Prepared folders leave windows out by the same products, so that rounding cannot part the two.
-        """
-        return any(start * ratio < last and stop * ratio > first for start, stop in self._stretches)
+    def between(self, first: Fraction, last: Fraction) -> bool:
+        """Say whether a sample from ``first`` to before ``last`` is missing."""
+        return any(start < last and stop > first for start, stop in self._stretches)
 
-    def forget(self, before: float, ratio: float = 1.0) -> None:
+    def forget(self, before: Fraction | float) -> None:
         """Forget gaps that nobody will ask for."""
-        if self._stretches:
-            self._stretches = [gap for gap in self._stretches if gap[1] * ratio > before]
+        self._stretches = [gap for gap in self._stretches if gap[1] > before]
 
 
 class Pipeline:
@@ -91,7 +93,8 @@ class Pipeline:
         target = how.sfreq or source
         if source is None and how.filter is not None:
             raise ValueError("a filter needs a rate, and neither recording nor model has one; give sfreq")
-        self.ratio = target / source if source and target else 1.0
+        # A fraction, not a float: a gap that begins where a window ends is none of its samples.
+        self.ratio = rate_ratio(source, target) if source and target else Fraction(1)
         self.gaps = Gaps(hold=how.gaps == "hold")
         self._limit = Limit(how.limit) if how.limit is not None else None
         self._stages: list[Stage] = []
@@ -163,12 +166,13 @@ class Windows:
         end = self._first + held.shape[1]
         while self._next + self._n_times <= end:
             at = self._next - self._first
-            gap = gaps.between(self._next, self._next + self._n_times, ratio)
+            gap = gaps.any and gaps.between(self._next / ratio, (self._next + self._n_times) / ratio)
             yield Window(self._next, held[:, at : at + self._n_times].copy(), not gap)
             self._next = next(self._starts, _NEVER)
         keep = min(max(self._next - self._first, 0), held.shape[1])
         self._held, self._first = held[:, keep:].copy(), self._first + keep
-        gaps.forget(self._first, ratio)
+        if gaps.any:
+            gaps.forget(self._first / ratio)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -243,10 +243,17 @@ def resampled_length(n: int, source: float, target: float, *, fourier: bool = Fa
     >>> resampled_length(1001, 200, 50), resampled_length(1001, 200, 50, fourier=True)
     (251, 250)
     """
-    return max(1, round(n * target / source)) if fourier else math.ceil(n * _ratio(source, target))
+    return max(1, round(n * target / source)) if fourier else math.ceil(n * rate_ratio(source, target))
 
 
-def _ratio(source: float, target: float) -> Fraction:
+def rate_ratio(source: float, target: float) -> Fraction:
+    """Return the samples at the rate ``target`` for each at ``source``, in numbers small enough to filter by.
+
+    Examples
+    --------
+    >>> rate_ratio(250, 128)
+    Fraction(64, 125)
+    """
     return Fraction(target / source).limit_denominator(10_000)
 
 
@@ -265,7 +272,7 @@ def resampling(source: float, target: float, *, fourier: bool = False) -> Stage:
                 resample(x, resampled_length(x.shape[1], source, target, fourier=True), axis=1)
             )
         )
-    ratio = _ratio(source, target)
+    ratio = rate_ratio(source, target)
     up, down = ratio.numerator, ratio.denominator
     half = 10 * max(up, down)
     taps = firwin(2 * half + 1, 1 / max(up, down), window=("kaiser", 5.0))  # resample_poly's own
