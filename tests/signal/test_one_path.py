@@ -102,7 +102,7 @@ def by_file(signals, options):
         return data, model, predicted(model, path, step=data.preprocessing.step, sfreq=options.sfreq)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_prepared_predicted_and_live_windows_agree(drawn):
     signals, options = drawn.draw(recordings())
@@ -121,7 +121,7 @@ def test_prepared_predicted_and_live_windows_agree(drawn):
     assert not after or options.resample  # nothing is held back but by a change of rate
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(recordings(causal=False))
 def test_zero_phase_prepared_and_predicted_windows_agree(drawn):
     signals, options = drawn

@@ -17,7 +17,7 @@ from anchorinv.data.own_files import Options
 from anchorinv.data.writing import prepare
 from anchorinv.model import serving
 from anchorinv.model.sources import from_recording, from_windows
-from anchorinv.signal.preprocessing import UNITS
+from anchorinv.signal.preprocessing import UNITS, Preprocessing
 from anchorinv.signal.readers import open_recording
 from tests.data import making
 from tests.models import command
@@ -72,7 +72,14 @@ def sources(draw, *, gaps):
         **EASY,
     )
     cuts = sorted(draw(st.lists(st.integers(0, signals.shape[1]), max_size=6)))
-    return signals, rate, options, cuts, draw(st.permutations(range(n_chans))), draw(st.sampled_from([*UNITS]))
+    return (
+        signals,
+        rate,
+        options,
+        cuts,
+        draw(st.permutations(range(n_chans))),
+        draw(st.sampled_from([*UNITS])),
+    )
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -136,10 +143,14 @@ class TestMeasuredFailures:
         model = AnchorInvClassifier.load(tmp_path / "m")
         assert model.preprocessing_.by_trial
         words = r"trials that were cut first and then processed one by one \(filtered, 1-40 Hz"
-        with pytest.raises(ValueError, match=rf"{words}.*which no live source allows; train it on recordings"):
+        with pytest.raises(
+            ValueError, match=rf"{words}.*which no live source allows; train it on recordings"
+        ):
             StreamingPredictor(model, step=64)
         np.save(tmp_path / "r.npy", pink.transpose(1, 0, 2).reshape(2, -1))
-        with pytest.raises(ValueError, match=rf"{words}.*predict its windows \(\.npz or \.npy\), or train on"):
+        with pytest.raises(
+            ValueError, match=rf"{words}.*predict its windows \(\.npz or \.npy\), or train on"
+        ):
             list(from_recording(model, tmp_path / "r.npy"))
         found = np.stack([window.values for window in from_windows(model, tmp_path / "set")])
         np.testing.assert_array_equal(found, data.signals(np.arange(24)))
@@ -233,3 +244,32 @@ def test_a_file_that_does_not_say_its_rate_is_told_it(tmp_path):
     table = making.rows(tmp_path / "table.csv", {"path": "r.npy", "label": "a", "split": "train"})
     with pytest.raises(ValueError, match="does not say its rate; give it with --sfreq"):
         plan_manifest(table, replace(options, sfreq=None))
+
+
+@pytest.mark.parametrize(
+    ("told", "unit", "band", "unrepeatable"),
+    [
+        ({"low": 1, "high": 40, "order": 4, "causal": True, "attenuation": None}, "µV", Filter(1, 40), None),
+        ("none", "µV", None, None),
+        (None, None, None, None),
+        ("4-40 Hz by MATLAB", "µV", None, "4-40 Hz by MATLAB"),
+        ({"low": 1, "wavelet": "db4"}, "µV", None, "{'low': 1, 'wavelet': 'db4'}"),
+    ],
+)
+def test_a_folder_of_a_former_version_is_understood(tmp_path, told, unit, band, unrepeatable):
+    X = np.random.default_rng(0).normal(size=(8, 2, 64))
+    meta = {} if told is None else {"filter": told, "unit": "uV"}
+    made = Dataset.from_arrays(X, [0, 1] * 4, sfreq=128, split=["train"] * 8, ch_names=("C3", "C4"), **meta)
+    made.write(tmp_path / "set")
+    how = Dataset.open(tmp_path / "set").preprocessing
+    known = {"ch_names": ("C3", "C4"), "sfreq": 128.0, "n_times": 64}
+    assert how == Preprocessing(unit=unit, filter=band, unrepeatable=unrepeatable, **known)
+    if unrepeatable is None:  # recordings and live sources are brought to it
+        signals = X.transpose(1, 0, 2).reshape(2, -1)
+        np.save(tmp_path / "r.npy", signals)
+        model = Trained(replace(how, ch_names=("ch1", "ch2")))
+        windows = predicted(model, tmp_path / "r.npy", step=64)
+        during, _ = streamed(model, np.split(signals, 16, axis=1), step=64)
+        assert len(windows) == 8
+        for window, other in zip(windows, during, strict=True):
+            np.testing.assert_array_equal(window.values, other.values)

@@ -98,9 +98,7 @@ def train(
     known = file.preprocessing
     how = replace(known, unit=unit or known.unit)  # reference, rate and all that DATA tells
     if band:
-        how = replace(
-            how, filter=Filter(*band, order, not zero_phase), unrepeatable=None, by_trial=False
-        )
+        how = replace(how, filter=Filter(*band, order, not zero_phase), unrepeatable=None, by_trial=False)
     model = AnchorInvClassifier(
         sfreq=sfreq or file.sfreq,
         preprocessing=how,

@@ -170,7 +170,11 @@ class Windows:
             yield Window(self._next, held[:, at : at + self._n_times].copy(), not gap)
             self._next = next(self._starts, _NEVER)
         keep = min(max(self._next - self._first, 0), held.shape[1])
-        self._held, self._first = held[:, keep:].copy(), self._first + keep
+        rest = held[:, keep:]
+        # A view keeps all of its base: taken where that is ours and little more than the rest.
+        light = held is not samples and 2 * rest.shape[1] > held.shape[1]
+        self._held = rest if light else rest.copy()
+        self._first += keep
         if gaps.any:
             gaps.forget(self._first / ratio)
 
