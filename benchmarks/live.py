@@ -1,4 +1,4 @@
-"""The signal path of a live source: what a window costs before it is classified, against two textbook ways."""
+"""The signal path of a live source: what a window costs before it is classified, against two plain ways."""
 
 from collections.abc import Callable, Iterator
 

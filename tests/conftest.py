@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,26 @@ def _as_it_was() -> Iterator[None]:
         torch.set_num_threads(n_threads)
     os.chdir(folder)
     warnings.formatwarning = look
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run `main` in an empty folder as the console script does, without a new process for each command."""
+    from anchorinv import cli
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["anchorinv", *map(str, words)])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.err
+        return int(done.value.code or 0), shown.out, shown.err
+
+    return call
 
 
 def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:

@@ -5,35 +5,16 @@ import io
 import json
 import re
 import resource
-import sys
-import warnings
 
 import numpy as np
 import pytest
 
-from anchorinv import AnchorInvClassifier, Preprocessing, cli
+from anchorinv import AnchorInvClassifier, Preprocessing
 from anchorinv.data.dataset import Dataset
 from tests.models import CHANNELS, RATE, again, command, fitted, windows
 from tests.recording_files import write_edf, write_fif
 
 SHORT = ("--epochs", 2, "--inversion-steps", 1, "--finetune-steps", 2, "--seed", 0, "--anchors", 4)
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run `main` as the console script does, without a new process for each command."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["anchorinv", *map(str, words)])
-        with pytest.raises(SystemExit) as done:
-            cli.main()
-        shown = capsys.readouterr()
-        assert "Traceback" not in shown.err
-        return int(done.value.code or 0), shown.out, shown.err
-
-    return call
 
 
 @pytest.fixture
@@ -195,7 +176,10 @@ class TestPredict:
 
     def test_another_unit_is_warned_about_once(self, run, files):
         code, _, err = run("predict", "m.anchorinv", "day.edf", "--scale", 1e-5, "-q")
-        assert code == 0 and err.count("warning") == 1 and "are the units those of fit?" in err
+        assert code == 0 and err.count("warning") == 1 and "(--scale 1)" in err
+        assert "about 1e-05 times its spread; is the recording in another unit? multiply it by 100000" in err
+        code, _, err = run("predict", "m.anchorinv", "day.edf", "--scale", 1e3, "-q")
+        assert code == 0 and "multiply it by 0.001 (--scale 1)" in err
 
     def test_gaps_are_counted(self, run, files):
         signal = np.concatenate(list(windows(6)[0]), axis=1)
@@ -275,11 +259,16 @@ class TestForgetAndInfo:
             and facts["bytes"] == (files / "m.anchorinv").stat().st_size
         )
 
-    @pytest.mark.parametrize("name", ["info", "predict", "learn", "evaluate", "forget"])
+    @pytest.mark.parametrize("name", ["info", "predict", "learn", "evaluate", "forget", "check"])
     def test_damaged_models(self, name, run, files):
         content = (files / "m.anchorinv").read_bytes()
         (files / "m.anchorinv").write_bytes(content[:-5])
-        more = {"predict": ["base.npz"], "evaluate": ["base.npz"], "forget": ["left", "-o", "n"]}
+        more = {
+            "predict": ["base.npz"],
+            "check": ["base.npz"],
+            "evaluate": ["base.npz"],
+            "forget": ["left", "-o", "n"],
+        }
         words = more.get(name, []) if name != "learn" else ["shots.npz", "-o", "n"]
         code, _, err = run(name, "m.anchorinv", *words)
         assert code == 1 and "m.anchorinv is cut short" in err and not (files / "n").exists()
@@ -310,7 +299,7 @@ def test_whoever_reads_a_few_rows_sees_no_error(files):
 def test_help_of_all_commands_comes_without_torch(files):
     done = command("--help", cwd=files)
     assert done.returncode == 0
-    assert all(name in done.stdout for name in ("train", "learn", "predict", "info", "evaluate", "forget"))
+    assert all(name in done.stdout for name in ("train", "learn", "predict", "check", "info", "forget"))
 
 
 def test_a_full_disk_leaves_the_old_rows(run, files):
@@ -329,4 +318,120 @@ def test_a_full_disk_leaves_the_old_rows(run, files):
 def test_an_input_that_is_not_there_leaves_no_row(run, files):
     for name in ("none.npz", "none.edf"):
         code, out, err = run("predict", "m.anchorinv", name, "-q")
-        assert code == 1 and out == "" and "is not there" in err
+        assert code == 1 and out == "" and "there is no" in err
+
+
+class TestAdd:
+    @pytest.mark.parametrize("source", [("more.npz",), ("more.npy", "--label", "left")])
+    def test_more_examples_of_a_known_class(self, source, run, files):
+        X, y = windows(10, classes=("left",), seed=5)
+        np.savez("more.npz", X=X, y=y)
+        np.save("more.npy", X)
+        code, out, err = run("add", "m.anchorinv", *source, "-o", "m2", "-q")
+        assert code == 0 and err == ""
+        told, written = out.splitlines()
+        assert re.fullmatch(
+            r"Class 'left': 10 more examples, 22 in all; \d+ of the 10 were classified rightly before, "
+            r"\d+ are now\.",
+            told,
+        )
+        assert written == "Model: m2 has examples of left (22), right (12)"
+        here = again(fitted(taught=False)).add_shots(X, y)
+        held = windows(20, seed=9)[0]
+        there = AnchorInvClassifier.load("m2")
+        assert np.array_equal(there.predict_proba(held), here.predict_proba(held))
+        assert there.counts_.tolist() == [22, 12] and there.classes_.tolist() == ["left", "right"]
+
+    def test_several_files_of_several_classes_over_the_model_itself(self, run, files):
+        X, y = windows(12, seed=6)
+        np.savez("a.npz", X=X, y=y)
+        code, out, _ = run("add", "m.anchorinv", "a.npz", "a.npz", "-o", "m.anchorinv", "-q")
+        assert code == 0 and [line.split(":")[0] for line in out.splitlines()[:2]] == [
+            "Class 'left'",
+            "Class 'right'",
+        ]
+        assert AnchorInvClassifier.load("m.anchorinv").counts_.tolist() == [24, 24]
+
+    def test_from_a_recording_and_with_classes_that_are_numbers(self, run, files):
+        code, out, _ = run("add", "m.anchorinv", "day.edf", "--label", "left", "--step", 0.25, "-o", "m2")
+        assert code == 0 and "23 more examples, 35 in all" in out
+        AnchorInvClassifier(epochs=1, random_state=0).fit(windows()[0], np.arange(24) % 2).save("n")
+        assert run("add", "n", "shots.npy", "--label", "1", "-o", "n2", "-q")[0] == 0
+        assert AnchorInvClassifier.load("n2").counts_.tolist() == [12, 22]
+
+    def test_signals_in_the_file_stay_in_it_and_none_come_in(self, run, files):
+        np.savez("more.npz", X=windows(10)[0], y=windows(10)[1])
+        model = fitted(taught=False)
+        model.save("with", with_signals=True)
+        for name, wanted in (("with", True), ("m.anchorinv", False)):
+            assert run("add", name, "more.npz", "-o", "m2", "-q")[0] == 0
+            assert (AnchorInvClassifier.load("m2").state_.signals is not None) == wanted
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            (("shots.npy",), "name the class of its examples with --label"),
+            (("shots.npz",), "'tongue' is not among the known ones.*anchorinv learn"),
+            (("none.npz",), "there is no none.npz"),
+        ],
+    )
+    def test_mistakes_leave_no_file(self, words, told, run, files):
+        code, _, err = run("add", "m.anchorinv", *words, "-o", "m2", "-q")
+        assert code == 1 and re.search(told, err) and err.count("\n") == 1 and not (files / "m2").exists()
+
+    def test_a_method_without_prototypes(self, run, files):
+        fitted("finetune", taught=False).save("f")
+        np.savez("more.npz", X=windows()[0], y=windows()[1])
+        code, _, err = run("add", "f", "more.npz", "-o", "m2", "-q")
+        assert code == 1 and "finetune has no prototypes to move" in err
+
+
+class TestSeveralFiles:
+    def test_rows_say_which_file_they_are_of(self, run, files):
+        code, out, _ = run("predict", "m.anchorinv", "day.edf", "base.npz", "day.edf", "-q")
+        found = table(out)
+        assert code == 0 and list(found[0]) == ["file", "window", "time", "class", "p_left", "p_right"]
+        apart = [table(run("predict", "m.anchorinv", name, "-q")[1]) for name in ("day.edf", "base.npz")]
+        day, base = ([{"file": n, **row} for row in rows]
+                     for n, rows in zip(("day.edf", "base.npz"), apart, strict=True))  # fmt: skip
+        assert found == [*day, *base, *day]
+
+    def test_to_a_file(self, run, files):
+        code, out, _ = run("predict", "m.anchorinv", "base.npz", "day.edf", "--csv", "rows.csv", "-q")
+        assert code == 0 and out == "" and len(table((files / "rows.csv").read_text())) == 24 + 12
+
+    @pytest.mark.parametrize("target", ["-", "rows.csv"])
+    @pytest.mark.parametrize("broken", ["gone.npz", "day.txt", "short.npy", "other.npz"])
+    def test_one_that_is_wrong_is_named_and_nothing_is_written(self, broken, target, run, files):
+        (files / "rows.csv").write_text("old")
+        (files / "day.txt").write_text("tired")
+        (files / "short.npy").write_bytes((files / "shots.npy").read_bytes()[:-8])
+        np.savez("other.npz", X=windows()[0][:, :3])
+        code, out, err = run("predict", "m.anchorinv", "base.npz", broken, "--csv", target, "-q")
+        assert code == 1 and out == "" and broken in err and err.count("\n") == 1
+        assert (files / "rows.csv").read_text() == "old"
+
+    def test_what_goes_wrong_late_is_named_and_leaves_the_old_rows(self, run, files):
+        X = np.tile(windows()[0], (20, 1, 1))
+        X[-1, 0, 0] = np.nan
+        np.save("late.npy", X)
+        (files / "rows.csv").write_text("old")
+        code, _, err = run("predict", "m.anchorinv", "base.npz", "late.npy", "--csv", "rows.csv", "-q")
+        assert code == 1 and "late.npy has NaN" in err and (files / "rows.csv").read_text() == "old"
+
+    def test_a_model_that_knows_no_rate_names_the_file_all_the_same(self, run, files):
+        fitted(taught=False, sfreq=None).save("n")
+        code, out, err = run("predict", "n", "base.npz", "day.edf", "-q")
+        assert code == 1 and out == "" and "day.edf" in err and "--sfreq" in err
+
+    def test_warnings_name_the_file(self, run, files):
+        signal = np.concatenate(list(windows(6)[0]), axis=1)
+        signal[0, 70] = np.nan
+        write_fif(files / "r_raw.fif", signal, CHANNELS, RATE)
+        np.save("loud.npy", 1e4 * windows()[0])
+        code, _, err = run("predict", "m.anchorinv", "base.npz", "r_raw.fif", "loud.npy", "-q")
+        gaps, far = err.splitlines()
+        assert code == 0 and "warning: r_raw.fif: 1 of 6 windows hold missing samples" in gaps
+        assert (
+            "warning: loud.npy: " in far and "is the recording in another unit? multiply it by 0.0001" in far
+        )

@@ -177,7 +177,7 @@ def test_own_recordings_with_all_options(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("prepare own --out out", "--manifest TABLE.csv or --npz FILE.npz"),
+        ("prepare own --out out", "one of --manifest TABLE.csv, --npz FILE.npz, --recording FILE or"),
         ("prepare own --npz away.npz --out out", "away.npz is not there"),
         ("prepare own --manifest away.csv --out out", "away.csv is not there"),
         ("prepare own --npz a.npz --out out --filter loud", "a filter is written 0.5-40"),
@@ -269,6 +269,12 @@ def test_a_missing_extra_is_one_sentence(command, server, tmp_path, monkeypatch,
     )
 
 
+def trials_at(path, *names, n=24):
+    """Write a table of trials in turn, as BIDS has it."""
+    rows = [f"{2 + 4 * i:g}\t2\t{names[i % len(names)]}" for i in range(n)]
+    path.write_text("\n".join(["onset\tduration\ttrial_type", *rows]) + "\n")
+
+
 def console(page):
     lines = "".join(re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)).splitlines()
     return [line.split("#")[0].strip() for line in lines if line.strip()]
@@ -289,8 +295,14 @@ def test_the_commands_of_the_page_run_as_written(command, server, tmp_path, monk
     trials(tmp_path / "trials.npz")
     (tmp_path / "table.csv").write_text(re.search(r"```csv\n(.*?)```", DOCS, flags=re.DOTALL)[1])
     for i, name in enumerate(("anna-1", "anna-2", "bob-1")):
-        values = np.random.default_rng(i).integers(-3000, 3000, size=(3, 60 * 256))
+        values = np.random.default_rng(i).integers(-3000, 3000, size=(3, 120 * 256))
         making.edf(tmp_path / "recordings" / f"{name}.edf", values, ["C3", "Cz", "C4"], sfreq=256)
+        trials_at(tmp_path / "recordings" / f"{name}_events.tsv", "T1", "T2")
+    for i in (1, 2):
+        folder = tmp_path / f"sets/imagery/sub-{i:02d}/eeg"
+        values = np.random.default_rng(9 + i).integers(-3000, 3000, size=(3, 120 * 256))
+        making.edf(folder / f"sub-{i:02d}_task-imagery_eeg.edf", values, ["C3", "Cz", "C4"], sfreq=256)
+        trials_at(folder / f"sub-{i:02d}_task-imagery_events.tsv", "left", "right")
     ran = []
     for line in console(DOCS):
         words = shlex.split(line)
@@ -300,7 +312,7 @@ def test_the_commands_of_the_page_run_as_written(command, server, tmp_path, monk
         code, _, err = command(*words[1:])
         assert code == 0, f"{line}: {err}"
         ran.append(words[1])
-    assert set(ran) == {"prepare", "data", "events"}
+    assert set(ran) == {"prepare", "data", "events", "train", "evaluate"}
 
 
 def test_stopping_is_no_accident(tmp_path):
@@ -359,3 +371,17 @@ def test_a_study_runs_from_a_prepared_own_folder(command, tmp_path):
     assert code == 0, err
     lines = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
     assert len(lines) == 3, "the base session, and one session in each of two trials"
+
+
+@pytest.mark.parametrize("words", ["--allow few,flat", "--allow few --allow flat", "--allow 'few, flat'"])
+def test_several_problems_are_let_pass(words, tmp_path, command):
+    X = np.random.default_rng(0).normal(size=(12, 2, 50))
+    X[:, 1] = 3.0
+    np.savez(tmp_path / "a.npz", X=X, y=np.arange(12) % 2, sfreq=100)
+    asked = ["prepare", "own", "--npz", tmp_path / "a.npz", "--out", tmp_path / "out"]
+    code, _, err = command(*asked, "--allow", "few")
+    assert code == 1 and "--allow flat" in err
+    code, _, err = command(*asked, *shlex.split(words))
+    assert code == 0, err
+    code, _, err = command(*asked, "--replace", "--allow", "few,flatt")
+    assert code == 1 and "--allow takes nan, flat" in err and "got flatt" in err

@@ -42,9 +42,11 @@ def told(tmp_path_factory):
     for name, n, seed in (("base", 32, 0), ("test", 12, 1)):
         X, y = samples(n, ["left", "right"], seed)
         np.savez(folder / f"{name}.npz", X=X, y=y, sfreq=RATE, ch_names=CHANNELS)
-    np.save(folder / "tongue.npy", samples(10, ["tongue"], 2)[0])
-    session = np.concatenate(list(samples(20, ["left", "right"], 3)[0]), axis=1)
-    write_edf(folder / "session.edf", 1e-6 * session[[3, 0, 2, 1]], [CHANNELS[i] for i in (3, 0, 2, 1)], RATE)
+    for name, seed in (("tongue", 2), ("more", 4)):
+        np.save(folder / f"{name}.npy", samples(10, ["tongue"], seed)[0])
+    for name, seed in (("session", 3), ("evening", 5)):
+        signals = 1e-6 * np.concatenate(list(samples(20, ["left", "right"], seed)[0]), axis=1)
+        write_edf(folder / f"{name}.edf", signals[[3, 0, 2, 1]], [CHANNELS[i] for i in (3, 0, 2, 1)], RATE)
     shown = {}
     for program, *words in COMMANDS:
         assert program == "anchorinv"
@@ -65,8 +67,10 @@ def test_the_page_shows_all_commands():
         "evaluate",
         "predict",
         "learn",
+        "add",
         "calibrate",
         "forget",
+        "check",
     }
 
 
@@ -81,8 +85,12 @@ def test_the_story(told):
     for row in rows:
         assert row["class"] in ("left", "right")
         assert float(row["p_left"]) + float(row["p_right"]) == pytest.approx(1, abs=1e-5)
+    day = list(csv.DictReader((folder / "day.csv").read_text().splitlines()))
+    assert [row["file"] for row in day] == ["session.edf"] * 20 + ["evening.edf"] * 20
+    assert [float(row["time"]) for row in day] == [0.5 * i for i in range(20)] * 2
     learned = shown_by(shown, "learn").stdout
     assert "this method keeps no samples" in learned and "of 10 examples" in learned
+    assert "Class 'tongue': 10 more examples, 20 in all" in shown_by(shown, "add").stdout
     assert "knows right, tongue" in shown_by(shown, "forget").stdout
     written = {path.name for path in folder.iterdir() if path.suffix == ".anchorinv"}
     assert written == {"hand.anchorinv", "taught.anchorinv", "theirs.anchorinv", "less.anchorinv"}
@@ -102,7 +110,7 @@ def test_the_lines_of_python(told, monkeypatch, capsys):
 def test_the_readme_shows_commands_of_this_page():
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     ours = re.findall(
-        r"^\.venv/bin/anchorinv ((?:train|learn|predict|info|evaluate|forget).*)$", readme, re.MULTILINE
+        r"^\.venv/bin/anchorinv ((?:train|learn|add|predict|info|evaluate|forget).*)$", readme, re.MULTILINE
     )
     assert ours and set(ours) <= {shlex.join(words[1:]) for words in COMMANDS}
 

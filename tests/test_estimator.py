@@ -215,6 +215,53 @@ class TestInputs:
         with pytest.warns(UserWarning, match="far from the base data"):  # a hundred times as large
             assert fitted.predict((X * 100).astype(np.int16)).shape == (24,)
 
+    def test_signals_that_are_objects(self, fitted):
+        X, _ = recordings()
+        apart = np.empty(len(X), dtype=object)  # as a column of a table of pandas holds them
+        apart[:] = list(X)
+        for other in (X.astype(object), apart):
+            assert np.array_equal(fitted.predict(other), fitted.predict(X))
+        for wrong, words in (
+            (X.astype(str).astype(object), "signals must be real numbers, got text"),
+            (np.where(X > 2, None, X), "hold .* missing values"),
+            (np.where(X > 2, 1j, X.astype(object)), "signals must be real numbers, got complex"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                fitted.predict(wrong)
+        apart[3] = X[3, :, :30]
+        with pytest.raises(ValueError, match="differ in shape"):
+            fitted.predict(apart)
+
+    @pytest.mark.parametrize(
+        ("labels", "dtype"),
+        [
+            (["left", "right"], object),
+            (["left", "right"], "string"),
+            (["left", "right"], "category"),
+            ([3, 5], "Int64"),
+            ([3, 5], object),
+            ([False, True], "boolean"),
+            ([False, True], object),
+        ],
+    )
+    def test_labels_as_pandas_gives_them(self, labels, dtype):
+        pandas = pytest.importorskip("pandas")
+        X, _ = recordings()
+        column = pandas.Series(labels * 12, dtype=dtype)
+        for y in (column, pandas.Index(column), column.to_numpy()):
+            found = AnchorInvClassifier(random_state=0).fit(X, y).classes_
+            assert found.tolist() == labels and found.dtype.kind in "Uib"
+        gone = column.astype(object)
+        gone[7] = pandas.NA
+        with pytest.raises(ValueError, match="the label of sample 7 is missing"):
+            AnchorInvClassifier().fit(X, gone)
+
+    @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy before 2")
+    def test_labels_of_numpys_own_text(self):
+        X, y = recordings()
+        found = AnchorInvClassifier(random_state=0).fit(X, y.astype(np.dtypes.StringDType())).classes_
+        assert found.tolist() == ["left", "right"] and found.dtype.kind == "U"
+
     def test_units_do_not_matter(self):
         X, y = recordings()
         volts, microvolts = (model(epochs=2).fit(X * unit, y).predict_proba(X * unit) for unit in (1e-6, 1.0))
@@ -296,6 +343,8 @@ class TestMistakes:
             (lambda y: np.array([2**63 + 5] + [0] * 23, dtype=np.uint64), "too large; number the classes"),
             (lambda y: np.ma.masked_array(np.arange(24) % 2, mask=np.arange(24) == 3), "masked"),
             (lambda y: y.astype("S"), "convert them first"),
+            (lambda y: [[0, 1]] * 24, "the label of sample 0 holds several values"),
+            (lambda y: [{"a": 1}] * 24, "got object; convert them first"),
         ],
     )
     def test_labels(self, y, words):
@@ -368,6 +417,26 @@ class TestMistakes:
             learner.partial_fit(*change(*shots()))
         assert learner.__dict__ == before
 
+    def test_transposed_signals_offer_the_swap(self, fitted):
+        X, y = recordings()
+        told = r"takes 4 channels of 64 samples, got 64 channels of 4; X\.transpose\(0, 2, 1\) swaps them"
+        with pytest.raises(ValueError, match=told):
+            fitted.predict(X.transpose(0, 2, 1))
+        with pytest.raises(ValueError, match=r"geometry is for .*; X\.transpose\(0, 2, 1\) swaps them"):
+            model().fit(X.transpose(0, 2, 1), y)
+        with pytest.raises(ValueError, match=r"64 channels of 4 samples.*X\.transpose\(0, 2, 1\)"):
+            model(geometry=None).fit(X.transpose(0, 2, 1), y)
+
+    @pytest.mark.parametrize(("shape", "warned"), [((100, 20), True), ((64, 16), False), ((4, 64), False)])
+    def test_far_more_channels_than_samples_warn(self, shape, warned):
+        X, y = np.random.default_rng(0).normal(size=(24, *shape)), [0, 1] * 12
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            AnchorInvClassifier(method="protonet", epochs=1, random_state=0).fit(X, y)
+        said = [str(each.message) for each in caught]
+        assert len(said) == warned
+        assert not warned or ("100 channels of 20 samples" in said[0] and "X.transpose(0, 2, 1)" in said[0])
+
     def test_a_failed_second_fit_keeps_the_first(self, fitted):
         learner = again(fitted)
         before = dict(learner.__dict__)
@@ -376,7 +445,7 @@ class TestMistakes:
         assert learner.__dict__ == before
 
     def test_more_shots_of_an_unknown_class(self, fitted):
-        with pytest.raises(ValueError, match=r"'tongue' not among the known ones.*partial_fit"):
+        with pytest.raises(ValueError, match=r"'tongue' is not among the known ones.*partial_fit"):
             again(fitted).add_shots(*shots())
 
     def test_one_shot_is_learned_with_a_warning(self, fitted):
@@ -408,8 +477,49 @@ class TestMistakes:
 
     @pytest.mark.parametrize("factor", [1e4, 1e-6])
     def test_suspicious_units_warn(self, fitted, factor):
-        with pytest.warns(UserWarning, match="are the units those of fit"):
+        words = f"about {factor:g} times its spread; is the recording in another unit.*{1 / factor:g}"
+        with pytest.warns(UserWarning, match=words.replace("+", r"\+")):
             fitted.predict(shots()[0] * factor)
+
+    @pytest.mark.parametrize("call", ["partial_fit", "add_shots", "calibrate"])
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda X: 1e3 * X, r"about 1000 times its spread.*multiply it by 0\.001"),
+            (lambda X: 1e-6 * X, r"multiply it by 1e\+06 \(--scale 1e\+06\)"),
+            (lambda X: X * [[[0.0], [1], [1], [1]]], "is an electrode off"),
+            (lambda X: X + 500, "is there an offset"),
+        ],
+    )
+    def test_lessons_in_another_unit_are_refused_unless_forced(self, fitted, call, change, words):
+        learner = again(fitted)
+        before = dict(learner.__dict__)
+        X, y = shots("left" if call == "add_shots" else "tongue", 12)
+        given = (change(X),) if call == "calibrate" else (change(X), y)
+        if call != "calibrate":  # whose rehearsal asks first
+            with pytest.raises(ValueError, match=f"{words}.*nothing was learned: pass force=True"):
+                getattr(learner, call)(*given)
+        else:
+            learner.state_.head.centring, told = 1.0, learner.state_.head.centring
+            try:
+                with pytest.raises(ValueError, match=words):
+                    learner.calibrate(*given)
+            finally:
+                learner.state_.head.centring = told
+        assert learner.__dict__ == before
+        with pytest.warns(UserWarning, match="far from the base data"):
+            getattr(learner, call)(*given, force=True)
+        assert learner.state_ is not before["state_"]
+
+    def test_a_lesson_that_is_quiet_as_muscles_at_rest_is_learned(self, fitted):
+        X, y = shots()
+        assert "tongue" in again(fitted).partial_fit(X / 40, y).classes_
+
+    def test_a_lesson_of_another_spectrum_is_learned_with_a_warning(self, fitted):
+        X, y = shots()
+        X = np.sin(np.arange(64) / 10 + X[:, :, :1])
+        with pytest.warns(UserWarning, match="the spectrum of every channel is far from the base data's"):
+            assert "tongue" in again(fitted).partial_fit(X, y).classes_
 
     def test_training_that_diverges_is_refused(self, fitted):
         learner = again(fitted).set_params(lr=1e30, epochs=4, method="protonet")

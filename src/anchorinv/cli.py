@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from anchorinv._version import __version__
-from anchorinv.commands import data, demo, download, events, prepare, report, study, teach, use
+from anchorinv.commands import check, data, demo, download, events, prepare, report, study, teach, train, use
 from anchorinv.quoting import shown
 
 #: What typer raises for wrong usage; it has no name of its own there.
@@ -77,10 +77,12 @@ for command in (
     study.run,
     study.status,
     report.report,
-    teach.train,
+    train.train,
     teach.learn,
+    teach.add,
     teach.forget,
     teach.calibrate,
+    check.check,
     use.predict,
     use.evaluate,
     use.info,

@@ -35,16 +35,19 @@ from anchorinv.inputs import (
     read_groups,
     read_labels,
     read_signals,
+    refuse_drift,
     warn_drift,
     warn_flat,
     warn_former_name,
+    warn_mistakes,
     warn_single_shots,
 )
 from anchorinv.learning import lesson
-from anchorinv.model.drift import Moments, base_moments, drift
+from anchorinv.mistaken import check_new_names, likeness, suspicions
 from anchorinv.model.keeping import Keepable
 from anchorinv.model.limits import check_held, check_kept, kept_by
 from anchorinv.model.names import check_names
+from anchorinv.model.statistics import BaseStatistics
 from anchorinv.settings import check_settings, geometry_of, names_of, rate_of, recipe_of, seed_of
 from anchorinv.signal.preprocessing import Preprocessing
 
@@ -157,8 +160,8 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"fit needs at least two classes, got one ({classes.tolist()[0]!r}); add the others, or "
-                f"teach it with partial_fit to a model that knows two"
+                f"training needs at least two classes, got one ({classes.tolist()[0]!r}); add the others, or "
+                f"teach it with partial_fit (anchorinv learn) to a model that knows two"
             )
         check_names(classes.tolist())
         n_chans, n_times = signals.values.shape[1:]
@@ -169,6 +172,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         ch_names = names_of(how, signals.ch_names, n_chans)
         sfreq = rate_of(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
         warn_former_name(self.method, method)
+        warn_mistakes(suspicions(n_chans, n_times, classes.tolist()))
         warn_flat(signals.values, ch_names)
         warn_single_shots(labels)
         began = time.perf_counter()
@@ -191,7 +195,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
             n_times_=n_times,
             sfreq_=sfreq,
             ch_names_=ch_names,
-            statistics_=base_moments(signals.values),
+            statistics_=BaseStatistics.of(signals.values),
             state_=state,
             classes_=classes,
             counts_=np.bincount(numbers),
@@ -200,8 +204,12 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         return self
 
     @lesson
-    def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn one or several new classes, together, from a few signals each."""
+    def partial_fit(self, X: Any, y: Any, *, force: bool = False) -> Self:
+        """Learn one or several new classes, together, from a few signals each.
+
+        Signals whose scale or offset is nothing like that of the base data, as in another unit, are refused
+        unless ``force`` says that they are right.
+        """
         check_settings(self.get_params(deep=False))
         signals, labels = self._read_fitted(X, y)
         names, numbers = np.unique(labels, return_inverse=True)
@@ -210,15 +218,19 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
             some = "are" if known.sum() > 1 else "is"
             raise ValueError(
                 f"{_listed(names[known])} {some} known already, so nothing was learned; "
-                f"use add_shots for more examples of known classes, partial_fit for new classes only"
+                f"add_shots (anchorinv add) takes more examples of known classes, partial_fit (anchorinv "
+                f"learn) new classes only"
             )
         check_names([*self.classes_.tolist(), *names.tolist()])
+        check_new_names(names.tolist(), self.classes_.tolist())
         warn_single_shots(labels)
         began = time.perf_counter()
         index = self.state_.session + 1
         # Beyond all numbers in use: after a class was forgotten they need not be the first ones.
         first = max(self.state_.classes) + 1
-        batch = Batch(self._standardised(signals), _tensor(numbers + first))
+        # A class that is new has a spectrum of its own: only its unit is held against the base data.
+        standardised = self._standardised(signals, force=force, shapes=False)
+        batch = Batch(standardised, _tensor(numbers + first))
         rng = stream(self.seed_, "session", index)
         recipe = self._recipe(self.geometry_, len(labels))
         with self._progress():
@@ -235,29 +247,35 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         return self
 
     @lesson
-    def add_shots(self, X: Any, y: Any) -> Self:
+    def add_shots(self, X: Any, y: Any, *, force: bool = False) -> Self:
         """Take in more examples of known classes: their prototypes move, the network stays.
 
         A prototype becomes the mean over the examples seen so far, each with the same weight. The features
         of the examples join the anchors, so a new class is better remembered in the next session.
-        Methods without anchors replay what they replayed before.
+        Methods without anchors replay what they replayed before. Signals of another unit are refused, as in
+        :meth:`partial_fit`, unless ``force`` says that they are right.
         """
         signals, labels = self._read_fitted(X, y)
         names = np.unique(labels)
         if not np.isin(names, self.classes_).all():
             unknown = names[~np.isin(names, self.classes_)]
+            like = likeness(unknown.tolist(), self.classes_.tolist())
             raise ValueError(
-                f"{_listed(unknown)} not among the known ones; teach new classes with partial_fit"
+                f"{_listed(unknown)} {'is' if len(unknown) == 1 else 'are'} not among the known ones{like}; "
+                f"teach new classes with partial_fit (anchorinv learn)"
             )
         state = self.state_
         if not isinstance(state.head, Cosine | StatisticalHead):
             raise ValueError(
-                f"{self.method} has no prototypes to move; only methods that have take more shots"
+                f"{self.method} has no prototypes to move; train it anew with all examples, or another method"
             )
         began = time.perf_counter()
         column = {name: i for i, name in enumerate(self.classes_.tolist())}
         columns = np.array([column[label] for label in labels.tolist()])
-        features = Batch(self._features(signals), torch.tensor(state.classes)[columns])
+        features = Batch(
+            self._features(self._standardised(signals, force=force, shapes=False)),
+            torch.tensor(state.classes)[columns],
+        )
         recipe = self._recipe(self.geometry_, len(labels))
         learned = recipe.add_shots(state, features, self.counts_.tolist())
         self._check_room(learned)
@@ -283,7 +301,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     def transform(self, X: Any) -> np.ndarray:
         """Return the network's features of each signal (n, dim), without the views that some methods add."""
         now = copy(self)
-        features = now._features(now._read_known(X))
+        features = now._features(now._standardised(now._read_known(X)))
         return features[:, : features.shape[1] - sum(sizes_of(now.state_))].numpy()
 
     def __sklearn_tags__(self) -> Any:
@@ -329,14 +347,18 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
             )
         return signals, labels
 
-    def _standardised(self, signals: Signals) -> Tensor:
+    def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:
+        """Return signals as the network takes them; of another unit none, unless forced, or a warning."""
+        found = self._drift(signals, shapes=shapes)
         standardised = self.standardisation_(signals.values)
-        check_scale(standardised)
-        warn_drift(drift(Moments.of(signals.values), self.statistics_, self.ch_names_))
+        check_scale(standardised, found)
+        if not force:
+            refuse_drift(found)
+        warn_drift(found)
         return _tensor(standardised)
 
-    def _features(self, signals: Signals) -> Tensor:
-        return mapped(self.state_.tail, mapped(self.state_.trunk, self._standardised(signals)))
+    def _features(self, standardised: Tensor) -> Tensor:
+        return mapped(self.state_.tail, mapped(self.state_.trunk, standardised))
 
     def _logits(self, X: Any) -> Tensor:
         signals = self._standardised(self._read_known(X))

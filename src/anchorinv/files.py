@@ -37,8 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(f"{path} is a device or a pipe, no file that could be replaced; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own for each writer, so that two of them cannot mix; hidden, so that nobody opens it.
-    beside = path.with_name(f".{path.name}.{HERE}.{secrets.token_hex(4)}.part")
+    beside = _beside(path)
     try:
         yield beside
         if beside.is_dir():
@@ -60,6 +59,35 @@ def replacing(path: Path) -> Iterator[Path]:
             shutil.rmtree(beside)
         else:
             beside.unlink(missing_ok=True)
+
+
+def check_writable(path: Path, *, such_as: str) -> None:
+    """Refuse a place where :func:`replacing` could not write a file, by trying; nothing is left there.
+
+    Parameters
+    ----------
+    such_as : a name for a file, to someone who gave a folder.
+    """
+    try:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; name a file in it, such as {path / such_as}")
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is a device or a pipe, no file that could be replaced; name a file")
+        # Folders on the way are made later. What may be written to is known to nobody but the system.
+        nearest = next(folder for folder in path.absolute().parents if folder.exists())
+        if not nearest.is_dir():
+            raise ValueError(f"{path} cannot be written: {nearest} is no folder; name a file in one")
+        trial = _beside(nearest / path.name)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OSError(f"{path} cannot be written: {why}; name a file in a folder of yours") from None
+
+
+def _beside(path: Path) -> Path:
+    # A name of its own for each writer, so that two of them cannot mix; hidden, so that nobody opens it.
+    return path.with_name(f".{path.name}.{HERE}.{secrets.token_hex(4)}.part")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,18 +2,21 @@
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from anchorinv.mistaken import other_shape
 from anchorinv.model.drift import Drift
 from anchorinv.model.names import check_name
 from anchorinv.signal.channels import pick_channels, renamed
 
 #: The square of what lies between this and its inverse still has all its digits.
 LARGEST = 1e30
+_UNEVEN = "signals differ in shape; an array (n, channels, times) is needed: cut all to the same length"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +61,24 @@ def read_signals(X: Any) -> Signals:
     try:
         values = np.asarray(X)
     except ValueError:
-        raise ValueError(
-            "signals differ in shape; an array (n, channels, times) is needed: cut all to the same length"
-        ) from None
-    return Signals(_checked(values))
+        raise ValueError(_UNEVEN) from None
+    return Signals(_checked(_numbers(values) if values.dtype.kind == "O" else values))
+
+
+def _numbers(values: np.ndarray) -> np.ndarray:
+    """Return numbers that came as objects, as pandas and lists of arrays give them."""
+    if values.ndim == 1 and all(isinstance(each, np.ndarray) for each in values):
+        if len({each.shape for each in values}) > 1:
+            raise ValueError(_UNEVEN)
+        return _numbers(stacked) if (stacked := np.stack(list(values))).dtype.kind == "O" else stacked
+    flat = values.ravel().tolist()
+    if missing := sum(each is None for each in flat):
+        raise ValueError(f"signals hold {missing} missing values (None); drop or repair these samples")
+    # Text that reads like a number would become one without a word.
+    if odd := sorted({type(each).__name__ for each in flat if not isinstance(each, Real)}):
+        names = [{"str": "text"}.get(name, name) for name in odd]
+        raise ValueError(f"signals must be real numbers, got {', '.join(names[:3])}; convert them first")
+    return values.astype(np.float64)
 
 
 def _named(given: Signals) -> Signals:
@@ -115,10 +132,7 @@ def check_same_shape(signals: Signals, shape: tuple[int, int]) -> None:
     """Refuse signals of another shape than a model was fitted to."""
     n_chans, n_times = signals.values.shape[1:]
     if (n_chans, n_times) != shape:
-        raise ValueError(
-            f"the model takes {shape[0]} channels of {shape[1]} samples, "
-            f"got {n_chans} channels of {n_times} samples"
-        )
+        raise ValueError(other_shape((n_chans, n_times), shape))
 
 
 def read_labels(y: Any, n_signals: int) -> np.ndarray:
@@ -141,7 +155,7 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
         raise ValueError(
             f"there are {n_signals} signals but {len(labels)} labels; one label per signal is needed"
         )
-    return _plain(_from_objects(labels) if labels.dtype.kind == "O" else labels)
+    return _plain(_from_objects(labels) if labels.dtype.kind in "OT" else labels)
 
 
 def read_groups(groups: Any, n_signals: int) -> np.ndarray | None:
@@ -165,7 +179,9 @@ def _objects(y: list[Any] | tuple[Any, ...]) -> np.ndarray:
 
 def _from_objects(labels: np.ndarray) -> np.ndarray:
     for i, label in enumerate(labels.tolist()):
-        if label is None or label != label:
+        if np.ndim(label):
+            raise ValueError(f"the label of sample {i} holds several values; one label per signal is needed")
+        if _missing(label):
             raise ValueError(f"the label of sample {i} is missing; drop the sample or name its class")
         if isinstance(label, str) and label:
             check_name(label)  # before it is an array's: numpy would drop a NUL at the end without a word
@@ -173,6 +189,13 @@ def _from_objects(labels: np.ndarray) -> np.ndarray:
     if len(kinds - {"whole numbers", "numbers"}) and len(kinds) > 1:
         raise ValueError(f"labels mix {' and '.join(sorted(kinds))}; use one kind")
     return np.array(labels.tolist())
+
+
+def _missing(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas' NA is neither equal to itself nor not
+        return True
 
 
 def _plain(labels: np.ndarray) -> np.ndarray:
@@ -216,6 +239,12 @@ def warn_flat(values: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
         _warn(f"{which} {named} {verb} flat in every sample and say nothing; is an electrode off?")
 
 
+def warn_mistakes(sentences: Iterable[str]) -> None:
+    """Warn about what looks like a mistake, a sentence each."""
+    for sentence in sentences:
+        _warn(sentence)
+
+
 def warn_former_name(method: str, now: str) -> None:
     """Warn about a method that has another name now."""
     if method != now:
@@ -234,18 +263,25 @@ def warn_single_shots(labels: np.ndarray) -> None:
         )
 
 
-def check_scale(standardised: np.ndarray) -> None:
+def check_scale(standardised: np.ndarray, found: Drift) -> None:
     """Refuse signals (n, n_chans, n_times) beyond any spread of the base data."""
     largest = float(np.abs(standardised).max())
     if not largest < 1e6:
+        said = found.units or "are the units those of fit?"
+        raise ValueError(f"signals reach {largest:.1e} times the spread of the base data; {said}")
+
+
+def refuse_drift(found: Drift) -> None:
+    """Refuse to learn from signals whose scale or offset is nothing like that of the base data."""
+    if found.extreme:
         raise ValueError(
-            f"signals reach {largest:.1e} times the spread of the base data; are the units those of fit?"
+            f"{found.units}; nothing was learned: pass force=True (--force) if the signals are right"
         )
 
 
 def warn_drift(found: Drift) -> None:
     """Warn about signals that are nothing like the base data."""
-    if found.extreme:
+    if found.far:
         _warn(found.verdict)
 
 

@@ -20,6 +20,7 @@ from anchorinv.core.recipe import Foundation, Recipe
 from anchorinv.core.schedule import OneCycle
 from anchorinv.core.selection import Validated
 from anchorinv.core.training import Adaptation, Finetune, Training
+from anchorinv.mistaken import check_order
 from anchorinv.model.header import parsed
 from anchorinv.model.limits import (
     HIGHEST_RATE,
@@ -144,11 +145,12 @@ def _adaptation(settings: Mapping[str, Any]) -> Adaptation:
 
 def geometry_of(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:
     """Return the sizes asked for, if they fit the signals, or sizes derived from them."""
+    check_order(n_chans, n_times, (asked.n_chans, asked.n_times) if asked else None)
     geometry = asked or replace(Geometry.for_shape(n_chans, n_times), depth=DEPTH, dropout=DROPOUT)
     if (geometry.n_chans, geometry.n_times) != (n_chans, n_times):
         raise ValueError(
             f"geometry is for {geometry.n_chans} channels of {geometry.n_times} samples, "
-            f"signals have {n_chans} of {n_times}"
+            f"signals have {n_chans} of {n_times}; leave it out, and it is derived from them"
         )
     check_geometry(geometry)
     return geometry

@@ -29,7 +29,8 @@ from anchorinv.data.writing import prepare
 from anchorinv.inputs import read_labels as checked_labels
 from anchorinv.inputs import read_signals
 from anchorinv.model.scoring import scored
-from anchorinv.model.serving import Watch, predicted, shots
+from anchorinv.model.serving import predicted, shots
+from anchorinv.model.watching import Watch
 from anchorinv.study.loading import load, shipped
 from tests.campaigns.damage import damaged, inside_gz, inside_mat, inside_npz, inside_xz
 from tests.data import making

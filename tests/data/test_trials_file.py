@@ -68,14 +68,14 @@ def test_a_trial_that_is_there_twice_is_refused(tmp_path):
 def test_files_that_are_none_or_another_set(tmp_path):
     assert "is not there; give emg_longterm.npz" in told(tmp_path / "away")
     assert "holds no emg_longterm.npz" in told(tmp_path)
-    (tmp_path / NAME).write_bytes(b"PK but not really")
-    assert "cannot be read" in told(tmp_path / NAME)
+    (tmp_path / NAME).write_bytes(b"PK\x03\x04 but not really")
+    assert "is cut short or damaged" in told(tmp_path / NAME)
     making.eeg_stress(tmp_path / "eeg.npz", subjects=[1])
     said = told(tmp_path / "eeg.npz")
     assert "day is missing" in said and "X is int16 (12, 32, 3200)" in said and "sfreq is 128" in said
     whole = (tmp_path / "eeg.npz").read_bytes()
     (tmp_path / "eeg.npz").write_bytes(whole[: len(whole) // 2])
-    assert "is it damaged or cut short?" in told(tmp_path / "eeg.npz", plan_stress)
+    assert "is cut short or damaged" in told(tmp_path / "eeg.npz", plan_stress)
 
 
 def test_a_file_is_found_below_a_folder(tmp_path):

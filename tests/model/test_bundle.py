@@ -23,6 +23,7 @@ from anchorinv.core.types import Batch, State
 from anchorinv.model.bundle import MEMORY, Bundle, load_bundle, read_facts, save_bundle
 from anchorinv.model.container import FORMAT, read_container, write_container
 from anchorinv.model.manifest import manifest, told
+from anchorinv.model.statistics import BaseStatistics
 from tests.core.small import SMALL as CORE_SMALL
 from tests.core.small import foundation, same, state_of, toy, untouched_generators
 from tests.models import CHANNELS, SMALL, again, fitted, windows
@@ -100,8 +101,8 @@ class TestRoundTrip:
         recipe = CATALOGUE[method](foundation())
         data = toy()
         state = recipe.fit_base(data, rng=stream(0))
-        each = Standardisation.of(data.values.numpy())
-        bundle = Bundle(method, CORE_SMALL, state, ("a", "b", "c", "d"), each, each, (8, 8, 8, 8))
+        each, kept = Standardisation.of(data.values.numpy()), BaseStatistics.of(data.values.numpy())
+        bundle = Bundle(method, CORE_SMALL, state, ("a", "b", "c", "d"), each, kept, (8, 8, 8, 8))
         save_bundle(tmp_path / "m", bundle, allow_recordings=True)
         found = load_bundle(tmp_path / "m", allow_recordings=True)
         assert torch.equal(recipe.predict(found.state, data.values), recipe.predict(state, data.values))
@@ -182,7 +183,8 @@ class TestContents:
             signals=Batch(torch.randn(200, 22, 1000, generator=rng), labels),
         )
         each = Standardisation(np.zeros((22, 1)), np.ones((22, 1)))
-        save_bundle(tmp_path / "m", Bundle("anchorinv", geometry, state, (1, 2, 3, 4), each, each, (50,) * 4))
+        kept = BaseStatistics.of(torch.randn(12, 22, 1000, generator=rng).numpy())
+        save_bundle(tmp_path / "m", Bundle("anchorinv", geometry, state, (1, 2, 3, 4), each, kept, (50,) * 4))
         assert (tmp_path / "m").stat().st_size < 4e6
 
 
@@ -219,6 +221,11 @@ class TestGolden:
         np.testing.assert_allclose(model.predict_proba(X), expected["probabilities"], atol=1e-4)
         assert read_container(GOLDEN / f"format{version}.anchorinv")[0] == version
         assert model.get_params()["preprocessing"] == Preprocessing(CHANNELS, "uV", Filter(1, 40))
+        if version == 1:  # of before spectra and covariances were kept
+            assert model.check(windows()[0]).verdict.endswith(
+                "holds no spectra and covariances of its base data"
+            )
+            assert model.check(1e3 * windows()[0]).unit_factor == 1e3
         feet = windows(4, classes=("feet",), seed=3)
         assert model.partial_fit(*feet).classes_.tolist() == [*expected["classes"], "feet"]
 

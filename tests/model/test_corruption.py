@@ -220,6 +220,13 @@ def grown(name, rows):
     return change
 
 
+def statistic(name, change_to):
+    def change(facts, tensors):
+        tensors[f"statistics.{name}"] = change_to(tensors[f"statistics.{name}"]).contiguous()
+
+    return change
+
+
 def stowaway(name):
     def change(facts, tensors):
         tensors[name] = torch.zeros(3, 4, 64)
@@ -256,6 +263,16 @@ def stowaway(name):
         (set_facts("method", to="protonet"), "protonet keeps no anchors"),
         (stowaway("stowaway.recordings"), "'stowaway.recordings', which is no part of a model"),
         (stowaway("statistics.recordings"), "'statistics.recordings'"),
+        (stowaway("statistics.pairs"), "'statistics.pairs'"),
+        (stowaway("statistics.spectra.mean"), "'statistics.spectra.mean' is torch.float32"),
+        (statistic("spectra.mean", lambda t: t[:, 1:]), "statistics.spectra do not fit 4 channels"),
+        (statistic("spectra.std", lambda t: t.T), "statistics.spectra do not fit 4 channels"),
+        (statistic("pairs.std", lambda t: t.repeat(2)), "statistics.pairs do not fit 4 channels"),
+        (statistic("shared.std", lambda t: -1 - t), "a spread is below 0"),
+        (statistic("shared.mean", lambda t: t + 1e300), "statistics.shared hold values that no windows"),
+        (statistic("pairs.mean", lambda t: t * torch.nan), "not finite"),
+        (lambda facts, tensors: tensors.pop("statistics.pairs.std"), "statistics.pairs do not fit"),
+        (lambda facts, tensors: tensors.pop("statistics.shared.mean"), "statistics.shared do not fit"),
         (stowaway("recordings.values"), "anchorinv keeps no recordings"),
         (stowaway("head.more"), "not those of such a network"),
         (lambda facts, tensors: tensors.update({"curves.0": torch.zeros(2, 2)}), "'curves.0' has 2 dim"),

@@ -21,11 +21,11 @@ from anchorinv.core.recipe import Foundation
 from anchorinv.core.types import Curve
 from anchorinv.core.views import sizes_of
 from anchorinv.model.bundle import read_facts
-from anchorinv.model.drift import Moments
 from anchorinv.model.lesson import Apart
 from anchorinv.model.manifest import manifest, told
 from anchorinv.model.serving import taught
 from anchorinv.model.sources import from_recording
+from anchorinv.model.statistics import Moments
 from anchorinv.signal.recordings import Recording
 from tests.core.small import same
 from tests.models import CHANNELS, SMALL, again, fitted, windows
@@ -56,8 +56,8 @@ class TestDrift:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            (lambda X: X * 1e-3, "every channel: far.*are the units those of fit"),
-            (lambda X: X + 1000, "every channel: far"),
+            (lambda X: X * 1e-3, r"every channel: far.*0\.001 times.*another unit\? multiply it by 1000 "),
+            (lambda X: X + 1000, r"every channel: far.*is there an offset"),
             (lambda X: X * 5, "every channel: somewhat.*may suffer"),
             (lambda X: X * [[[1], [0], [1], [1]]], r"C4: far.*is an electrode off\?"),
         ],
@@ -66,7 +66,9 @@ class TestDrift:
         assert re.search(words, fitted(preprocessing=NAMED).check(change(windows()[0])).verdict)
 
     def test_predict_warns_when_extreme_and_points_at_its_caller(self):
-        with pytest.warns(UserWarning, match="are the units those of fit") as caught:
+        with pytest.warns(
+            UserWarning, match="about 1000 times its spread; is the recording in another unit"
+        ) as caught:
             fitted().predict(windows()[0] * 1e3)
         assert len(caught) == 1 and caught[0].filename == __file__
         fitted().predict(windows()[0] * 5)
@@ -195,6 +197,7 @@ class TestLesson:
         lesson = taught(again(model), X, ["gauche"] * 12)
         assert "looks like 'left'" in lesson.warnings()[0]
 
+    @pytest.mark.filterwarnings("ignore:.*the spectrum of channel 2 is far")
     def test_a_class_that_stands_apart_is_not(self):
         model = fitted(taught=False, epochs=60)
         X = np.random.default_rng(3).normal(size=(10, 4, 64)) * 0.2

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorinv.data import event_files, event_tables
+from anchorinv.signal import event_files, event_tables
 from anchorinv.signal.event_files import find_events, read_events
 from anchorinv.signal.event_tables import events_beside, read_event_table
 from anchorinv.signal.events import Event, Stretch, labelled_parts, parse_events, stretches

@@ -109,7 +109,7 @@ def test_what_is_no_recording(tmp_path):
     (tmp_path / "a.docx").write_text("x")
     with pytest.raises(ValueError, match="of no known format; known are"):
         read_recording(tmp_path / "a.docx")
-    with pytest.raises(FileNotFoundError, match="is not there"):
+    with pytest.raises(FileNotFoundError, match="there is no"):
         read_recording(tmp_path / "a.edf")
     np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2)))
     with pytest.raises(ValueError, match=r"numbers \(channels, times\) are wanted"):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anchorinv.commands.options import Events, From, To, labelling_of
+
 if TYPE_CHECKING:
     from anchorinv.data.plan import Plan
     from anchorinv.signal.filters import Filter
@@ -194,6 +196,19 @@ def own(
         typer.Option(help="Table (CSV): path, label and, where known, subject, session, split, start, stop."),
     ] = None,
     npz: Annotated[Path | None, typer.Option(help="One file with X (n, channels, times) and y.")] = None,
+    recordings: Annotated[
+        list[Path] | None,
+        typer.Option("--recording", help="A recording with --events; once for each, in place of a table."),
+    ] = None,
+    bids: Annotated[Path | None, typer.Option(help="A BIDS folder of EEG or EMG, with --events.")] = None,
+    task: Annotated[str | None, typer.Option(help="Of the BIDS folder, this task alone.")] = None,
+    subjects: Annotated[
+        str | None, typer.Option(help="Of the BIDS folder, these people alone: 01,02.")
+    ] = None,
+    datatype: Annotated[str | None, typer.Option(help="Of the BIDS folder, eeg, emg or ieeg alone.")] = None,
+    events: Events = None,
+    start: From = 0.0,
+    stop: To = None,
     channels: Annotated[
         list[str] | None,
         typer.Option(help="Names to keep, in order, renamed where they have others: C3,EEG 2=Cz,C4."),
@@ -218,8 +233,8 @@ def own(
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="Let a kind of problem pass: nan, flat, clipped, scale, few, duplicates, shared-subjects, "
-            "shared-recordings."
+            help="Let kinds of problems pass, with commas between: nan, flat, clipped, scale, few, "
+            "duplicates, shared-subjects, shared-recordings."
         ),
     ] = None,
     replace: Replace = False,
@@ -227,7 +242,7 @@ def own(
     """Your own: EDF, BDF, GDF, FIF, BrainVision, WFDB, .npy, .npz and .csv files, listed in a table."""
 
     def plan() -> "Plan":
-        from anchorinv.data.own import plan_manifest, plan_npz
+        from anchorinv.data.own import plan_bids, plan_manifest, plan_npz, plan_recordings
         from anchorinv.data.own_files import Options
         from anchorinv.signal.channels import parse_channels
         from anchorinv.signal.filters import parse_band
@@ -243,14 +258,32 @@ def own(
             window=window,
             overlap=overlap,
             at_least=at_least,
-            allow=frozenset(allow or ()),
+            allow=frozenset(kind for given in allow or () for kind in given.replace(",", " ").split()),
             seed=seed,
         )
-        if manifest is not None and npz is None:
-            return plan_manifest(manifest, options)
-        if npz is not None and manifest is None:
+        labelling = labelling_of(events, start, stop)
+        ways = {"--manifest": manifest, "--npz": npz, "--recording": recordings, "--bids": bids}
+        given = [name for name, value in ways.items() if value]
+        if len(given) != 1:
+            raise ValueError(
+                "give your recordings with one of --manifest TABLE.csv, --npz FILE.npz, --recording FILE or "
+                f"--bids FOLDER; got {' and '.join(given) or 'none'}"
+            )
+        if bids is None and (task or subjects or datatype):
+            raise ValueError("--task, --subjects and --datatype choose from a BIDS folder; give --bids")
+        if manifest is not None:
+            return plan_manifest(manifest, options, labelling)
+        if npz is not None:
+            if labelling is not None:
+                raise ValueError("--events are of recordings, and an .npz file has its labels in y")
             return plan_npz(npz, options)
-        raise ValueError("give your recordings with --manifest TABLE.csv or --npz FILE.npz, one of the two")
+        if labelling is None:
+            raise ValueError(f"{given[0]} needs --events: which events of the recordings are which classes")
+        if recordings:
+            return plan_recordings(recordings, options, labelling)
+        assert bids is not None
+        people = [name.strip() for name in subjects.split(",")] if subjects else None
+        return plan_bids(bids, options, labelling, task=task, subjects=people, datatype=datatype)
 
     _prepare(plan, out, replace=replace)
 

@@ -1,23 +1,29 @@
-"""What the commands on model files share: where to write, which class is meant, progress."""
+"""What the commands on model files share: where to write, which class is meant, units, progress."""
 
-import os
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from anchorinv.estimator import AnchorInvClassifier
 
 
-def check_target(path: Path) -> None:
-    """Refuse a place where no file can be written, before anything is computed."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; name a file in it, such as {path / 'model.anchorinv'}")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is a device or a pipe, no file that could be replaced; name a file")
-    nearest = next(folder for folder in path.absolute().parents if folder.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise OSError(f"{path} cannot be written: {nearest} is no folder that one may write to")
+def check_target(path: Path, *sources: Path, such_as: str = "model.anchorinv") -> None:
+    """Refuse a place where no file can be written, before anything is read or computed.
+
+    Parameters
+    ----------
+    sources : files that are read, and must not be written over.
+    such_as : a name for a file, to someone who gave a folder.
+    """
+    from anchorinv.files import check_writable
+
+    check_writable(path, such_as=such_as)
+    if path.exists() and any(source.exists() and source.samefile(path) for source in sources):
+        raise ValueError(f"{path} is one of the inputs; name another file to write to")
 
 
 def label_like(model: "AnchorInvClassifier", text: str) -> Any:
@@ -30,6 +36,14 @@ def label_like(model: "AnchorInvClassifier", text: str) -> Any:
     except (KeyError, ValueError):
         wanted = "True or False" if kind == "b" else "whole numbers"
         raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
+
+
+def check_units(model: "AnchorInvClassifier", windows: "np.ndarray", *, scale: float, force: bool) -> None:
+    """Refuse a lesson in another unit, unless forced; name the --scale that is right, whatever it was."""
+    from anchorinv.inputs import refuse_drift
+
+    if not force:
+        refuse_drift(replace(model.check(windows), scaled=scale))
 
 
 def progress(quiet: bool) -> AbstractContextManager[None]:

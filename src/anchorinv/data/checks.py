@@ -235,10 +235,17 @@ def _duplicates(every: Sequence[Facts]) -> Iterator[Finding]:
                 f"keep one of each",
             )
         ordered = sorted(facts.parts, key=lambda part: part.first)
-        for part, following in pairwise(ordered):
-            if following.first < part.first + part.length:
-                at = following.first / facts.rate
-                yield "duplicates", f"{facts.name} is listed twice around {at:g} s; its rows overlap"
+        overlaps = [
+            following.first / facts.rate
+            for part, following in pairwise(ordered)
+            if following.first < part.first + part.length
+        ]
+        if overlaps:
+            more = f" and in {len(overlaps) - 1} more places" if len(overlaps) > 1 else ""
+            yield (
+                "duplicates",
+                f"{facts.name} is listed twice around {overlaps[0]:g} s{more}; its rows overlap",
+            )
 
 
 def split_findings(every: Sequence[Facts], options: Options, *, given: bool) -> Iterator[Finding]:

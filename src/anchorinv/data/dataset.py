@@ -310,7 +310,10 @@ class Dataset:
         """Open a prepared folder; its signals are read when they are asked for."""
         folder = Path(folder)
         if missing := [n for n in ("meta.json", "index.csv", "samples.npy") if not (folder / n).is_file()]:
-            raise ValueError(f"{folder} is no prepared data set: {', '.join(missing)} is missing")
+            raise ValueError(
+                f"{folder} is no prepared data set: {', '.join(missing)} is missing; make one with "
+                "anchorinv prepare"
+            )
         meta = _read_meta(folder / "meta.json")
         try:
             facts = Meta.model_validate(meta)
@@ -355,7 +358,7 @@ def _read_meta(path: Path) -> Any:
 
 def _mapped(path: Path, n_wanted: int) -> npt.NDArray[np.float32]:
     """Return the samples of a folder, whose windows hold ``n_wanted`` of them, overlaps counted again."""
-    stored = stored_array(path)
+    stored = stored_array(path, anew="")
     if stored.dtype != np.float32 or len(stored.shape) != 2:
         raise ValueError(
             f"{path.name} holds {stored.dtype} {stored.shape}, float32 (samples, channels) wanted"

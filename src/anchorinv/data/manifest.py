@@ -6,6 +6,7 @@ from pathlib import Path
 
 from anchorinv.data.dataset import SPLITS
 from anchorinv.problems import listed
+from anchorinv.signal.kinds import FILES
 from anchorinv.signal.readers import FORMATS
 from anchorinv.signal.tables import read_table
 
@@ -76,7 +77,7 @@ def _entry(cells: dict[str, str], line: int, folder: Path, *, labelled: bool) ->
     if not name:
         wrong.append("path is empty; name a file")
     elif not _known(path):
-        wrong.append(f"{name} is of no known format; known are {', '.join(sorted(FORMATS))}")
+        wrong.append(f"{name} is of no known format; known are {FILES}")
     elif not _is_file(path):
         wrong.append(f"{name} is not there (looked for {path})")
     label = cells.get("label", "")

@@ -9,13 +9,13 @@ import numpy as np
 from anchorinv.core.progress import tick
 from anchorinv.data.dataset import Dataset
 from anchorinv.signal.channels import pick_channels, renamed
+from anchorinv.signal.kinds import WINDOWS, has_ending, is_recording, unknown, unlabelled
 from anchorinv.signal.limits import check_claim, check_size
 from anchorinv.signal.npzfiles import StoredArray, load_array, stored_array, stored_arrays, told_rate
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 
 #: Values read at once.
 PIECE = 1 << 22
-KINDS = (".npz", ".npy")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,18 +59,20 @@ def is_windowed(path: Path) -> bool:
 
     An ``.npy`` file is a recording if it has two axes (channels, times), and windows if it has three.
     """
-    if path.suffix.lower() == ".npy" and path.is_file():
+    if has_ending(path, ".npy") and path.is_file():
         return len(stored_array(path).shape) != 2
-    return path.is_dir() or path.suffix.lower() in KINDS
+    return path.is_dir() or has_ending(path, *WINDOWS)
 
 
 def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
     """Open windows; of a prepared folder only the ``split`` asked for, if it has windows there."""
-    if not path.exists():
+    if not path.exists() and not (is_recording(path) and path.with_suffix(".hea").exists()):
         raise FileNotFoundError(f"there is no {path}")
     if path.is_dir():
         return of_dataset(Dataset.open(path), path.name, split)
-    return _open_npz(path) if path.suffix == ".npz" else _open_npy(path)
+    if not is_windowed(path):
+        raise unlabelled(path) if is_recording(path) or has_ending(path, ".npy") else unknown(path)
+    return _open_npz(path) if has_ending(path, ".npz") else _open_npy(path)
 
 
 def channels_for(

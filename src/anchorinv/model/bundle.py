@@ -29,6 +29,7 @@ from anchorinv.model.header import Header, Kind, Label, history_facts, history_l
 from anchorinv.model.limits import MOST_TOLD
 from anchorinv.model.small_anchors import with_small_anchors, with_whole_anchors
 from anchorinv.model.soundness import check_parts, check_tensors
+from anchorinv.model.statistics import SHAPES, BaseStatistics, Typical
 from anchorinv.signal.facts import facts_of
 from anchorinv.signal.preprocessing import Preprocessing
 
@@ -65,7 +66,7 @@ class Bundle:
     state : what was learned.
     classes : the names of ``state.classes``: all text, all whole numbers or all booleans.
     standardisation : of signals, before the network.
-    statistics : mean and spread (n_chans, 1) of the base data, in the unit of the signals.
+    statistics : of the base data, in the unit of the signals.
     counts : examples behind each class.
     seed : from which sessions to come draw.
     settings : of the estimator, but its geometry, sfreq and preprocessing.
@@ -80,7 +81,7 @@ class Bundle:
     state: State
     classes: tuple[Label, ...]
     standardisation: Standardisation
-    statistics: Standardisation
+    statistics: BaseStatistics
     counts: tuple[int, ...]
     seed: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -129,9 +130,15 @@ def save_bundle(
 def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, Tensor]]:
     state = bundle.state if with_signals else replace(bundle.state, signals=None)
     tensors, facts = packed(state)
+    kept: dict[str, Standardisation | BaseStatistics | Typical] = {
+        "standardisation": bundle.standardisation,
+        "statistics": bundle.statistics,
+    }
+    shapes = {name: getattr(bundle.statistics, name) for name in SHAPES}
+    kept |= {f"statistics.{name}": value for name, value in shapes.items() if value is not None}
     tensors = _with_short_curves(with_small_anchors(tensors)) | {
         f"{name}.{part}": torch.from_numpy(np.array(getattr(value, part), dtype=np.float64))
-        for name, value in (("standardisation", bundle.standardisation), ("statistics", bundle.statistics))
+        for name, value in kept.items()
         for part in ("mean", "std")
     }
     facts = {
@@ -208,7 +215,10 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
     geometry = Geometry(**header.geometry.model_dump())
     tensors = dict(with_whole_anchors(tensors))
     check_parts(header, geometry, tensors)
-    outer = {f"{name}.{part}": tensors.pop(f"{name}.{part}") for name in _OUTER for part in ("mean", "std")}
+    standardisation = Standardisation(*_popped(tensors, "standardisation"))
+    mean, std = _popped(tensors, "statistics")
+    names = [f"statistics.{name}" for name in SHAPES]
+    shapes = [Typical(*_popped(tensors, name)) if f"{name}.mean" in tensors else None for name in names]
     # Only the shape of the network is taken from the recipe, so its training does not matter.
     foundation = Foundation(partial(Conformer, geometry), Cosine.start, Training())
     encoder = header.state.encoder
@@ -217,16 +227,13 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
     state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
     if odd := sorted(tensors.keys() - packed(state)[0].keys()):
         raise ValueError(f"it holds {odd[0][:60]!r}, which is no part of a model")
-    standardisation, statistics = (
-        Standardisation(outer[f"{name}.mean"].numpy(), outer[f"{name}.std"].numpy()) for name in _OUTER
-    )
     found = Bundle(
         method=header.method,
         geometry=geometry,
         state=state,
         classes=header.classes,
         standardisation=standardisation,
-        statistics=statistics,
+        statistics=BaseStatistics(mean, std, *shapes),
         counts=header.counts,
         seed=header.seed,
         settings=header.settings.model_dump(exclude_unset=True),
@@ -242,7 +249,8 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
     return found
 
 
-_OUTER = ("standardisation", "statistics")
+def _popped(tensors: dict[str, Tensor], name: str) -> tuple[np.ndarray, np.ndarray]:
+    return tensors.pop(f"{name}.mean").numpy(), tensors.pop(f"{name}.std").numpy()
 
 
 def _first_line(error: Exception) -> str:

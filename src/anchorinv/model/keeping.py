@@ -17,9 +17,12 @@ from anchorinv.core.types import State
 from anchorinv.history import entry
 from anchorinv.inputs import Signals
 from anchorinv.learning import lesson
+from anchorinv.mistaken import likeness
 from anchorinv.model.bundle import Bundle, load_bundle, save_bundle
-from anchorinv.model.drift import Drift, Moments, drift
+from anchorinv.model.distances import FEWEST
+from anchorinv.model.drift import Drift, drift
 from anchorinv.model.forgetting import forgotten
+from anchorinv.model.statistics import BaseStatistics, Statistics
 from anchorinv.settings import check_settings
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 
@@ -36,7 +39,7 @@ class Keepable:
     state_: State
     geometry_: Geometry
     standardisation_: Standardisation
-    statistics_: Standardisation
+    statistics_: BaseStatistics
     classes_: np.ndarray
     counts_: np.ndarray
     history_: list[dict[str, Any]]
@@ -51,7 +54,7 @@ class Keepable:
         def get_params(self, deep: bool = True) -> dict[str, Any]: ...  # noqa: D102
         def _check_fitted(self) -> None: ...
         def _read_known(self, X: Any) -> Signals: ...
-        def _standardised(self, signals: Signals) -> Tensor: ...
+        def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor: ...
 
     def save(self, path: Path | str, *, with_signals: bool = False, allow_recordings: bool = False) -> None:
         """Write the model to one file (``*.anchorinv``), whole or not at all.
@@ -129,9 +132,16 @@ class Keepable:
         )
 
     def check(self, X: Any) -> Drift:
-        """Compare signals (n, n_chans, n_times) with the base data, channel by channel; see ``verdict``."""
-        signals = self._read_known(X)
-        return drift(Moments.of(signals.values), self.statistics_, self.ch_names_)
+        """Compare signals (n, n_chans, n_times) with the base data, channel by channel; see ``verdict``.
+
+        Scale and offset are compared, and of five windows or more spectra and correlations between channels.
+        """
+        return self._drift(self._read_known(X))
+
+    def _drift(self, signals: Signals, *, shapes: bool = True) -> Drift:
+        looked = shapes and self.statistics_.has_shapes and len(signals.values) >= FEWEST
+        found = Statistics.of(signals.values, shapes=looked)
+        return drift(found, self.statistics_, self.ch_names_, n_times=self.n_times_, sfreq=self.sfreq_)
 
     @lesson
     def calibrate(self, X: Any, *, force: bool = False) -> Self:
@@ -147,12 +157,12 @@ class Keepable:
             Ten windows or more.
         force : bool, default=False
             Calibrate although rehearsal in ``fit`` speaks against it, or says nothing because it was not told
-            ``groups``.
+            ``groups``; and by signals whose scale or offset is nothing like that of the base data.
         """
         self._check_fitted()
         signals = self._read_known(X)
         check_calibration(self.state_, len(signals.values), force=force)
-        self._know(state_=calibrated(self.state_, self._standardised(signals)))
+        self._know(state_=calibrated(self.state_, self._standardised(signals, force=force)))
         return self
 
     @lesson
@@ -174,9 +184,10 @@ class Keepable:
         began = time.perf_counter()
         found = np.flatnonzero(self.classes_ == label)
         if not len(found) or isinstance(label, bool | np.bool_) != (self.classes_.dtype == np.bool_):
+            known = self.classes_.tolist()
             raise ValueError(
                 f"class {label!r} is not known, so it cannot be forgotten; known are "
-                f"{', '.join(map(repr, self.classes_.tolist()))}"
+                f"{', '.join(map(repr, known))}{likeness([label], known)}"
             )
         column = int(found[0])
         try:

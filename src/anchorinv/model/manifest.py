@@ -8,6 +8,7 @@ from torch import Tensor
 
 from anchorinv.core.catalogue import JUDGED
 from anchorinv.model.header import Header
+from anchorinv.model.statistics import SHAPES
 from anchorinv.signal.facts import facts_of, preprocessing_from
 from anchorinv.signal.preprocessing import Preprocessing
 
@@ -43,6 +44,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "signals": per_class("signals"),
         "recordings": per_class("recordings"),
         "weights": weights,
+        "base_statistics": _kept_of_base(tensors),
         "shape": list(header.state.shape),
         "sfreq": header.sfreq,
         "ch_names": list(header.ch_names) if header.ch_names else None,
@@ -50,6 +52,11 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "sessions": [line.model_dump(mode="json") for line in header.history],
         "forgotten": forgotten,
     }
+
+
+def _kept_of_base(tensors: Mapping[str, Tensor]) -> str:
+    more = any(name.startswith(f"statistics.{part}.") for part in SHAPES for name in tensors)
+    return "means, spreads, spectra and correlations" if more else "means and spreads"
 
 
 def told(facts: Mapping[str, Any]) -> list[str]:
@@ -121,6 +128,11 @@ def _plainly(facts: Mapping[str, Any]) -> list[str]:
         lines.append("IT HOLDS REAL RECORDINGS. Commands refuse it without --allow-recordings.")
     else:
         lines.append("It holds no recording and no part of one.")
+    if facts["base_statistics"] == "means, spreads, spectra and correlations":
+        lines.append(
+            "To tell whether recordings are like the base data, it holds averages and spreads over all base "
+            "windows: of each channel, of its power in bands, and of correlations between channels."
+        )
     for label in facts["forgotten"]:
         gone = f"Class {label!r} was forgotten"
         if facts["memory"] == "class statistics":

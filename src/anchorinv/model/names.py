@@ -1,5 +1,6 @@
 """Names of classes and channels: not long, of visible characters, and no two that look the same."""
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -40,6 +41,30 @@ def check_names(names: Iterable[Any]) -> None:
             if (look := _seen(check_name(name))) in seen:
                 raise ValueError(f"the names {seen[look]!r} and {name!r} look the same; rename one of them")
             seen[look] = name
+
+
+def looks_like(name: Any, others: Iterable[Any]) -> Any | None:
+    """Return the other name that a reader would take for this one: it differs in spaces or case alone.
+
+    An underscore counts as a space. A space between digits tells numbers apart, and so does the case of a
+    single letter: annotations of heartbeats have both ``A`` and ``a``.
+
+    Examples
+    --------
+    >>> looks_like(" Gest 00", ["rest", "gest00"])
+    'gest00'
+    >>> looks_like("arm 1_2", ["arm 12"])
+    """
+    if not isinstance(name, str):
+        return None
+    rough = _rough(name)
+    return next((o for o in others if isinstance(o, str) and o != name and _rough(o) == rough), None)
+
+
+def _rough(name: str) -> str:
+    words = re.sub(r"[\s_]+", " ", _seen(name)).strip()
+    bare = re.sub(r"(?<!\d) | (?!\d)", "", words)
+    return bare.casefold() if len(bare) > 1 else bare or name
 
 
 def _seen(name: str) -> str:

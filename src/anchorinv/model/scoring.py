@@ -1,5 +1,6 @@
 """How well a model does on labelled windows, derived from a confusion matrix."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,15 @@ from typing import Any
 import numpy as np
 
 from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
+from anchorinv.data.labelling import Labelling
 from anchorinv.data.windowed import open_windows
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.model.sources import from_windows
+from anchorinv.mistaken import likeness
+from anchorinv.model.names import looks_like
+from anchorinv.model.sources import from_events, from_windows
 from anchorinv.model.streaming import classified
+from anchorinv.signal.kinds import unlabelled
+from anchorinv.signal.pipeline import Window
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,22 +69,55 @@ class Evaluation:
         ]
         for name, row, f1 in zip(self.classes, self.counts, found.f1, strict=True):
             lines.append(f"{name!s:<16} " + " ".join(f"{count:>8}" for count in row) + f" {f1:>7.1%}")
-        lines += [f"not known to the model, left out: {name} ({n})" for name, n in self.unknown.items()]
+        for name, n in self.unknown.items():
+            known = looks_like(name, self.classes)
+            shown, like = (name, "") if known is None else (repr(name), f", which looks like {known!r}")
+            lines.append(f"not known to the model, left out: {shown} ({n}){like}")
         return lines
 
 
-def scored(model: AnchorInvClassifier, path: Path) -> Evaluation:
-    """Score a model on labelled windows: the test part of a prepared folder, or all of an ``.npz``."""
-    labels = open_windows(path, split="test").labels
-    if labels is None:
-        raise ValueError(f"{path} has no labels; an array y with one per window is needed")
-    truth, classes = labels.tolist(), model.classes_.tolist()
+def scored(
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    labelling: Labelling | None = None,
+    step: float | None = None,
+    scale: float = 1.0,
+    rename: Mapping[str, str] | None = None,
+) -> Evaluation:
+    """Score a model on labelled windows.
+
+    Parameters
+    ----------
+    path : a prepared folder (its test part), an ``.npz``, or a recording.
+    labelling : which events of a recording are which classes.
+    step, scale, rename : as :func:`~anchorinv.model.serving.predicted` takes them.
+    """
+    windows: Iterable[Window]
+    if labelling is not None:
+        values, labels = from_events(model, path, labelling, step=step, scale=scale, rename=rename)
+        truth = labels.tolist() if model.classes_.dtype.kind == "U" else _as_classes(model, labels.tolist())
+        windows = (Window(i, each, True) for i, each in enumerate(values))
+    else:
+        told = open_windows(path, split="test").labels
+        if told is None:
+            raise unlabelled(path)
+        truth = told.tolist()
+        windows = from_windows(model, path, split="test", scale=scale, rename=rename)
+    classes = model.classes_.tolist()
     unknown = {str(label): truth.count(label) for label in dict.fromkeys(truth) if label not in classes}
     if sum(unknown.values()) == len(truth):
         raise ValueError(
             f"the model knows none of the classes in {path}; it knows {', '.join(map(str, classes))}"
+            f"{likeness(unknown, classes)}"
         )
-    found = [p.label for p in classified(model, from_windows(model, path, split="test"))]
+    found = [p.label for p in classified(model, windows)]
     known = [i for i, label in enumerate(truth) if label in classes]
     counts = confusion([truth[i] for i in known], np.array(found)[known].tolist(), classes)
     return Evaluation(tuple(classes), model.state_.n_base, counts, unknown)
+
+
+def _as_classes(model: AnchorInvClassifier, names: list[str]) -> list[Any]:
+    """Return names as the model's own classes, which are no text, where they read the same."""
+    by_name = {str(label): label for label in model.classes_.tolist()}
+    return [by_name.get(name, name) for name in names]

@@ -1,6 +1,7 @@
 """Files through a model: windows or continuous recordings in, a prediction for each window out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,8 @@ import torch
 
 from anchorinv.data.windowed import is_windowed, open_windows
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.model.drift import Drift, Moments, drift
 from anchorinv.model.lesson import Lesson, lesson_of
-from anchorinv.model.sources import from_recording, from_windows
+from anchorinv.model.sources import windows_in
 from anchorinv.model.streaming import classified
 from anchorinv.signal.pipeline import Window
 
@@ -29,32 +29,13 @@ class Row:
     probabilities: np.ndarray | None
 
 
-class Watch:
-    """Look at windows on their way to a model, to tell at the end how far they were from its base data."""
-
-    def __init__(self, model: AnchorInvClassifier) -> None:
-        self._model = model
-        self._moments: Moments | None = None
-
-    def __call__(self, signals: np.ndarray) -> None:
-        """Take in windows (n, n_chans, n_times)."""
-        found = Moments.of(signals)
-        self._moments = found if self._moments is None else self._moments + found
-
-    @property
-    def drift(self) -> Drift | None:
-        """How far all of them are; None if there was none."""
-        model = self._model
-        return drift(self._moments, model.statistics_, model.ch_names_) if self._moments else None
-
-
 def predicted(
     model: AnchorInvClassifier,
     path: Path,
     *,
     step: float | None = None,
     scale: float = 1.0,
-    sfreq: float | None = None,
+    rename: Mapping[str, str] | None = None,
     note: Note,
 ) -> Iterator[Row]:
     """Yield a row for each window of a file, in bounded memory.
@@ -63,38 +44,66 @@ def predicted(
     ----------
     path : windows (``.npz``, ``.npy``, a prepared folder) or a continuous recording.
     step : seconds between windows of a recording; None for one after the other.
-    scale : what a recording is multiplied by, beyond its own unit.
-    sfreq : in Hz, of a recording whose file does not say its rate; None for the model's.
+    scale : what the signals are multiplied by, those of a recording beyond its own unit.
+    rename : names that channels have in the file, and those that the model knows them by.
     note : is shown all windows without gaps.
     """
-    windowed = is_windowed(path)
-    if windowed:
-        windows = from_windows(model, path)
-    else:
-        windows = from_recording(model, path, step=step, scale=scale, sfreq=sfreq)
-    for number, found in enumerate(classified(model, _noted(windows, note))):
-        time = None if windowed or not model.sfreq_ else found.start / model.sfreq_
-        yield Row(number, time, found.label, found.probabilities)
+    timed = model.sfreq_ if not is_windowed(path) else None
+    windows = windows_in(model, path, step=step, scale=scale, rename=rename)
+    with about(path):
+        for number, found in enumerate(classified(model, _noted(windows, note))):
+            time = found.start / timed if timed else None
+            yield Row(number, time, found.label, found.probabilities)
+
+
+def check_inputs(
+    model: AnchorInvClassifier,
+    paths: Iterable[Path],
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    rename: Mapping[str, str] | None = None,
+) -> None:
+    """Look at the beginning of each file: one that cannot be predicted is noticed before any other is."""
+    for path in paths:
+        with about(path):
+            next(windows_in(model, path, step=step, scale=scale, rename=rename, task="looking"), None)
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Have every error name the file that it is about."""
+    try:
+        yield
+    except ValueError as error:
+        if path.name in str(error):
+            raise
+        raise ValueError(f"{path}: {error}") from None
 
 
 def shots(
-    model: AnchorInvClassifier, path: Path, *, step: float | None = None, scale: float = 1.0
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    rename: Mapping[str, str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return a file's windows without gaps (n, n_chans, n_times), and their labels (n,) if it has them."""
-    if is_windowed(path):
-        windows, labels = list(from_windows(model, path, task="reading")), open_windows(path).labels
-    else:
-        windows, labels = list(from_recording(model, path, step=step, scale=scale, task="reading")), None
+    windows = list(windows_in(model, path, step=step, scale=scale, rename=rename, task="reading"))
+    labels = open_windows(path).labels if is_windowed(path) else None
     whole = [window.values for window in windows if window.whole]
     if not whole:
         raise ValueError(f"{path} has gaps (NaN) in every window; nothing can be learned from it")
     return np.stack(whole), labels
 
 
-def taught(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -> Lesson:
+def taught(
+    model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any], *, force: bool = False
+) -> Lesson:
     """Teach a model new classes and return what that did; a model that cannot learn them stays as it was."""
     before = model.state_
-    model.partial_fit(signals, labels)
+    model.partial_fit(signals, labels, force=force)
     names = model.classes_.tolist()
     columns = torch.tensor([names.index(label) for label in labels])
     standardised = torch.from_numpy(model.standardisation_(signals))

@@ -16,6 +16,7 @@ from anchorinv.core.tangent import Covariance
 from anchorinv.core.views import VIEWS
 from anchorinv.model.header import Header
 from anchorinv.model.limits import MOST_BYTES, MOST_COLUMNS, MOST_TOLD, check_geometry, check_kept
+from anchorinv.model.statistics import SHAPES, shapes_of
 
 # What tensors of a part may be made of; weights and replay are float32 throughout.
 _WHOLE = ("labels", "num_batches_tracked", "counts")
@@ -42,6 +43,8 @@ _OWN: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "discriminant": ("discriminant", (), ()),
 }
 _MDM = (Covariance.name,)
+#: Of the statistics of windows' shapes.
+LARGEST_SHAPE = 100.0
 
 
 def check_tensors(tensors: Mapping[str, Tensor]) -> None:
@@ -96,6 +99,7 @@ def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor
         )
     _check_kept(header, geometry, dim, views, tensors)
     _check_standardisation(geometry, tensors)
+    _check_shapes(geometry, tensors)
     _check_head(header, [dim, *views], tensors)
 
 
@@ -159,6 +163,22 @@ def _check_standardisation(geometry: Geometry, tensors: Mapping[str, Tensor]) ->
             raise ValueError(f"{name} does not fit {geometry.n_chans} channels")
     if not (tensors["standardisation.std"] > 0).all() or not (tensors["statistics.std"] >= 0).all():
         raise ValueError("a spread is below 0")
+
+
+def _check_shapes(geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse spectra and correlations of the base data that are none; files of former versions have none."""
+    fitting = shapes_of(geometry.n_chans, geometry.n_times)
+    for name in SHAPES:
+        parts = [tensors.get(f"statistics.{name}.{part}") for part in ("mean", "std")]
+        if parts == [None, None]:
+            continue
+        if any(part is None or tuple(part.shape) != fitting.get(name) for part in parts):
+            raise ValueError(f"statistics.{name} do not fit {geometry.n_chans} channels")
+        # Logarithms of shares and transforms of correlations: none is large.
+        if any(not (part.abs() <= LARGEST_SHAPE).all() for part in parts if part is not None):
+            raise ValueError(f"statistics.{name} hold values that no windows have")
+        if parts[1] is not None and not (parts[1] >= 0).all():
+            raise ValueError("a spread is below 0")
 
 
 def _check_head(header: Header, sizes: Sequence[int], tensors: Mapping[str, Tensor]) -> None:

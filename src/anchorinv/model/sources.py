@@ -7,9 +7,10 @@ import numpy as np
 
 from anchorinv.data.labelling import Labelling, rows_of_events
 from anchorinv.data.manifest import Entry
-from anchorinv.data.windowed import WindowFile, channels_for, open_windows
+from anchorinv.data.windowed import WindowFile, channels_for, is_windowed, open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.inputs import read_signals
+from anchorinv.mistaken import other_shape
 from anchorinv.problems import raise_if_any
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
 from anchorinv.signal.readers import open_recording
@@ -17,16 +18,35 @@ from anchorinv.signal.recordings import Recording, inputs_of
 from anchorinv.signal.stages import resampled_length
 
 
+def windows_in(
+    model: AnchorInvClassifier,
+    path: Path,
+    *,
+    step: float | None = None,
+    scale: float = 1.0,
+    rename: Mapping[str, str] | None = None,
+    task: str = "predicting",
+) -> Iterator[Window]:
+    """Yield the windows of a file, whether it holds windows or a continuous recording."""
+    if is_windowed(path):
+        return from_windows(model, path, scale=scale, rename=rename, task=task)
+    return from_recording(model, path, step=step, scale=scale, rename=rename, task=task)
+
+
 def from_windows(
     model: AnchorInvClassifier,
     path: Path,
     *,
     split: str | None = None,
+    scale: float = 1.0,
     rename: Mapping[str, str] | None = None,
     task: str = "predicting",
 ) -> Iterator[Window]:
     """Yield the windows of a file, channels in the model's order."""
     file = open_windows(path, split=split)
+    shape = (model.n_chans_, model.n_times_)
+    if file.shape[1:] == shape[::-1] != shape:
+        raise ValueError(f"{file.name}: {other_shape(file.shape[1:], shape)}")
     channels = channels_for(file, model.n_chans_, model.ch_names_, model.sfreq_, rename)
     _check_length(model, file)
     number = 0
@@ -36,7 +56,7 @@ def from_windows(
                 f"{file.name} has NaN or infinite values in window {number + int(whole.argmin())}; drop or "
                 f"repair such windows"
             )
-        for values in read_signals(piece).values:
+        for values in read_signals(piece if scale == 1 else scale * piece).values:
             yield Window(number, values, True)
             number += 1
 
@@ -110,7 +130,7 @@ def _rates(
     rate = how.sfreq
     if rate is None:
         raise ValueError(
-            "the model does not know its rate; train it with sfreq, or predict windows (.npz, .npy)"
+            "the model does not know its rate; train it with sfreq (--sfreq), or predict windows (.npz, .npy)"
         )
     if how.not_repeatable:
         raise ValueError(

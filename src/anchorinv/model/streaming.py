@@ -12,6 +12,7 @@ from torch import from_numpy
 
 from anchorinv.answers import logits_of
 from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.model.watching import Alarm
 from anchorinv.signal.channels import pick_channels, renamed
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
 from anchorinv.signal.preprocessing import UNITS, unit_of
@@ -40,7 +41,8 @@ class StreamingPredictor:
     """Take chunks of any length from a live source and predict each window as soon as it is complete.
 
     Predictions are those of the whole recording at once, however it was cut into chunks, and no more than a
-    window and a chunk is held.
+    window and a chunk is held. If the windows are nothing like the base data, as in another unit, a warning
+    says so once.
 
     Parameters
     ----------
@@ -81,7 +83,7 @@ class StreamingPredictor:
                 f"the model was trained on {how.not_live}, which no live source allows; train it on "
                 f"recordings filtered causally (anchorinv prepare own --filter), or predict whole files"
             )
-        self.model = model
+        self.model, self._alarm = model, Alarm(model)
         self._inputs = how.inputs
         self._places: list[int] | None = None
         if ch_names is not None and self._inputs is not None:
@@ -109,11 +111,16 @@ class StreamingPredictor:
             samples = samples[self._places]
         if self._factor != 1:
             samples = self._factor * samples
-        return list(classified(self.model, self._windows.push(samples)))
+        return list(classified(self.model, self._watched(self._windows.push(samples))))
 
     def finish(self) -> list[Prediction]:
         """Return the windows that the end of a source completes, where its rate is not the model's."""
-        return list(classified(self.model, self._windows.finish()))
+        return list(classified(self.model, self._watched(self._windows.finish())))
+
+    def _watched(self, windows: Iterator[Window]) -> Iterator[Window]:
+        for window in windows:
+            self._alarm(window)
+            yield window
 
 
 def classified(model: AnchorInvClassifier, windows: Iterable[Window]) -> Iterator[Prediction]:

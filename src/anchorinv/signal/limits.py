@@ -37,8 +37,13 @@ def room(n_bytes: int) -> int:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a reader trips over into an error that names the file; its warnings are not ours."""
+def reading(path: Path, *, anew: str | None = None) -> Iterator[None]:
+    """Turn whatever a reader trips over into an error that names the file; its warnings are not ours.
+
+    Parameters
+    ----------
+    anew : how such a file is made again, where that is known; a library's own words then help nobody.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -48,8 +53,15 @@ def reading(path: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ValueError) and str(error).startswith(str(path)):  # already in words
             raise
+        if anew is not None and not isinstance(error, OSError | MemoryError):
+            raise ValueError(damaged(path, "", anew)) from error
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"{path} cannot be read ({reason}); is it damaged or cut short?") from error
+
+
+def damaged(what: object, why: str, anew: str) -> str:
+    """Return the sentence about a file that is not whole, and how it is made again, if that is known."""
+    return f"{what} is cut short or damaged{f': {why}' if why else ''}{f'; {anew}' if anew else ''}"
 
 
 def check_size(path: Path, n_chans: int, n_samples: int, *, in_one: bool = True) -> None:

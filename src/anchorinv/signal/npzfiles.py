@@ -12,8 +12,10 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from anchorinv.files import check_regular
 from anchorinv.problems import listed
-from anchorinv.signal.limits import FASTEST, ROWS, SLOWEST, check_size, reading, room
+from anchorinv.signal.kinds import KNOWN
+from anchorinv.signal.limits import FASTEST, ROWS, SLOWEST, check_size, damaged, reading, room
 
 _HEADERS = {
     b"\x01\x00": (2, np.lib.format.read_array_header_1_0),
@@ -48,7 +50,7 @@ class StoredArray:
 
     def read(self) -> npt.NDArray[Any]:
         """Return all of it."""
-        with reading(self.path), ExitStack() as stack:
+        with reading(self.path, anew=_anew(self.path)), ExitStack() as stack:
             return self._part(self._opened(stack), self.shape)
 
     def blocks(self, size: int) -> Iterator[npt.NDArray[Any]]:
@@ -61,10 +63,10 @@ class StoredArray:
             return
         with ExitStack() as stack:
             # Each read is guarded by itself: whoever takes the blocks has warnings of his own.
-            with reading(self.path):
+            with reading(self.path, anew=_anew(self.path)):
                 file = self._opened(stack)
             for start in range(0, n, size):
-                with reading(self.path):
+                with reading(self.path, anew=_anew(self.path)):
                     block = self._part(file, (min(size, n - start), *self.shape[1:]))
                 yield block
 
@@ -91,22 +93,27 @@ class StoredArray:
         return np.frombuffer(raw, self.dtype).reshape(shape, order="F" if self.by_column else "C")
 
 
-def stored_array(path: Path) -> StoredArray:
-    """Return the array of an ``.npy`` file, its values unread."""
-    with reading(path), path.open("rb") as file:
-        return _described(path, "", file, path.stat().st_size)
+def stored_array(path: Path, *, anew: str | None = None) -> StoredArray:
+    """Return the array of an ``.npy`` file, its values unread; ``anew``: how a damaged one is made again."""
+    anew = _anew(path) if anew is None else anew
+    with reading(path, anew=anew):
+        _refuse_text(path)
+    with reading(path, anew=anew), path.open("rb") as file:
+        return _described(path, "", file, path.stat().st_size, anew)
 
 
 def stored_arrays(path: Path, names: Collection[str]) -> dict[str, StoredArray]:
     """Return those of the arrays that an ``.npz`` file holds, their values unread."""
-    found = {}
-    with reading(path), zipfile.ZipFile(path) as archive:
+    found, anew = {}, _anew(path)
+    with reading(path, anew=anew):
+        _refuse_text(path)
+    with reading(path, anew=anew), zipfile.ZipFile(path) as archive:
         held = {m.filename.removesuffix(".npy"): m for m in archive.infolist() if m.filename.endswith(".npy")}
         for name in held.keys() & set(names):
             if held[name].file_size > room(min(held[name].compress_size, path.stat().st_size)):
-                raise ValueError(f"{path} unpacks to more than 200 times its size ({name}); is it damaged?")
+                raise ValueError(f"{path} unpacks to more than 200 times its size ({name}); {anew}")
             with archive.open(f"{name}.npy") as file:
-                found[name] = _described(path, name, file, held[name].file_size)
+                found[name] = _described(path, name, file, held[name].file_size, anew)
     return found
 
 
@@ -151,27 +158,43 @@ def told_rate(path: Path, found: npt.NDArray[Any] | None) -> float | None:
     return float(told[0])
 
 
-def _described(path: Path, name: str, file: IO[bytes], size: int) -> StoredArray:
+def _anew(path: Path) -> str:
+    """Say how a file of arrays is made again."""
+    call = "np.savez({!r}, X=X, y=y)" if path.suffix.lower() == ".npz" else "np.save({!r}, X)"
+    return f"save it again with {call.format(path.name)}, or copy it anew"
+
+
+def _refuse_text(path: Path) -> None:
+    """Refuse a text by the name of a file of arrays: it is another kind of file, not a damaged one."""
+    check_regular(path)
+    with path.open("rb") as file:
+        start = file.read(1000)
+    text = start.decode("utf-8", errors="ignore")
+    if len(text.encode()) >= len(start) - 3 and text and all(c.isprintable() or c.isspace() for c in text):
+        raise ValueError(f"{path} is a text and holds no arrays; known are {KNOWN}")
+
+
+def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> StoredArray:
     """Return what the header of an array says, held to the ``size`` bytes that there are."""
     what = f"{path}: {name}" if name else str(path)
     start = file.read(8)
     width, parse = _HEADERS.get(start[6:], (0, None))
     if start[:6] != np.lib.format.MAGIC_PREFIX or parse is None:
-        raise ValueError(f"{what} is no array in NumPy's format 1 or 2; is it damaged?")
+        raise ValueError(damaged(what, "it is no array in NumPy's format 1 or 2" if start else "", anew))
     length = file.read(width)
     if int.from_bytes(length, "little") > _LONGEST_HEADER:
-        raise ValueError(f"{what} has a header of {int.from_bytes(length, 'little')} bytes; is it damaged?")
+        why = f"it has a header of {int.from_bytes(length, 'little')} bytes"
+        raise ValueError(damaged(what, why, anew))
     head = length + file.read(int.from_bytes(length, "little"))
     shape, by_column, dtype = parse(BytesIO(head))
     if dtype.hasobject:
+        signals = name in ("", "X")
         raise ValueError(
-            f"{what} holds Python objects; save it as numbers or text, as in "
-            f"np.array({name or 'X'}, dtype=str)"
+            f"{what} holds Python objects; save it as numbers{'' if signals else ' or text'}, as in "
+            f"np.array({name or 'X'}, dtype={'float' if signals else 'str'})"
         )
     array = StoredArray(path, name, shape, dtype, by_column, len(start) + len(head))
     if dtype.kind == "V" or min(shape, default=0) < 0 or array.n_bytes != size - array.offset:
-        raise ValueError(
-            f"{what} speaks of {dtype} {shape}, and has {size - array.offset} bytes; "
-            "is it damaged or cut short?"
-        )
+        why = f"it speaks of {dtype} {shape}, and has {size - array.offset} bytes"
+        raise ValueError(damaged(what, why, anew))
     return array

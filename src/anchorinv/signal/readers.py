@@ -13,6 +13,7 @@ import numpy.typing as npt
 from anchorinv.problems import needed
 from anchorinv.signal import limits
 from anchorinv.signal.headers import check_header
+from anchorinv.signal.kinds import unknown
 from anchorinv.signal.limits import check_claim, check_rate, check_size, reading, room
 from anchorinv.signal.npzfiles import stored_array
 from anchorinv.signal.preprocessing import UNITS, unit_of
@@ -35,9 +36,9 @@ def open_recording(path: Path) -> Recording:
     if opener is None and path.with_name(f"{path.name}.hea").is_file():
         path, opener = path.with_name(f"{path.name}.hea"), _wfdb
     if opener is None:
-        raise ValueError(f"{path} is of no known format; known are {', '.join(sorted(_OPENERS))}")
+        raise unknown(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there")
+        raise FileNotFoundError(f"there is no {path}")
     with reading(path):
         found = opener(path)
     if found.sfreq is not None:
@@ -61,7 +62,7 @@ def open_mne(path: Path) -> Any:
     suffix = path.suffix.lower()
     reader = readers.get(".fif" if suffix == ".gz" else suffix)  # a fif file may be compressed
     if reader is None:
-        raise ValueError(f"{path} is of no known format; known are {', '.join(sorted(readers))}")
+        raise unknown(path)
     raw = reader(path, preload=False, verbose="ERROR")
     files = [Path(file) for file in raw.filenames if file is not None]
     if any(file.parent.resolve() != path.parent.resolve() for file in files):

@@ -94,7 +94,7 @@ def inputs_of(
     elif n_chans is not None and len(recording.ch_names) != n_chans:
         raise ValueError(
             f"{name} has {len(recording.ch_names)} channels, the model takes {n_chans} and does not know "
-            f"their names; train it with channel names"
+            f"their names; choose these channels, or train it with names (ch_names in its .npz)"
         )
     else:
         channels = list(range(len(recording.ch_names)))

@@ -1,10 +1,10 @@
 """What a study is, in full: every setting by its key, checked. Files are read in ``study/loading.py``."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from anchorinv.core.anchors import SELECTIONS
 from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, JUDGED, PUBLISHED, SUMMED, current_name
@@ -68,6 +68,11 @@ class Data(_Table):
     @classmethod
     def _known(cls, facts: dict[str, Any] | None) -> dict[str, Any] | None:
         return None if facts is None else facts_of(preprocessing_from(facts))
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, facts: Callable[["Data"], dict[str, Any]]) -> dict[str, Any]:
+        """Leave out what came later and is not set: runs of former versions stay the same."""
+        return {key: value for key, value in facts(self).items() if (key, value) != ("preprocessing", None)}
 
 
 class Synthetic(_Table):

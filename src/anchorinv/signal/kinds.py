@@ -1,0 +1,37 @@
+"""Which inputs are taken, said in one place, so that every message has the same list."""
+
+from pathlib import Path
+
+_TABLES = (".csv", ".csv.gz", ".csv.xz")
+#: Files of windows, and of continuous recordings, by what their names end in.
+WINDOWS = (".npz", ".npy")
+RECORDINGS = (".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".vhdr", ".hea", ".dat", *_TABLES)
+FILES = ".npz, .npy, EDF, BDF, GDF, FIF, BrainVision (.vhdr), WFDB (.hea, .dat), CSV"
+KNOWN = f"a prepared folder, {FILES}"
+
+
+def has_ending(path: Path, *endings: str) -> bool:
+    """Say whether a name ends in one of these, in any case; ``.fif.gz`` is one ending."""
+    return path.name.lower().endswith(endings)
+
+
+def is_recording(path: Path) -> bool:
+    """Say whether a path names a continuous recording; that of a WFDB record may have no ending."""
+    return has_ending(path, *RECORDINGS) or (not path.suffix and path.with_suffix(".hea").is_file())
+
+
+def unknown(path: Path) -> ValueError:
+    """Return the error for a file of a kind that nobody knows."""
+    header = path.with_suffix(".vhdr")
+    if has_ending(path, ".eeg", ".vmrk") and header.is_file():
+        return ValueError(f"{path} is a part of a BrainVision recording; hand in its header, {header}")
+    return ValueError(f"{path} is of no known format; known are {KNOWN}")
+
+
+def unlabelled(path: Path) -> ValueError:
+    """Return the error for windows, or a recording, whose classes are needed and not told."""
+    events = "name its events with --events, or " if is_recording(path) else ""
+    return ValueError(
+        f"{path} has no labels of its windows; {events}hand in a folder prepared of it (anchorinv prepare "
+        f"own), or an .npz with X and y"
+    )

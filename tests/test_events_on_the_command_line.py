@@ -1,0 +1,95 @@
+"""Labels from recordings, on the command line: train, evaluate, learn, add, and what is refused."""
+
+import numpy as np
+import pytest
+
+from anchorinv import AnchorInvClassifier
+from tests.data import making
+
+# A class with a rhythm of its own is unlike the base data, and the last trial reaches beyond its recording.
+pytestmark = pytest.mark.filterwarnings("ignore:the spectrum of", "ignore:.*reach beyond their recording")
+pytest.importorskip("mne")
+NAMES = ["C3", "Cz", "C4"]
+RATE = 128
+
+
+def recording(path, seed, kinds):
+    """Write an EDF file and a table of events beside it; each kind of event has a rhythm of its own."""
+    rng = np.random.default_rng(seed)
+    n = 4 * 24 + 4
+    values = rng.normal(size=(3, n * RATE))
+    time = np.arange(2 * RATE) / RATE
+    rows = ["onset\tduration\ttrial_type"]
+    for i in range(24):
+        kind = kinds[i % len(kinds)]
+        at = (2 + 4 * i) * RATE
+        rhythm = {"T1": 6, "T2": 12, "T3": 24}[kind]
+        values[:, at : at + 2 * RATE] += 3 * np.sin(2 * np.pi * rhythm * time)
+        rows.append(f"{2 + 4 * i}\t2\t{kind}")
+    making.edf(path, np.round(300 * values).astype(int), NAMES, sfreq=RATE)
+    path.with_name(f"{path.stem}_events.tsv").write_text("\n".join(rows) + "\n")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recording(tmp_path / "day1.edf", 0, ("T1", "T2"))
+    recording(tmp_path / "day2.edf", 1, ("T1", "T2", "T3"))
+    return tmp_path
+
+
+EVENTS = ("--events", "T1=slow,T2=fast", "--to", 2)
+
+
+def test_from_training_to_more_examples(run, here):
+    code, out, err = run("train", "day1.edf", *EVENTS, "--band", 2, 40, "-o", "m", "--seed", 1, "-q")
+    assert code == 0 and "Trained on 24 windows of 2 classes: fast, slow" in out, err
+    model = AnchorInvClassifier.load("m")
+    assert model.preprocessing_.ch_names == tuple(NAMES) and model.preprocessing_.unit == "µV"
+    assert model.preprocessing_.not_live is None and model.n_times_ == 2 * RATE
+    code, out, _ = run("evaluate", "m", "day2.edf", *EVENTS, "-q")
+    assert code == 0 and out.startswith("16 windows: accuracy 100.0%")
+    code, out, err = run("learn", "m", "day2.edf", "--events", "T3=fastest", "--to", 2, "-o", "m2", "-q")
+    assert code == 0 and "knows fast, slow, fastest" in out, err
+    code, out, err = run("add", "m2", "day2.edf", "--events", "T1=slow", "--to", 2, "-o", "m3", "-q")
+    assert code == 0 and "Class 'slow': 8 more examples, 20 in all" in out, err
+    every = ("--events", "T1=slow,T2=fast,T3=fastest", "--to", 2)
+    code, out, _ = run("evaluate", "m3", "day2.edf", *every, "-q")
+    assert code == 0 and out.startswith("24 windows: accuracy 100.0%")
+
+
+def test_channels_with_other_names(run, here):
+    assert run("train", "day1.edf", *EVENTS, "-o", "m", "--seed", 1, "-q")[0] == 0
+    rng = np.random.default_rng(0)
+    making.edf(here / "x.edf", rng.integers(-300, 300, size=(3, 4 * RATE)), ["A", "C4", "Cz"], sfreq=RATE)
+    code, _, err = run("predict", "m", "x.edf", "-q")
+    assert code == 1 and "lacks 1 of 3 channels: C3; it has A, C4, Cz" in err and "--channels OLD=NEW" in err
+    code, out, _ = run("predict", "m", "x.edf", "--channels", "A=C3", "-q")
+    assert code == 0 and out.count("\n") == 3
+    code, _, err = run("predict", "m", "x.edf", "--channels", "C3", "-q")
+    assert code == 1 and "--channels takes OLD=NEW here" in err
+    code, _, err = run("predict", "m", "x.edf", "--channels", "B=C3", "-q")
+    assert code == 1 and "x.edf has no channel 'B' to be called 'C3'" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("train", "day1.edf", "-o", "m"), "has no labels of its windows; name its events with --events"),
+        (("train", "day1.edf", "--to", 2, "-o", "m"), "--from and --to say where trials lie around events"),
+        (("train", "day1.edf", *EVENTS[:2], "--to", 9, "-o", "m"), "listed twice around 6 s and in"),
+        (("train", "day1.edf", "--events", "T1=", "-o", "m"), "--events takes EVENT=CLASS"),
+        (("train", "day1.edf", "day2.edf", "-o", "m"), "several inputs must be recordings with --events"),
+        (("train", "trials.npz", "--window", 1, "-o", "m"), "--window is for recordings that --events cuts"),
+        (("evaluate", "ours", "day1.edf"), "name its events with --events"),
+        (("learn", "ours", "day1.edf", "--label", "x", *EVENTS, "-o", "m"), "leave one of them out"),
+    ],
+)
+def test_mistakes_are_a_sentence(words, told, run, here):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(20, 3, 2 * RATE)), ["slow", "fast"] * 10
+    np.savez("trials.npz", X=X, y=y, sfreq=RATE)
+    AnchorInvClassifier(method="lda", sfreq=RATE).fit(X, y).save("ours")
+    code, out, err = run(*words, "-q")
+    assert code == 1 and out == "" and told in err and "Traceback" not in err
+    assert not (here / "m").exists()
