@@ -1,4 +1,4 @@
-"""The three ways to a model agree through every format and for true models; what cannot be repeated is said."""
+"""The three ways to a model agree through every format and for true models, or it is said why not."""
 
 from dataclasses import replace
 from pathlib import Path
