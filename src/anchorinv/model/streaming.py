@@ -15,7 +15,7 @@ from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.model.watching import Alarm
 from anchorinv.signal.channels import pick_channels, renamed
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
-from anchorinv.signal.preprocessing import UNITS, unit_of
+from anchorinv.signal.preprocessing import UNITS, Preprocessing, unit_of
 
 #: Windows classified at once.
 AT_ONCE = 64
@@ -84,17 +84,13 @@ class StreamingPredictor:
                 f"recordings filtered causally (anchorinv prepare own --filter), or predict whole files"
             )
         self.model, self._alarm = model, Alarm(model)
-        self._inputs = how.inputs
-        self._places: list[int] | None = None
-        if ch_names is not None and self._inputs is not None:
-            present = renamed(ch_names, rename, source="the source")
-            self._places = pick_channels(self._inputs, present, source="the source")
-        self._n_chans = len(ch_names) if ch_names is not None else len(self._inputs or ()) or model.n_chans_
-        self._factor = 1.0
-        if unit is not None and how.unit is not None:
-            if (spelled := unit_of(unit)) is None:
-                raise ValueError(f"unit (={unit!r}) must be one of {', '.join(UNITS)}")
-            self._factor = UNITS[how.unit] / UNITS[spelled]
+        self._n_chans = len(how.inputs or ()) or model.n_chans_
+        self._places = None if ch_names is None else _places(how, ch_names, rename, self._n_chans)
+        if ch_names is not None:
+            self._n_chans = len(ch_names)
+        elif rename:
+            raise ValueError("channels without names cannot be renamed; give ch_names")
+        self._factor = 1.0 if unit is None else _factor(how, unit)
         self._windows = Windows(Pipeline(how, sfreq), model.n_times_, int(step))
 
     def feed(self, chunk: Any) -> list[Prediction]:
@@ -121,6 +117,32 @@ class StreamingPredictor:
         for window in windows:
             self._alarm(window)
             yield window
+
+
+def _places(
+    how: Preprocessing, ch_names: Sequence[str], rename: Mapping[str, str] | None, n_chans: int
+) -> list[int] | None:
+    """Return which channels of a source are the model's; None where it has no names for them."""
+    present = renamed(ch_names, rename, source="the source")
+    if how.inputs is not None:
+        return pick_channels(how.inputs, present, source="the source")
+    if len(present) != n_chans:
+        raise ValueError(
+            f"the source has {len(present)} channels, the model takes {n_chans} and does not know their names; "
+            f"hand in those"
+        )
+    return None
+
+
+def _factor(how: Preprocessing, unit: str) -> float:
+    """Return what a source is multiplied by to be in the model's unit."""
+    if (spelled := unit_of(unit)) is None:
+        raise ValueError(f"unit (={unit!r}) must be one of {', '.join(UNITS)}")
+    if how.unit is None:
+        raise ValueError(
+            f"the source is in {spelled}, and the model does not know its unit; train it with one (--unit)"
+        )
+    return UNITS[how.unit] / UNITS[spelled]
 
 
 def classified(model: AnchorInvClassifier, windows: Iterable[Window]) -> Iterator[Prediction]:
