@@ -99,7 +99,7 @@ def test_windows_agree_through_files(name):
             windows = predicted(model, path, step=step)
         # Of a table nobody knows the unit: prepared and live samples are its numbers.
         assert model.preprocessing_.unit == (None if name == "r.csv" else "µV")
-        factor = 1.0 if name == "r.csv" else UNITS[unit]
+        factor, unit = (1.0, None) if name == "r.csv" else (UNITS[unit], unit)
         names = [f"eeg {NAMES[i].upper()}-Ref" for i in order]
         source = {"step": step, "ch_names": names, "sfreq": rate, "unit": unit}
 
