@@ -8,6 +8,7 @@ from functools import partial
 from anchorinv import GEOMETRIES, Geometry
 from benchmarks import arithmetic, quality, steps
 from benchmarks.adaptation import Sizes, adaptation
+from benchmarks.live import against_filtering_anew, against_the_least
 from benchmarks.memory import inversion_memory
 from benchmarks.timing import Case, Side, timed
 
@@ -130,6 +131,28 @@ def equal_quality() -> list[Case]:
     ]
 
 
+def live() -> list[Case]:
+    """Rows of the signal path of a live source, window by window; what classifying takes is apart."""
+    return [
+        Case(
+            "live-signal-path",
+            "a window, against a minute so far filtered anew for each",
+            10,
+            None,
+            lambda quick: against_filtering_anew(60),
+            unit="µs",
+        ),
+        Case(
+            "live-signal-least",
+            "a window, against filter, append and copy alone",
+            0.6,
+            1,
+            lambda quick: against_the_least(),
+            unit="µs",
+        ),
+    ]
+
+
 def elsewhere() -> list[Case]:
     found = []
     for name, g in OTHERS.items():
@@ -173,4 +196,4 @@ def _prepared(
     return prepare(g, *sizes)
 
 
-CASES = [*asked_for(), *equal_quality(), *elsewhere()]
+CASES = [*asked_for(), *live(), *equal_quality(), *elsewhere()]

@@ -196,3 +196,26 @@ def filtered(values, sfreq, band):
         return sosfiltfilt(sections, values, axis=-1, padlen=min(band.reach(sfreq), values.shape[-1] - 1))
     start = sosfilt_zi(sections)[:, None, :] * values[None, :, :1]
     return sosfilt(sections, values, axis=-1, zi=start)[0]
+
+
+def refiltered_window(sections, recording, n_times):
+    """The last window of all that was recorded so far (n_chans, n), filtered anew from its first sample."""
+    from scipy.signal import sosfilt, sosfilt_zi
+
+    steady = sosfilt_zi(sections)[:, None, :] * recording[None, :, :1]
+    whole, _ = sosfilt(sections, recording, axis=1, zi=steady)
+    return whole[:, -n_times:].copy()
+
+
+def live_windows(sections, chunks, n_times):
+    """A window after each chunk (n_chans, n): filter it with a memory, append, keep the latest samples."""
+    import numpy as np
+    from scipy.signal import sosfilt, sosfilt_zi
+
+    held = memory = None
+    for chunk in chunks:
+        if held is None:
+            held, memory = chunk[:, :0], sosfilt_zi(sections)[:, None, :] * chunk[None, :, :1]
+        filtered, memory = sosfilt(sections, chunk, axis=1, zi=memory)
+        held = np.concatenate([held, filtered], axis=1)[:, -n_times:]
+        yield held.copy()

@@ -2,6 +2,7 @@ import json
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -14,7 +15,7 @@ from anchorinv.core.metrics import confusion
 from anchorinv.core.networks import frozen, mapped
 from anchorinv.core.training import Training
 from benchmarks import __main__ as bench
-from benchmarks import arithmetic, quality, steps
+from benchmarks import arithmetic, live, quality, steps
 from benchmarks.adaptation import Sizes, experiment, our_adaptation, twin_adaptation
 from benchmarks.arithmetic import Cost
 from benchmarks.cases import CASES
@@ -72,6 +73,8 @@ def test_the_cases_of_the_issue_are_there():
         "inversion-memory-grabmyo": (5, 10),
         "adaptation-bci": (8, 25),
         "help-start": (2, None),
+        "live-signal-path": (10, None),
+        "live-signal-least": (0.6, 1),
     }
     names = {case.name for case in CASES}
     for kind in ("inversion-step", "training-step", "finetuning-step", "inference"):
@@ -127,6 +130,24 @@ def test_steps_are_looked_for_no_further_than_needed():
     assert asked == [100, 200, 400, 250, 262]
     with pytest.raises(RuntimeError, match="1000 steps did not reach"):
         quality.enough_steps(torch.tensor(-1.0), swift, 1000)
+
+
+def test_live_windows_of_both_sides_are_the_same():
+    signals, sections = live.recording(5), live.BAND.sections(250)
+    chunks = live.chunked(signals)
+    ours = list(live.our_windows(chunks))
+    assert [window.start for window in ours] == [0, 25, 50, 75, 100, 125, 150, 175, 200, 225, 250]
+    textbook = list(naive.live_windows(sections, chunks, 1000))
+    for window, twin in zip(ours, textbook[39:], strict=True):
+        so_far = signals[:, : window.start + 1000]
+        np.testing.assert_allclose(window.values, twin, atol=1e-9)
+        np.testing.assert_allclose(window.values, naive.refiltered_window(sections, so_far, 1000), atol=1e-9)
+
+
+def test_the_signal_path_is_measured():
+    for name in ("live-signal-path", "live-signal-least"):
+        figure = measure(next(case for case in CASES if case.name == name), MACHINE, quick=True)
+        assert figure.unit == "µs" and 0 < figure.ratio < float("inf")
 
 
 @pytest.fixture

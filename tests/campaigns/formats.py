@@ -6,12 +6,13 @@ import io
 import random
 import shutil
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from anchorinv import AnchorInvClassifier
+from anchorinv import AnchorInvClassifier, Filter, Preprocessing
 from anchorinv.commands.data import _show_subjects, show
 from anchorinv.data import ecg_beats, longterm, motor_imagery, stress
 from anchorinv.data.bci2a import FORMS
@@ -38,7 +39,15 @@ from tests.models import CHANNELS, windows
 from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 
 RATE = 128
-EASY = Options(at_least=1, allow=frozenset(ALLOWED), sfreq=RATE, resample=64.0, window=0.5)
+EASY = Options(
+    band=Filter(1, 20),
+    reference="average",
+    at_least=1,
+    allow=frozenset(ALLOWED),
+    sfreq=RATE,
+    resample=64.0,
+    window=0.5,
+)
 Read = Callable[[Path, AnchorInvClassifier], object]
 
 
@@ -70,6 +79,14 @@ def _predict(path: Path, model: AnchorInvClassifier) -> None:
     watch = Watch(model)
     list(predicted(model, path, note=watch))
     assert watch.drift is None or watch.drift.verdict is not None
+
+
+def _predict_processed(path: Path, model: AnchorInvClassifier) -> None:
+    """Through a filter, a reference and a change of rate, by overlapping windows."""
+    other = copy(model)
+    other.preprocessing = Preprocessing(filter=Filter(1, 20), reference="average")
+    other.sfreq_ = 100.0
+    list(predicted(other, path, step=0.25, note=Watch(other)))
 
 
 def _learn(path: Path, model: AnchorInvClassifier) -> None:
@@ -236,7 +253,7 @@ def _genuine(*names: str) -> Callable[[Path], Path]:
 
 
 _GRABMYO = "grabmyo_sample/Session1/session1_participant1/session1_participant1_gesture10_trial1"
-_STREAM = (_own, _predict, _learn)
+_STREAM = (_own, _predict, _predict_processed, _learn)
 _WINDOWS = (_predict, _learn, _evaluate, _train)
 FORMATS: dict[str, Format] = {
     "edf": Format(_recording(write_edf, "r.edf"), _STREAM),
@@ -249,8 +266,8 @@ FORMATS: dict[str, Format] = {
     "fif.gz": Format(_fif_gz, _STREAM),
     "brainvision": Format(_brainvision, _STREAM),
     "wfdb": Format(_recording(write_wfdb, "r"), _STREAM),
-    "csv": Format(_csv("r.csv"), (_own,)),
-    "csv.xz": Format(_csv("r.csv.xz"), (_own,)),
+    "csv": Format(_csv("r.csv"), _STREAM),
+    "csv.xz": Format(_csv("r.csv.xz"), _STREAM),
     "npz": Format(_npz(save=np.savez), (_own_npz, *_WINDOWS)),
     "npz compressed": Format(_npz(save=np.savez_compressed), (_own_npz, *_WINDOWS)),
     "npz emg-longterm": _trials(longterm.FORM, making.emg_longterm, days=(1, 21)),
@@ -258,11 +275,11 @@ FORMATS: dict[str, Format] = {
     "npz eeg-motor-imagery": _trials(motor_imagery.FORM, making.eeg_motor_imagery, subjects=(1,)),
     "npz ecg-beats": _trials(ecg_beats.FORM, making.ecg_beats),
     "fif in gz": Format(_fif_gz, _STREAM, how=inside_gz),
-    "csv in xz": Format(_csv("r.csv.xz"), (_own,), how=inside_xz),
+    "csv in xz": Format(_csv("r.csv.xz"), _STREAM, how=inside_xz),
     "arrays in npz": Format(_npz(save=np.savez_compressed), (_own_npz, *_WINDOWS), how=inside_npz),
     "variables in mat": Format(_bnci(compressed=True), (_mat,), how=inside_mat),
     "npy windows": Format(_npy, (_predict, _learn)),
-    "npy recording": Format(_flat_npy, (_own,)),
+    "npy recording": Format(_flat_npy, _STREAM),
     "mat": Format(_bnci(compressed=False), (_mat,)),
     "mat compressed": Format(_bnci(compressed=True), (_mat,)),
     "prepared folder": Format(_folder, (_data, *_WINDOWS, _draw)),

@@ -21,7 +21,7 @@ from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.standardise import Standardisation
 from anchorinv.core.types import Batch, State
 from anchorinv.model.bundle import MEMORY, Bundle, load_bundle, read_facts, save_bundle
-from anchorinv.model.container import FORMAT, read_container
+from anchorinv.model.container import FORMAT, read_container, write_container
 from anchorinv.model.manifest import manifest, told
 from anchorinv.model.statistics import BaseStatistics
 from tests.core.small import SMALL as CORE_SMALL
@@ -29,6 +29,7 @@ from tests.core.small import foundation, same, state_of, toy, untouched_generato
 from tests.models import CHANNELS, SMALL, again, fitted, windows
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+OLD_FILTER = {"low": 4.0, "high": 40.0, "order": 3, "causal": True, "attenuation": None}
 
 
 def saved(model, folder, **options):
@@ -227,6 +228,29 @@ class TestGolden:
             assert model.check(1e3 * windows()[0]).unit_factor == 1e3
         feet = windows(4, classes=("feet",), seed=3)
         assert model.partial_fit(*feet).classes_.tolist() == [*expected["classes"], "feet"]
+
+    @pytest.mark.parametrize(
+        ("told", "how"),
+        [
+            ({}, Preprocessing(CHANNELS, "uV")),
+            ({"filter": OLD_FILTER}, Preprocessing(CHANNELS, "uV", Filter(4, 40, 3))),
+            (
+                {"filter": OLD_FILTER | {"low": None, "causal": False, "attenuation": 60.0}, "unit": "mV"},
+                Preprocessing(CHANNELS, "mV", Filter(None, 40, 3, causal=False, attenuation=60)),
+            ),
+            ({"unrepeatable": "conformer"}, Preprocessing(CHANNELS, "uV", unrepeatable="conformer")),
+            ({"unit": None}, Preprocessing(CHANNELS)),
+        ],
+    )
+    def test_preprocessing_as_former_versions_wrote_it(self, told, how, tmp_path):
+        path = saved(fitted(preprocessing=Preprocessing(CHANNELS)), tmp_path)
+        _, header, payload = read_container(path)
+        plain = {"ch_names": list(CHANNELS), "unit": "uV", "filter": None, "unrepeatable": None}
+        facts = json.loads(header) | {"preprocessing": plain | told}
+        write_container(path, json.dumps(facts).encode(), payload)
+        model = AnchorInvClassifier.load(path)
+        assert model.preprocessing == how
+        assert model.preprocessing_ == replace(how, sfreq=128.0, n_times=64)
 
 
 class TestWriting:

@@ -165,3 +165,15 @@ def test_rates_that_are_none(tmp_path, rate):
     np.savez(tmp_path / "a.npz", X=np.ones((3, 1, 4)), sfreq=rate)
     with pytest.raises(ValueError, match=r"sfreq is .*; one rate in Hz above 0"):
         open_windows(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("letter", [0x110000, 2**32 - 1, 0xD800])
+def test_text_that_is_none_is_refused(tmp_path, order, letter):
+    names = np.array(["Cz", "Fz"], dtype=f"{order}U2")
+    np.savez(tmp_path / "a.npz", X=np.zeros((3, 2, 4)), ch_names=names)
+    assert load_arrays(tmp_path / "a.npz", ["ch_names"])["ch_names"].tolist() == ["Cz", "Fz"]
+    names.view(f"{order}u4")[1] = letter
+    np.savez(tmp_path / "a.npz", X=np.zeros((3, 2, 4)), ch_names=names)
+    with pytest.raises(ValueError, match=r"a\.npz: ch_names holds text that is none"):
+        load_arrays(tmp_path / "a.npz", ["ch_names"])

@@ -182,3 +182,11 @@ def test_damaged_headers_end_in_a_sentence_or_in_a_recording(tmp_path, kind):
             assert found.signals.ndim == 2 and len(found.signals) == len(found.ch_names)
 
     damaged()
+
+
+def test_wfdb_signals_without_a_name_go_by_their_number(tmp_path):
+    path, values = written(tmp_path, "hea")
+    path.write_text(path.read_text().replace(" Cz", ""))
+    found = read_recording(path)
+    assert found.ch_names == ("Fz", "ch2", "Pz")
+    np.testing.assert_allclose(found.signals, values, atol=1e-6)

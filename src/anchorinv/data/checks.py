@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from anchorinv.data.own_files import Material, Options, Part
 from anchorinv.problems import listed
+from anchorinv.signal.pipeline import stretches
 from anchorinv.signal.preprocessing import Preprocessing
+from anchorinv.signal.stages import rate_ratio
 from anchorinv.signal.windows import window_starts
 
 #: What a user may let pass with --allow, and what is then done.
@@ -102,12 +104,12 @@ def facts_of(name: str, material: Material) -> Facts:
 
 
 def _gaps(material: Material) -> npt.NDArray[np.float64]:
-    missing = np.zeros(material.signals.shape[1] + 2, dtype=bool)
+    missing = np.zeros(material.signals.shape[1], dtype=bool)
     for channel in material.signals:
-        missing[1:-1] |= ~np.isfinite(channel)
-    edges = np.diff(missing.astype(np.int8))
-    stretches = np.stack([np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)])
-    return np.asarray(stretches * (material.rate / material.sfreq))
+        missing |= ~np.isfinite(channel)
+    ratio = rate_ratio(material.sfreq, material.rate)
+    # Whole numbers first, then one division: what falls on a sample is exactly there.
+    return np.array(stretches(missing)).T * ratio.numerator / ratio.denominator
 
 
 def _trials(material: Material) -> npt.NDArray[np.float64] | None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from anchorinv.signal.npzfiles import StoredArray, load_array, stored_arrays, to
 from anchorinv.signal.preprocessing import Preprocessing
 from anchorinv.signal.readers import open_recording
 from anchorinv.signal.recordings import inputs_of
+from anchorinv.signal.stages import resampled_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def open_material(entries: Sequence[Entry], options: Options) -> Material:
     how = options.preprocessing(recording.ch_names, volts="V" in recording.units, sfreq=sfreq)
     taken = inputs_of(recording, how)
     rate = how.sfreq or sfreq
-    available = round(recording.n_times * rate / sfreq)
+    available = resampled_length(recording.n_times, sfreq, rate)
     check_size(path, len(taken.channels), available)
     parts, wrong = [], []
     for entry in entries:
@@ -172,7 +172,7 @@ def _open_trials(entries: Sequence[Entry], options: Options) -> Material:
         raise ValueError(f"{path} has no y, one label per trial; add it, or give a label in the table")
     if unknown := sorted(set(columns["split"]) - {*SPLITS, ""}):
         raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
-    length = math.ceil(n_times * Fraction(rate / sfreq).limit_denominator(10_000))
+    length = resampled_length(n_times, sfreq, rate)
     check_size(path, len(picks), n * length, in_one=False)
     flat = _flat(signals, picks)
     check_reach(path, flat)

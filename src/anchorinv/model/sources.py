@@ -15,6 +15,7 @@ from anchorinv.problems import raise_if_any
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
 from anchorinv.signal.readers import open_recording
 from anchorinv.signal.recordings import Recording, inputs_of
+from anchorinv.signal.stages import resampled_length
 
 
 def windows_in(
@@ -66,13 +67,19 @@ def from_recording(
     *,
     step: float | None = None,
     scale: float = 1.0,
+    sfreq: float | None = None,
     rename: Mapping[str, str] | None = None,
     task: str = "predicting",
 ) -> Iterator[Window]:
-    """Yield the windows of a recording, brought to what the model was trained on as ``prepare`` does."""
+    """Yield the windows of a recording, brought to what the model was trained on as ``prepare`` does.
+
+    Parameters
+    ----------
+    sfreq : in Hz, of a file that does not say its rate; None for the model's.
+    """
     recording = open_recording(path).renamed(rename)
-    sfreq, n_step = _rates(model, recording, step)
-    yield from _windows(model, recording, sfreq, n_step, scale=scale, task=task)
+    rate, n_step = _rates(model, recording, step, sfreq)
+    yield from _windows(model, recording, rate, n_step, scale=scale, task=task)
 
 
 def from_events(
@@ -115,7 +122,9 @@ def from_events(
     return np.stack([window.values for window in whole]), np.array([labels[window.start] for window in whole])
 
 
-def _rates(model: AnchorInvClassifier, recording: Recording, step: float | None) -> tuple[float, int]:
+def _rates(
+    model: AnchorInvClassifier, recording: Recording, step: float | None, told: float | None = None
+) -> tuple[float, int]:
     """Return the rate of a recording and the samples between windows, if the model can take it."""
     how, name = model.preprocessing_, recording.path.name
     rate = how.sfreq
@@ -131,8 +140,9 @@ def _rates(model: AnchorInvClassifier, recording: Recording, step: float | None)
     n_step = model.n_times_ if step is None else round(step * rate)
     if n_step < 1:
         raise ValueError(f"a step of {step} s is less than a sample at {rate:g} Hz")
-    sfreq = recording.sfreq or rate  # of a file that says none, the model's is taken
-    if recording.n_times / sfreq * rate < model.n_times_ - 0.5:
+    sfreq = recording.sfreq or told or rate  # a file's own comes first
+    fourier = how.resampling == "fourier"
+    if resampled_length(recording.n_times, sfreq, rate, fourier=fourier) < model.n_times_:
         raise ValueError(
             f"{name} lasts {recording.n_times / sfreq:.3g} s, a window of the model "
             f"{model.n_times_ / rate:.3g} s; a longer recording is needed"

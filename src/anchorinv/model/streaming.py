@@ -105,7 +105,9 @@ class StreamingPredictor:
             )
         if self._places is not None:
             samples = samples[self._places]
-        return list(classified(self.model, self._watched(self._windows.push(self._factor * samples))))
+        if self._factor != 1:
+            samples = self._factor * samples
+        return list(classified(self.model, self._watched(self._windows.push(samples))))
 
     def finish(self) -> list[Prediction]:
         """Return the windows that the end of a source completes, where its rate is not the model's."""

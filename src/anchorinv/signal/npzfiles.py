@@ -133,7 +133,16 @@ def load_array(array: StoredArray) -> npt.NDArray[Any]:
         raise ValueError(
             f"{array.path}: {array.member} has {array.n_bytes} bytes, and at most 64 MB are read"
         )
-    return array.read()
+    found = array.read()
+    if found.dtype.kind == "U" and found.dtype.itemsize and not _is_text(found):
+        raise ValueError(f"{array.path}: {array.member} holds text that is none; is it damaged?")
+    return found
+
+
+def _is_text(values: npt.NDArray[np.str_]) -> bool:
+    """Say whether all letters are letters: NumPy keeps any four bytes for one, and Python breaks on them."""
+    letters = np.ascontiguousarray(values).reshape(-1).view(values.dtype.byteorder.replace("|", "=") + "u4")
+    return not ((letters > 0x10FFFF) | ((letters >= 0xD800) & (letters < 0xE000))).any()
 
 
 def told_rate(path: Path, found: npt.NDArray[Any] | None) -> float | None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Preprocessing
-from anchorinv.signal.stages import BLOCK, Limit, Pointwise, Stage, filtering, resampling
+from anchorinv.signal.stages import BLOCK, Limit, Pointwise, Stage, filtering, rate_ratio, resampling
 
 _NEVER = 2**62
 
@@ -20,6 +21,18 @@ class Window:
     start: int
     values: np.ndarray
     whole: bool
+
+
+def stretches(missing: npt.NDArray[np.bool_], *, first: int = 0) -> list[tuple[int, int]]:
+    """Return where samples (n,) are missing: the first of each stretch and the one after, from ``first``.
+
+    Examples
+    --------
+    >>> stretches(np.array([True, False, True, True]), first=10)
+    [(10, 11), (12, 14)]
+    """
+    edges = np.flatnonzero(np.diff(missing, prepend=False, append=False)) + first
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 class Gaps:
@@ -34,15 +47,11 @@ class Gaps:
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Return the samples (n_chans, n) without gaps; a channel that has had no value yet stays NaN."""
-        missing = ~np.isfinite(samples)
-        bad = np.flatnonzero(missing.any(axis=0))
-        if len(bad):
+        known = np.isfinite(samples)
+        if not known.all():
+            missing = ~known
             self.n_missing += int(np.count_nonzero(missing))
-            cuts = np.flatnonzero(np.diff(bad) > 1)
-            firsts, lasts = bad[np.r_[0, cuts + 1]], bad[np.r_[cuts, len(bad) - 1]]
-            self._stretches += zip(
-                (firsts + self._seen).tolist(), (lasts + self._seen + 1).tolist(), strict=True
-            )
+            self._stretches += stretches(missing.any(axis=0), first=self._seen)
             samples = self._held(samples, missing) if self._hold else np.where(missing, 0.0, samples)
         self._seen += samples.shape[1]
         if samples.shape[1]:
@@ -56,11 +65,16 @@ class Gaps:
         latest = np.maximum.accumulate(known, axis=1)[:, 1:]
         return np.take_along_axis(samples, latest, axis=1)
 
-    def between(self, first: float, last: float) -> bool:
+    @property
+    def any(self) -> bool:
+        """Whether there is a gap that a window may still touch."""
+        return bool(self._stretches)
+
+    def between(self, first: Fraction, last: Fraction) -> bool:
         """Say whether a sample from ``first`` to before ``last`` is missing."""
         return any(start < last and stop > first for start, stop in self._stretches)
 
-    def forget(self, before: float) -> None:
+    def forget(self, before: Fraction | float) -> None:
         """Forget gaps that nobody will ask for."""
         self._stretches = [gap for gap in self._stretches if gap[1] > before]
 
@@ -79,7 +93,8 @@ class Pipeline:
         target = how.sfreq or source
         if source is None and how.filter is not None:
             raise ValueError("a filter needs a rate, and neither recording nor model has one; give sfreq")
-        self.ratio = target / source if source and target else 1.0
+        # A fraction, not a float: a gap that begins where a window ends is none of its samples.
+        self.ratio = rate_ratio(source, target) if source and target else Fraction(1)
         self.gaps = Gaps(hold=how.gaps == "hold")
         self._limit = Limit(how.limit) if how.limit is not None else None
         self._stages: list[Stage] = []
@@ -111,7 +126,9 @@ class Pipeline:
     def _through(self, samples: np.ndarray, first: int) -> np.ndarray:
         for stage in self._stages[first:]:
             samples = stage.push(samples)
-        return np.nan_to_num(samples, copy=False) if np.isnan(samples).any() else samples
+        # Without a gap there was no channel to wait for: nothing to look for in each chunk of a live source.
+        waited = self.gaps.n_missing and np.isnan(samples).any()
+        return np.nan_to_num(samples, copy=False) if waited else samples
 
 
 class Windows:
@@ -149,12 +166,17 @@ class Windows:
         end = self._first + held.shape[1]
         while self._next + self._n_times <= end:
             at = self._next - self._first
-            gap = gaps.between(self._next / ratio, (self._next + self._n_times) / ratio)
+            gap = gaps.any and gaps.between(self._next / ratio, (self._next + self._n_times) / ratio)
             yield Window(self._next, held[:, at : at + self._n_times].copy(), not gap)
             self._next = next(self._starts, _NEVER)
         keep = min(max(self._next - self._first, 0), held.shape[1])
-        self._held, self._first = held[:, keep:].copy(), self._first + keep
-        gaps.forget(self._first / ratio)
+        rest = held[:, keep:]
+        # A view keeps all of its base: taken where that is ours and little more than the rest.
+        light = held is not samples and 2 * rest.shape[1] > held.shape[1]
+        self._held = rest if light else rest.copy()
+        self._first += keep
+        if gaps.any:
+            gaps.forget(self._first / ratio)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -110,7 +110,8 @@ def _wfdb(path: Path) -> Recording:
         return np.asarray(part.dac().T * factors[channels], dtype=np.float64)
 
     units = tuple("V" if unit else told for unit, told in zip(volts, header.units, strict=True))
-    names = tuple(header.sig_name)
+    # A description is optional in WFDB; without one a channel goes by its number, as in an array.
+    names = tuple(name or f"ch{i}" for i, name in enumerate(header.sig_name, 1))
     return Recording(path, names, units, float(header.fs), int(header.sig_len or 0), read)
 
 

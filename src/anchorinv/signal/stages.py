@@ -73,7 +73,7 @@ class CausalFilter:
         self._sections = sections
         self._steady = np.zeros((len(sections), 2)) if from_rest else sosfilt_zi(sections)
         self._memory: np.ndarray | None = None  # (n_sections, n_chans, 2)
-        self._waiting = np.ones(0, dtype=bool)  # channels without a value so far
+        self._waiting: np.ndarray | None = None  # (n_chans,) without a value so far; None once all have one
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Return as many samples as came."""
@@ -84,8 +84,9 @@ class CausalFilter:
         if self._memory is None:
             self._memory = np.zeros((len(self._sections), len(samples), 2))
             self._waiting = np.ones(len(samples), dtype=bool)
-        before = np.isnan(samples) if self._waiting.any() else None
-        if before is not None:
+        before = None
+        if self._waiting is not None:
+            before = np.isnan(samples)
             first = np.argmin(before, axis=1)
             here = np.flatnonzero(self._waiting & ~before.all(axis=1))
             samples = np.where(before, 0.0, samples)
@@ -94,6 +95,7 @@ class CausalFilter:
             samples[here] = np.where(before[here] & bool(self._steady.any()), start, samples[here])
             self._memory[:, here] = self._steady[:, None, :] * start[None]
             self._waiting[here] = False
+            self._waiting = self._waiting if self._waiting.any() else None
         filtered, self._memory = sosfilt(self._sections, samples, axis=1, zi=self._memory)
         found = np.asarray(filtered)
         if before is not None:
@@ -233,6 +235,28 @@ def filtering(how: Filter, rate: float) -> Stage:
     )
 
 
+def resampled_length(n: int, source: float, target: float, *, fourier: bool = False) -> int:
+    """Return how many samples ``n`` of them become by a change of rate.
+
+    Examples
+    --------
+    >>> resampled_length(1001, 200, 50), resampled_length(1001, 200, 50, fourier=True)
+    (251, 250)
+    """
+    return max(1, round(n * target / source)) if fourier else math.ceil(n * rate_ratio(source, target))
+
+
+def rate_ratio(source: float, target: float) -> Fraction:
+    """Return the samples at the rate ``target`` for each at ``source``, in numbers small enough to filter by.
+
+    Examples
+    --------
+    >>> rate_ratio(250, 128)
+    Fraction(64, 125)
+    """
+    return Fraction(target / source).limit_denominator(10_000)
+
+
 def resampling(source: float, target: float, *, fourier: bool = False) -> Stage:
     """Return a change of rate from ``source`` to ``target`` Hz, by a polyphase filter or by the spectrum."""
     from scipy.signal import firwin, resample, resample_poly
@@ -243,8 +267,12 @@ def resampling(source: float, target: float, *, fourier: bool = False) -> Stage:
             f"samples become one, or one {_MOST_RATIO:g}; is either rate wrong?"
         )
     if fourier:
-        return Whole(lambda x: np.asarray(resample(x, max(1, round(x.shape[1] * target / source)), axis=1)))
-    ratio = Fraction(target / source).limit_denominator(10_000)
+        return Whole(
+            lambda x: np.asarray(
+                resample(x, resampled_length(x.shape[1], source, target, fourier=True), axis=1)
+            )
+        )
+    ratio = rate_ratio(source, target)
     up, down = ratio.numerator, ratio.denominator
     half = 10 * max(up, down)
     taps = firwin(2 * half + 1, 1 / max(up, down), window=("kaiser", 5.0))  # resample_poly's own
