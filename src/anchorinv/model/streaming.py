@@ -128,8 +128,8 @@ def _places(
         return pick_channels(how.inputs, present, source="the source")
     if len(present) != n_chans:
         raise ValueError(
-            f"the source has {len(present)} channels, the model takes {n_chans} and does not know their names; "
-            f"hand in those"
+            f"the source has {len(present)} channels, the model takes {n_chans} and does not know their "
+            f"names; hand in those"
         )
     return None
 
