@@ -10,7 +10,7 @@ from anchorinv.data.checks import ALLOWED
 from anchorinv.data.dataset import Dataset
 from anchorinv.data.own import plan_manifest
 from anchorinv.data.writing import prepare
-from anchorinv.model.sources import from_recording
+from anchorinv.model.sources import Reading, from_recording
 from anchorinv.model.streaming import StreamingPredictor
 from anchorinv.signal.preprocessing import Preprocessing
 from tests.data import making
@@ -50,7 +50,7 @@ def prepared(path, options, **row):
 def predicted(model, path, *, step, sfreq=None):
     """Return the windows that ``anchorinv predict`` classifies, ``step`` samples apart."""
     how = model.preprocessing_
-    return list(from_recording(model, path, step=step / how.sfreq, sfreq=sfreq))
+    return list(from_recording(model, path, Reading(step=step / how.sfreq, sfreq=sfreq)))
 
 
 def streamed(model, chunks, *, step, **source):

@@ -9,7 +9,7 @@ from anchorinv.data.manifest import Entry
 from anchorinv.data.own import plan_bids, plan_manifest, plan_recordings
 from anchorinv.data.own_files import Options
 from anchorinv.data.writing import gather, prepare
-from anchorinv.model.sources import from_events
+from anchorinv.model.sources import Reading, from_events
 from tests.data import making
 from tests.data.genuine import shared
 
@@ -54,7 +54,7 @@ def test_a_model_sees_the_windows_that_prepare_writes(fists, sample):
     ordered = windows[np.argsort(fists.starts)]
     np.testing.assert_allclose(found, ordered, atol=1e-5 * windows.std())
     # A longer stretch gives several windows.
-    more, _ = from_events(model, sample / "S001R04.edf", Labelling({"T1": "left"}, 0, 4.1), step=0.5)
+    more, _ = from_events(model, sample / "S001R04.edf", Labelling({"T1": "left"}, 0, 4.1), Reading(step=0.5))
     assert len(more) == 3 * 8
     with pytest.raises(ValueError, match="no stretch is as long as a window of the model, 3 s"):
         from_events(model, sample / "S001R04.edf", Labelling({"T1": "left"}, 0, 2))

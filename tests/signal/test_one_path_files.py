@@ -16,7 +16,7 @@ from anchorinv.data.own import plan_manifest, plan_npz
 from anchorinv.data.own_files import Options
 from anchorinv.data.writing import prepare
 from anchorinv.model import serving
-from anchorinv.model.sources import from_recording, from_windows
+from anchorinv.model.sources import Reading, from_recording, from_windows
 from anchorinv.signal.preprocessing import UNITS, Preprocessing
 from anchorinv.signal.readers import open_recording
 from tests.data import making
@@ -201,7 +201,7 @@ class TestModels:
         signals[2, 2000:2100] = np.nan
         write_csv(trained / "gap.csv", 1e6 * signals, NAMES, 250)
         shown = []
-        rows = list(serving.predicted(model, trained / "gap.csv", step=0.5, note=shown.append))
+        rows = list(serving.predicted(model, trained / "gap.csv", Reading(step=0.5), note=shown.append))
         live = StreamingPredictor(model, step=50, sfreq=250, ch_names=NAMES[::-1], unit="V")
         chunks = np.array_split(signals[::-1], 100, axis=1)
         found = [answer for chunk in chunks for answer in live.feed(chunk)] + live.finish()
@@ -214,7 +214,7 @@ class TestModels:
 
     def test_windows_of_the_folder_are_those_of_the_file(self, trained):
         model, data = AnchorInvClassifier.load(trained / "m.anchorinv"), Dataset.open(trained / "set")
-        windows = list(from_recording(model, trained / "left.edf", step=0.5))
+        windows = list(from_recording(model, trained / "left.edf", Reading(step=0.5)))
         first = data.starts[(data.recordings == "left.edf") & (data.split == "train")]
         by_start = {window.start: window.values for window in windows}
         spread = data.samples.std(axis=0)[:, None]

@@ -8,7 +8,7 @@ from scipy.signal import resample_poly, sosfilt, sosfilt_zi
 
 from anchorinv import AnchorInvClassifier, Filter, Preprocessing
 from anchorinv.model.serving import predicted, shots
-from anchorinv.model.sources import from_recording
+from anchorinv.model.sources import Reading, from_recording
 from anchorinv.model.watching import Watch
 from anchorinv.signal import recordings as recordings_module
 from anchorinv.signal.channels import pick_channels
@@ -41,7 +41,7 @@ def model():
 
 
 def rows(model, path, **options):
-    return list(predicted(model, path, note=Watch(model), **options))
+    return list(predicted(model, path, Reading(**options), note=Watch(model)))
 
 
 def by_hand(model, volts, rate, step):
@@ -151,7 +151,7 @@ def test_memory_is_bounded_however_long_the_recording(model, monkeypatch):
     endless = Recording(Path("r"), (*CHANNELS, "EOG"), ("V",) * 5, 256.0, n_times, read)
     monkeypatch.setattr("anchorinv.model.sources.open_recording", lambda path: endless)
     n = 0
-    for window in from_recording(model, Path("r"), step=1.0, scale=1.0):
+    for window in from_recording(model, Path("r"), Reading(step=1.0)):
         assert window.start == 128 * n and window.values.shape == (4, 64)
         n += 1
     assert n == 5_000_000 // 256 and max(asked) * 5 <= recordings_module.PIECE and sum(asked) == n_times

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from anchorinv.commands.options import Allow, Model, Quiet, Rename, Scale, Step, renaming
+from anchorinv.commands.options import Allow, Model, Quiet, Rate, Rename, Scale, Step, reading_of
 from anchorinv.quoting import as_json as written
 
 
@@ -22,6 +22,7 @@ def check(
     step: Step = None,
     scale: Scale = 1.0,
     channels: Rename = None,
+    sfreq: Rate = None,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
@@ -35,9 +36,9 @@ def check(
     from anchorinv.terminal import say
 
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
-    rename = renaming(channels)
+    reading = reading_of(step, scale, channels, sfreq)
     with progress(quiet):
-        found = [checked(learner, path, step=step, scale=scale, rename=rename) for path in sources]
+        found = [checked(learner, path, reading) for path in sources]
     far = any(each.drift.far for each in found)
     if as_json:
         say(*written({"far": far, "inputs": [each.facts() for each in found]}).split("\n"))

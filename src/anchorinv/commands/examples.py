@@ -1,6 +1,6 @@
 """Examples for ``learn`` and ``add``: read from files, their classes by the files or by ``--label``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from anchorinv.data.labelling import Labelling
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.model.sources import Reading
 
 
 def read_examples(
@@ -17,9 +18,7 @@ def read_examples(
     *,
     label: str | None,
     labelling: "Labelling | None",
-    step: float | None,
-    scale: float,
-    rename: Mapping[str, str],
+    reading: "Reading",
 ) -> "tuple[np.ndarray, list[Any]]":
     """Return the windows of all files (n, n_chans, n_times) and the class of each."""
     import numpy as np
@@ -35,10 +34,10 @@ def read_examples(
     for path in paths:
         found: np.ndarray | None
         if labelling is not None:
-            windows, found = from_events(model, path, labelling, step=step, scale=scale, rename=rename)
+            windows, found = from_events(model, path, labelling, reading)
             found = np.array([label_like(model, name) for name in found.tolist()])
         else:
-            windows, found = shots(model, path, step=step, scale=scale, rename=rename)
+            windows, found = shots(model, path, reading)
         if label is not None:
             labels += [label_like(model, label)] * len(windows)
         elif found is not None:

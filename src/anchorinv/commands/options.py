@@ -7,6 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from anchorinv.data.labelling import Labelling
+    from anchorinv.model.sources import Reading
 
 Model = Annotated[Path, typer.Argument(help="A model file.", metavar="MODEL")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The model file to write.", metavar="MODEL")]
@@ -21,6 +22,9 @@ Scale = Annotated[
 Rename = Annotated[
     list[str] | None,
     typer.Option("--channels", help="Channels that have other names here: OLD=NEW, with commas between."),
+]
+Rate = Annotated[
+    float | None, typer.Option("--sfreq", help="Rate in Hz of recordings that do not say theirs.")
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Also from examples whose scale is nothing like the base data's.")
@@ -55,6 +59,17 @@ def renaming(texts: list[str] | None) -> dict[str, str]:
             f"--channels takes OLD=NEW here, got {plain[0]!r}; the model knows which channels it takes"
         )
     return rename
+
+
+def reading_of(
+    step: float | None, scale: float, channels: list[str] | None, sfreq: float | None
+) -> "Reading":
+    """Return what a user says of files, as one value."""
+    from anchorinv.model.sources import Reading
+
+    if sfreq is not None and not 0 < sfreq < float("inf"):
+        raise ValueError(f"--sfreq is a rate in Hz above 0, got {sfreq:g}")
+    return Reading(step, scale, renaming(channels), sfreq)
 
 
 def labelling_of(events: list[str] | None, start: float, stop: float | None) -> "Labelling | None":

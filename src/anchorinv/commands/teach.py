@@ -14,13 +14,14 @@ from anchorinv.commands.options import (
     Model,
     Out,
     Quiet,
+    Rate,
     Rename,
     Scale,
     Shots,
     Step,
     To,
     labelling_of,
-    renaming,
+    reading_of,
 )
 
 
@@ -33,6 +34,7 @@ def learn(
     start: From = 0.0,
     stop: To = None,
     channels: Rename = None,
+    sfreq: Rate = None,
     step: Step = None,
     scale: Scale = 1.0,
     force: Force = False,
@@ -55,9 +57,7 @@ def learn(
             shots,
             label=label,
             labelling=labelling_of(events, start, stop),
-            step=step,
-            scale=scale,
-            rename=renaming(channels),
+            reading=reading_of(step, scale, channels, sfreq),
         )
         check_units(learner, windows, scale=scale, force=force)
         lesson = taught(learner, windows, labels, force=force)
@@ -76,6 +76,7 @@ def add(
     start: From = 0.0,
     stop: To = None,
     channels: Rename = None,
+    sfreq: Rate = None,
     step: Step = None,
     scale: Scale = 1.0,
     force: Force = False,
@@ -98,9 +99,7 @@ def add(
             shots,
             label=label,
             labelling=labelling_of(events, start, stop),
-            step=step,
-            scale=scale,
-            rename=renaming(channels),
+            reading=reading_of(step, scale, channels, sfreq),
         )
         check_units(learner, windows, scale=scale, force=force)
         more = added(learner, windows, labels, force=force)
@@ -142,6 +141,7 @@ def calibrate(
     step: Step = None,
     scale: Scale = 1.0,
     channels: Rename = None,
+    sfreq: Rate = None,
     force: Annotated[
         bool,
         typer.Option("--force", help="Also where rehearsal speaks against it or says nothing, or units do."),
@@ -158,9 +158,9 @@ def calibrate(
 
     check_target(out, *windows)
     learner = AnchorInvClassifier.load(model)
-    rename = renaming(channels)
+    reading = reading_of(step, scale, channels, sfreq)
     with progress(quiet):
-        read = [read_shots(learner, path, step=step, scale=scale, rename=rename)[0] for path in windows]
+        read = [read_shots(learner, path, reading)[0] for path in windows]
     found = np.concatenate(read)
     check_units(learner, found, scale=scale, force=force)
     learner.calibrate(found, force=force)

@@ -12,12 +12,13 @@ from anchorinv.commands.options import (
     From,
     Model,
     Quiet,
+    Rate,
     Rename,
     Scale,
     Step,
     To,
     labelling_of,
-    renaming,
+    reading_of,
 )
 from anchorinv.quoting import as_json as written
 
@@ -35,6 +36,7 @@ def predict(
     step: Step = None,
     scale: Scale = 1.0,
     channels: Rename = None,
+    sfreq: Rate = None,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,17 +54,15 @@ def predict(
     if table != "-":
         check_target(Path(table), model, *sources, such_as="predictions.csv")
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
-    several, rename = len(sources) > 1, renaming(channels)
+    several, reading = len(sources) > 1, reading_of(step, scale, channels, sfreq)
     said: list[str] = []
     if several:
-        check_inputs(learner, sources, step=step, scale=scale, rename=rename)
+        check_inputs(learner, sources, reading)
     with progress(quiet), opened(table) as file:
         rows = Rows(file, learner.classes_.tolist(), named=several)
         for source in sources:
             watch = Watch(learner)
-            n_rows, n_gaps = rows.write(
-                str(source), predicted(learner, source, step=step, scale=scale, rename=rename, note=watch)
-            )
+            n_rows, n_gaps = rows.write(str(source), predicted(learner, source, reading, note=watch))
             if n_gaps:
                 said.append(
                     f"{source}: {n_gaps} of {n_rows} windows hold missing samples (NaN) and have no class"
@@ -87,6 +87,7 @@ def evaluate(
     step: Step = None,
     scale: Scale = 1.0,
     channels: Rename = None,
+    sfreq: Rate = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
@@ -102,10 +103,8 @@ def evaluate(
         score = scored(
             learner,
             data,
+            reading_of(step, scale, channels, sfreq),
             labelling=labelling_of(events, start, stop),
-            step=step,
-            scale=scale,
-            rename=renaming(channels),
         )
     say(*(written(score.facts()).split("\n") if as_json else score.told()))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.model.drift import Drift
-from anchorinv.model.sources import windows_in
+from anchorinv.model.sources import AS_IT_IS, Reading, windows_in
 from anchorinv.model.watching import Watch
 
 #: Channels that a table shows; of more, those that differ most.
@@ -65,22 +65,15 @@ class Checked:
         return [*lines, f"{found.level}: {found.verdict}"]
 
 
-def checked(
-    model: AnchorInvClassifier,
-    path: Path,
-    *,
-    step: float | None,
-    scale: float,
-    rename: Mapping[str, str] | None = None,
-) -> Checked:
+def checked(model: AnchorInvClassifier, path: Path, reading: Reading = AS_IT_IS) -> Checked:
     """Compare a file with the base data, in bounded memory.
 
     Parameters
     ----------
-    path, step, scale, rename : as :func:`~anchorinv.model.serving.predicted` takes them.
+    path, reading : as :func:`~anchorinv.model.serving.predicted` takes them.
     """
     watch, n_gaps = Watch(model), 0
-    for window in windows_in(model, path, step=step, scale=scale, rename=rename, task="checking"):
+    for window in windows_in(model, path, reading, task="checking"):
         if window.whole:
             watch(window.values[None])
         else:
@@ -88,7 +81,7 @@ def checked(
     found = watch.drift
     if found is None:
         raise ValueError(f"{path} has gaps (NaN) in every window; there is nothing to compare")
-    return Checked(path, watch.n_seen, n_gaps, replace(found, scaled=scale))
+    return Checked(path, watch.n_seen, n_gaps, replace(found, scaled=reading.scale))
 
 
 def _columns(found: Drift) -> Mapping[str, np.ndarray | list[None]]:

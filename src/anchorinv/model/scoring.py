@@ -1,6 +1,6 @@
 """How well a model does on labelled windows, derived from a confusion matrix."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from anchorinv.data.windowed import open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.mistaken import likeness
 from anchorinv.model.names import looks_like
-from anchorinv.model.sources import from_events, from_windows
+from anchorinv.model.sources import AS_IT_IS, Reading, from_events, from_windows
 from anchorinv.model.streaming import classified
 from anchorinv.signal.kinds import unlabelled
 from anchorinv.signal.pipeline import Window
@@ -79,11 +79,9 @@ class Evaluation:
 def scored(
     model: AnchorInvClassifier,
     path: Path,
+    reading: Reading = AS_IT_IS,
     *,
     labelling: Labelling | None = None,
-    step: float | None = None,
-    scale: float = 1.0,
-    rename: Mapping[str, str] | None = None,
 ) -> Evaluation:
     """Score a model on labelled windows.
 
@@ -91,11 +89,11 @@ def scored(
     ----------
     path : a prepared folder (its test part), an ``.npz``, or a recording.
     labelling : which events of a recording are which classes.
-    step, scale, rename : as :func:`~anchorinv.model.serving.predicted` takes them.
+    reading : what a user says of it.
     """
     windows: Iterable[Window]
     if labelling is not None:
-        values, labels = from_events(model, path, labelling, step=step, scale=scale, rename=rename)
+        values, labels = from_events(model, path, labelling, reading)
         truth = labels.tolist() if model.classes_.dtype.kind == "U" else _as_classes(model, labels.tolist())
         windows = (Window(i, each, True) for i, each in enumerate(values))
     else:
@@ -103,7 +101,7 @@ def scored(
         if told is None:
             raise unlabelled(path)
         truth = told.tolist()
-        windows = from_windows(model, path, split="test", scale=scale, rename=rename)
+        windows = from_windows(model, path, reading, split="test")
     classes = model.classes_.tolist()
     unknown = {str(label): truth.count(label) for label in dict.fromkeys(truth) if label not in classes}
     if sum(unknown.values()) == len(truth):

@@ -1,6 +1,6 @@
 """Files through a model: windows or continuous recordings in, a prediction for each window out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from anchorinv.data.windowed import is_windowed, open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.model.lesson import Lesson, lesson_of
-from anchorinv.model.sources import windows_in
+from anchorinv.model.sources import AS_IT_IS, Reading, windows_in
 from anchorinv.model.streaming import classified
 from anchorinv.signal.pipeline import Window
 
@@ -32,10 +32,8 @@ class Row:
 def predicted(
     model: AnchorInvClassifier,
     path: Path,
+    reading: Reading = AS_IT_IS,
     *,
-    step: float | None = None,
-    scale: float = 1.0,
-    rename: Mapping[str, str] | None = None,
     note: Note,
 ) -> Iterator[Row]:
     """Yield a row for each window of a file, in bounded memory.
@@ -43,31 +41,22 @@ def predicted(
     Parameters
     ----------
     path : windows (``.npz``, ``.npy``, a prepared folder) or a continuous recording.
-    step : seconds between windows of a recording; None for one after the other.
-    scale : what the signals are multiplied by, those of a recording beyond its own unit.
-    rename : names that channels have in the file, and those that the model knows them by.
+    reading : what a user says of it.
     note : is shown all windows without gaps.
     """
     timed = model.sfreq_ if not is_windowed(path) else None
-    windows = windows_in(model, path, step=step, scale=scale, rename=rename)
+    windows = windows_in(model, path, reading)
     with about(path):
         for number, found in enumerate(classified(model, _noted(windows, note))):
             time = found.start / timed if timed else None
             yield Row(number, time, found.label, found.probabilities)
 
 
-def check_inputs(
-    model: AnchorInvClassifier,
-    paths: Iterable[Path],
-    *,
-    step: float | None = None,
-    scale: float = 1.0,
-    rename: Mapping[str, str] | None = None,
-) -> None:
+def check_inputs(model: AnchorInvClassifier, paths: Iterable[Path], reading: Reading = AS_IT_IS) -> None:
     """Look at the beginning of each file: one that cannot be predicted is noticed before any other is."""
     for path in paths:
         with about(path):
-            next(windows_in(model, path, step=step, scale=scale, rename=rename, task="looking"), None)
+            next(windows_in(model, path, reading, task="looking"), None)
 
 
 @contextmanager
@@ -82,15 +71,10 @@ def about(path: Path) -> Iterator[None]:
 
 
 def shots(
-    model: AnchorInvClassifier,
-    path: Path,
-    *,
-    step: float | None = None,
-    scale: float = 1.0,
-    rename: Mapping[str, str] | None = None,
+    model: AnchorInvClassifier, path: Path, reading: Reading = AS_IT_IS
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return a file's windows without gaps (n, n_chans, n_times), and their labels (n,) if it has them."""
-    windows = list(windows_in(model, path, step=step, scale=scale, rename=rename, task="reading"))
+    windows = list(windows_in(model, path, reading, task="reading"))
     labels = open_windows(path).labels if is_windowed(path) else None
     whole = [window.values for window in windows if window.whole]
     if not whole:
