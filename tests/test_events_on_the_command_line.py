@@ -69,16 +69,19 @@ def test_channels_with_other_names(run, here):
     code, _, err = run("predict", "m", "x.edf", "--channels", "C3", "-q")
     assert code == 1 and "--channels takes OLD=NEW here" in err
     code, _, err = run("predict", "m", "x.edf", "--channels", "B=C3", "-q")
-    assert code == 1 and "x.edf has no channel 'B' to be called 'C3'" in err
+    assert code == 1 and "x.edf: there is no channel 'B' to be called 'C3'" in err
 
 
 def test_a_recording_that_does_not_say_its_rate(run, here):
     assert run("train", "day1.edf", *EVENTS, "-o", "m", "--seed", 1, "-q")[0] == 0
     np.save("r.npy", np.random.default_rng(0).normal(size=(3, 8 * RATE)))
-    for words, n_windows in (((), 4), (("--sfreq", 2 * RATE), 2)):
-        code, out, err = run("predict", "m", "r.npy", "--channels", "ch1=C3,ch2=Cz,ch3=C4", *words, "-q")
+    names = ("--channels", "ch1=C3,ch2=Cz,ch3=C4", "-q")
+    for rate, n_windows in ((RATE, 4), (2 * RATE, 2)):
+        code, out, err = run("predict", "m", "r.npy", *names, "--sfreq", rate)
         assert code == 0 and out.count("\n") == 1 + n_windows, err
-    code, _, err = run("predict", "m", "r.npy", "--sfreq", -1, "-q")
+    code, _, err = run("predict", "m", "r.npy", *names)
+    assert code == 1 and "does not say its rate; give it with --sfreq (the model's is 128 Hz)" in err
+    code, _, err = run("predict", "m", "r.npy", *names, "--sfreq", -1)
     assert code == 1 and "--sfreq is a rate in Hz above 0, got -1" in err
 
 

@@ -31,6 +31,7 @@ from anchorinv.inputs import (
     check_same_shape,
     check_scale,
     in_order,
+    in_unit,
     label_kind,
     read_groups,
     read_labels,
@@ -155,6 +156,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         check_settings(self.get_params(deep=False))
         how = self.preprocessing
         signals = in_order(self._read(X, how.sfreq if how else None), how.ch_names if how else None)
+        signals = in_unit(signals, how.unit if how else None)
         labels = read_labels(y, len(signals.values))
         among = read_groups(groups, len(labels))
         classes, numbers = np.unique(labels, return_inverse=True)
@@ -333,7 +335,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
 
     def _read_known(self, X: Any) -> Signals:
         self._check_fitted()
-        signals = in_order(self._read(X, self.sfreq_), self.ch_names_)
+        signals = in_unit(in_order(self._read(X, self.sfreq_), self.ch_names_), self.preprocessing_.unit)
         check_same_shape(signals, (self.n_chans_, self.n_times_))
         return signals
 

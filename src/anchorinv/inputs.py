@@ -13,6 +13,8 @@ from anchorinv.mistaken import other_shape
 from anchorinv.model.drift import Drift
 from anchorinv.model.names import check_name
 from anchorinv.signal.channels import pick_channels, renamed
+from anchorinv.signal.kinds import VOLTAGES
+from anchorinv.signal.preprocessing import UNITS, conversion, unit_of
 
 #: The square of what lies between this and its inverse still has all its digits.
 LARGEST = 1e30
@@ -35,12 +37,15 @@ class Signals:
         One name for each channel.
     rename : mapping or None, default=None
         Names that channels have here, and those that the model knows them by.
+    unit : str or None, default=None
+        V, mV, µV or nV; brought to the model's where that is known. ``mne.Epochs`` are in volts.
     """
 
     values: Any
     sfreq: float | None = None
     ch_names: Sequence[str] | None = None
     rename: Mapping[str, str] | None = None
+    unit: str | None = None
 
 
 def read_signals(X: Any) -> Signals:
@@ -52,7 +57,9 @@ def read_signals(X: Any) -> Signals:
         kinds = X.get_channel_types()
         picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
         names = tuple(X.ch_names[i] for i in picks)
-        return Signals(_checked(X.get_data(picks=picks)), float(X.info["sfreq"]), names)
+        volts = all(kinds[i] in VOLTAGES for i in picks)
+        values = _checked(X.get_data(picks=picks))
+        return Signals(values, float(X.info["sfreq"]), names, unit="V" if volts else None)
     if np.ma.is_masked(X):
         raise ValueError("signals are masked in places; fill or drop these samples first")
     if hasattr(X, "detach"):
@@ -91,7 +98,17 @@ def _named(given: Signals) -> Signals:
     if given.rename and names is None:
         raise ValueError("channels without names cannot be renamed; give ch_names")
     named = None if names is None else renamed(names, given.rename, source="the signals")
-    return Signals(found.values, given.sfreq if given.sfreq is not None else found.sfreq, named)
+    unit = found.unit
+    if given.unit is not None and (unit := unit_of(given.unit)) is None:
+        raise ValueError(f"unit (={given.unit!r}) must be one of {', '.join(UNITS)}")
+    rate = given.sfreq if given.sfreq is not None else found.sfreq
+    return Signals(found.values, rate, named, unit=unit)
+
+
+def in_unit(signals: Signals, unit: str | None) -> Signals:
+    """Return signals in a model's unit, where both are known."""
+    factor = conversion(signals.unit, unit)
+    return signals if factor == 1 else replace(signals, values=signals.values * factor, unit=unit)
 
 
 def in_order(signals: Signals, ch_names: Sequence[str] | None) -> Signals:

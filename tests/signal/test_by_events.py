@@ -49,17 +49,18 @@ def test_a_model_sees_the_windows_that_prepare_writes(fists, sample):
     windows = fists.signals(np.arange(len(fists)))
     labels = np.array(fists.class_names)[fists.labels]
     model = AnchorInvClassifier(method="lda", preprocessing=fists.preprocessing).fit(windows, labels)
-    found, named = from_events(model, sample / "S001R04.edf", FISTS)
+    ((_, found, named),) = from_events(model, [sample / "S001R04.edf"], FISTS)
     assert named.tolist() == labels[np.argsort(fists.starts)].tolist()
     ordered = windows[np.argsort(fists.starts)]
     np.testing.assert_allclose(found, ordered, atol=1e-5 * windows.std())
     # A longer stretch gives several windows.
-    more, _ = from_events(model, sample / "S001R04.edf", Labelling({"T1": "left"}, 0, 4.1), Reading(step=0.5))
+    far = Labelling({"T1": "left"}, 0, 4.1)
+    ((_, more, _),) = from_events(model, [sample / "S001R04.edf"], far, Reading(step=0.5))
     assert len(more) == 3 * 8
     with pytest.raises(ValueError, match="no stretch is as long as a window of the model, 3 s"):
-        from_events(model, sample / "S001R04.edf", Labelling({"T1": "left"}, 0, 2))
+        list(from_events(model, [sample / "S001R04.edf"], Labelling({"T1": "left"}, 0, 2)))
     with pytest.raises(ValueError, match=r"has no event T9.*it has T0 \(15\)"):
-        from_events(model, sample / "S001R04.edf", Labelling({"T9": "left"}, 0, 3))
+        list(from_events(model, [sample / "S001R04.edf"], Labelling({"T9": "left"}, 0, 3)))
 
 
 def test_a_row_bounds_the_events_of_its_file(sample):

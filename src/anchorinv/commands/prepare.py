@@ -261,6 +261,8 @@ def own(
             allow=frozenset(kind for given in allow or () for kind in given.replace(",", " ").split()),
             seed=seed,
         )
+        if zero_phase and not filter:
+            raise ValueError("--zero-phase is the way a filter runs; give its band with --filter")
         labelling = labelling_of(events, start, stop)
         ways = {"--manifest": manifest, "--npz": npz, "--recording": recordings, "--bids": bids}
         given = [name for name, value in ways.items() if value]

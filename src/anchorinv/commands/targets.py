@@ -38,12 +38,17 @@ def label_like(model: "AnchorInvClassifier", text: str) -> Any:
         raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
 
 
-def check_units(model: "AnchorInvClassifier", windows: "np.ndarray", *, scale: float, force: bool) -> None:
-    """Refuse a lesson in another unit, unless forced; name the --scale that is right, whatever it was."""
+def check_units(
+    model: "AnchorInvClassifier", path: Path, windows: "np.ndarray", *, scale: float, force: bool
+) -> None:
+    """Refuse a file in another unit, unless forced; name the --scale that is right, whatever it was."""
     from anchorinv.inputs import refuse_drift
 
     if not force:
-        refuse_drift(replace(model.check(windows), scaled=scale))
+        try:
+            refuse_drift(replace(model.check(windows), scaled=scale))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
 
 def progress(quiet: bool) -> AbstractContextManager[None]:

@@ -43,7 +43,7 @@ def learn(
 ) -> None:
     """Teach a model a new class from a few examples; tell what it does to the old ones, then write it."""
     from anchorinv.commands.examples import read_examples
-    from anchorinv.commands.targets import check_target, check_units, progress
+    from anchorinv.commands.targets import check_target, progress
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.serving import taught
     from anchorinv.terminal import complain, say
@@ -58,8 +58,8 @@ def learn(
             label=label,
             labelling=labelling_of(events, start, stop),
             reading=reading_of(step, scale, channels, sfreq),
+            force=force,
         )
-        check_units(learner, windows, scale=scale, force=force)
         lesson = taught(learner, windows, labels, force=force)
     say(*lesson.told())
     complain(*(f"anchorinv: warning: {line}" for line in lesson.warnings()))
@@ -85,7 +85,7 @@ def add(
 ) -> None:
     """Give a model more examples of classes that it knows; tell what that did, then write it."""
     from anchorinv.commands.examples import read_examples
-    from anchorinv.commands.targets import check_target, check_units, progress
+    from anchorinv.commands.targets import check_target, progress
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.adding import added
     from anchorinv.terminal import say
@@ -100,8 +100,8 @@ def add(
             label=label,
             labelling=labelling_of(events, start, stop),
             reading=reading_of(step, scale, channels, sfreq),
+            force=force,
         )
-        check_units(learner, windows, scale=scale, force=force)
         more = added(learner, windows, labels, force=force)
     say(*(each.told() for each in more))
     learner.save(out, with_signals=had_signals, allow_recordings=allow_recordings)
@@ -161,8 +161,9 @@ def calibrate(
     reading = reading_of(step, scale, channels, sfreq)
     with progress(quiet):
         read = [read_shots(learner, path, reading)[0] for path in windows]
+    for path, each in zip(windows, read, strict=True):
+        check_units(learner, path, each, scale=scale, force=force)
     found = np.concatenate(read)
-    check_units(learner, found, scale=scale, force=force)
     learner.calibrate(found, force=force)
     learner.save(out)
     say(f"Model: {out} is calibrated by {sum(map(len, read))} windows; the model without is {model}")

@@ -113,6 +113,8 @@ def train(
         raise ValueError(
             "real-replay writes recordings into the model; pass --allow-recordings if they may be"
         )
+    if zero_phase and not band:
+        raise ValueError("--zero-phase is the way a filter runs; give its edges with --band")
     filtered = Filter(*band, order, not zero_phase) if band else None
     labelling = labelling_of(events, start, stop)
     if labelling is None:
@@ -125,11 +127,13 @@ def train(
         file = _labelled_windows(data)
         known = _with(file, data[0], sfreq=sfreq, unit=unit, band=filtered)
     else:
+        if unit is not None:
+            raise ValueError("--unit is of windows; recordings say their own, and voltages are taken in µV")
         names, rename = parse_channels(channels or [])
         settings = Options(
             channels=names or None, rename=rename, reference=reference, band=filtered, resample=resample,
             sfreq=sfreq, window=window, overlap=overlap, at_least=1,
-            allow=frozenset({"few", *(kind for text in allow or [] for kind in text.split(","))}),
+            allow=frozenset({"few", *(kind.strip() for text in allow or [] for kind in text.split(","))}),
         )  # fmt: skip
         with progress(quiet):
             file = _cut(data, settings, labelling)

@@ -96,17 +96,22 @@ def evaluate(
     from anchorinv.commands.targets import progress
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.model.scoring import scored
-    from anchorinv.terminal import say
+    from anchorinv.model.watching import Watch
+    from anchorinv.terminal import complain, say
 
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    watch = Watch(learner)
     with progress(quiet):
         score = scored(
             learner,
             data,
             reading_of(step, scale, channels, sfreq),
             labelling=labelling_of(events, start, stop),
+            note=watch,
         )
     say(*(written(score.facts()).split("\n") if as_json else score.told()))
+    if (found := watch.drift) is not None and found.far:
+        complain(f"anchorinv: warning: {data}: {replace(found, scaled=scale).verdict}")
 
 
 def info(

@@ -245,7 +245,7 @@ class Dataset:
         Columns that are not given come from ``epochs.metadata`` (``split``, ``subject``, ``session``) where
         it has them; without a split all windows are for training. Trigger channels are left out.
         """
-        from anchorinv.signal.readers import VOLTAGES
+        from anchorinv.signal.kinds import VOLTAGES
 
         kinds = epochs.get_channel_types()
         picks = [i for i, kind in enumerate(kinds) if kind != "stim"]

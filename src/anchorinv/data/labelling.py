@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from anchorinv.core.progress import tick
 from anchorinv.data.manifest import Entry
+from anchorinv.data.windowed import is_windowed
 from anchorinv.signal.event_files import read_events
 from anchorinv.signal.events import Event, Stretch, check_stretch, check_wanted, parse_events, stretches
 from anchorinv.signal.readers import open_recording
@@ -34,11 +35,13 @@ class Labelling:
         return cls(parse_events(",".join(texts)), start, stop)
 
 
-def rows_of_events(entries: Sequence[Entry], how: Labelling) -> tuple[list[Entry], list[str]]:
+def rows_of_events(
+    entries: Sequence[Entry], how: Labelling, *, sfreq: float | None = None
+) -> tuple[list[Entry], list[str]]:
     """Return a row for each wanted event of some files, and a sentence for each file that fails.
 
     A row that says start and stop takes the events whose stretches lie between. An event must occur in one of
-    the files, not in each.
+    the files, not in each. ``sfreq`` is the rate of files that do not say theirs.
     """
     rows: list[Entry] = []
     every: list[Event] = []
@@ -47,9 +50,15 @@ def rows_of_events(entries: Sequence[Entry], how: Labelling) -> tuple[list[Entry
     for i, entry in enumerate(entries):
         tick("looking at events", i, len(entries))
         try:
-            seconds = open_recording(entry.path).seconds
-            if seconds is None:
-                raise ValueError(f"{entry.path} does not say its rate, so its events have no place")
+            if is_windowed(entry.path):
+                raise ValueError(
+                    f"{entry.path} holds windows, and --events are of recordings; leave them out"
+                )
+            recording = open_recording(entry.path)
+            rate = recording.sfreq or sfreq
+            if rate is None:
+                raise ValueError(f"{entry.path} does not say its rate; give it with --sfreq")
+            seconds = recording.n_times / rate
             events = read_events(entry.path)
             found, beyond = stretches(
                 events, how.wanted, how.start, how.stop, name=entry.name, length=seconds

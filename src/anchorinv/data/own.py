@@ -33,7 +33,7 @@ def plan_manifest(manifest: Path, options: Options, labelling: Labelling | None 
     """
     entries, problems = read_manifest(manifest, labelled=labelling is None)
     if labelling is not None and entries:
-        entries, more = rows_of_events(entries, labelling)
+        entries, more = rows_of_events(entries, labelling, sfreq=options.sfreq)
         problems += more
     return _plan(manifest, entries, problems, options)
 
@@ -48,7 +48,7 @@ def plan_recordings(
     split : where all of them belong, "train" or "test"; "" divides them.
     """
     given = [Entry(i, path.name, path, split=split) for i, path in enumerate(files, start=1)]
-    entries, problems = rows_of_events(given, labelling)
+    entries, problems = rows_of_events(given, labelling, sfreq=options.sfreq)
     return _plan(files[0], entries, problems, options)
 
 

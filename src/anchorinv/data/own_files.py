@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from anchorinv.data.dataset import SPLITS
 from anchorinv.data.manifest import Entry
-from anchorinv.signal.channels import pick_channels, renamed
+from anchorinv.signal.channels import find_channel, pick_channels, renamed
 from anchorinv.signal.filters import Filter
 from anchorinv.signal.limits import ROWS, check_claim, check_reach, check_size
 from anchorinv.signal.npzfiles import StoredArray, load_array, stored_arrays, told_rate
@@ -57,10 +57,13 @@ class Options:
                 raise ValueError(f"--{name} is a number above 0, got {value:g}")
         if not 0 <= self.overlap < 1:
             raise ValueError(f"--overlap is a share from 0 to below 1, got {self.overlap:g}")
+        if self.overlap and self.window is None:
+            raise ValueError("--overlap is of windows that --window cuts; say how long they are")
 
     def preprocessing(self, ch_names: Sequence[str], *, volts: bool, sfreq: float) -> Preprocessing:
         """Return what is done to files with these channels; voltages are prepared in µV."""
-        names = self.channels or tuple(name for name in ch_names if name != self.reference)
+        apart = find_channel(self.reference, ch_names) if self.reference else None
+        names = self.channels or tuple(name for i, name in enumerate(ch_names) if i != apart)
         unit = "µV" if volts else None
         return Preprocessing(names, unit, self.band, reference=self.reference, sfreq=self.resample or sfreq)
 
@@ -140,6 +143,8 @@ def open_material(entries: Sequence[Entry], options: Options) -> Material:
 
 def _rate(told: float | None, path: Path, options: Options) -> float:
     """Return the rate of a file, its own before the user's."""
+    if told is not None and options.sfreq is not None and told != options.sfreq:
+        raise ValueError(f"{path} says {told:g} Hz, --sfreq {options.sfreq:g} Hz; leave the option out")
     sfreq = options.sfreq if told is None else told
     if sfreq is None:
         raise ValueError(f"{path} does not say its rate; give it with --sfreq")

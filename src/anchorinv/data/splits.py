@@ -29,7 +29,7 @@ def grouped_split(
     if n_groups < 2:
         raise ValueError(
             f"a train and a test part need recordings of two groups or more, got {n_groups}; "
-            "give the split in a column, train or test"
+            "hand in more, or say which train and which test in a table (--manifest, column split)"
         )
     if n_folds < 2:
         raise ValueError("each class has one recording, too few for a train and a test part; add recordings")

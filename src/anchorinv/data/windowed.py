@@ -91,6 +91,10 @@ def channels_for(
     present = file.preprocessing.ch_names
     if present is not None and ch_names is not None:
         return pick_channels(ch_names, renamed(present, rename, source=file.name), source=file.name)
+    if rename:
+        raise ValueError(
+            f"{file.name} has no names of channels, or the model has none; --channels maps names"
+        )
     if file.shape[1] != n_chans:
         whose = "the model" if ch_names is None else file.name
         raise ValueError(

@@ -1,6 +1,6 @@
 """How well a model does on labelled windows, derived from a confusion matrix."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from anchorinv.data.windowed import open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.mistaken import likeness
 from anchorinv.model.names import looks_like
+from anchorinv.model.serving import noted
 from anchorinv.model.sources import AS_IT_IS, Reading, from_events, from_windows
 from anchorinv.model.streaming import classified
 from anchorinv.signal.kinds import unlabelled
@@ -82,6 +83,7 @@ def scored(
     reading: Reading = AS_IT_IS,
     *,
     labelling: Labelling | None = None,
+    note: Callable[[np.ndarray], None] | None = None,
 ) -> Evaluation:
     """Score a model on labelled windows.
 
@@ -90,10 +92,11 @@ def scored(
     path : a prepared folder (its test part), an ``.npz``, or a recording.
     labelling : which events of a recording are which classes.
     reading : what a user says of it.
+    note : is shown all windows.
     """
     windows: Iterable[Window]
     if labelling is not None:
-        values, labels = from_events(model, path, labelling, reading)
+        ((_, values, labels),) = from_events(model, [path], labelling, reading)
         truth = labels.tolist() if model.classes_.dtype.kind == "U" else _as_classes(model, labels.tolist())
         windows = (Window(i, each, True) for i, each in enumerate(values))
     else:
@@ -109,7 +112,7 @@ def scored(
             f"the model knows none of the classes in {path}; it knows {', '.join(map(str, classes))}"
             f"{likeness(unknown, classes)}"
         )
-    found = [p.label for p in classified(model, windows)]
+    found = [p.label for p in classified(model, windows if note is None else noted(windows, note))]
     known = [i for i, label in enumerate(truth) if label in classes]
     counts = confusion([truth[i] for i in known], np.array(found)[known].tolist(), classes)
     return Evaluation(tuple(classes), model.state_.n_base, counts, unknown)

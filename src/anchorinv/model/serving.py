@@ -47,7 +47,7 @@ def predicted(
     timed = model.sfreq_ if not is_windowed(path) else None
     windows = windows_in(model, path, reading)
     with about(path):
-        for number, found in enumerate(classified(model, _noted(windows, note))):
+        for number, found in enumerate(classified(model, noted(windows, note))):
             time = found.start / timed if timed else None
             yield Row(number, time, found.label, found.probabilities)
 
@@ -94,7 +94,8 @@ def taught(
     return lesson_of(before, model.state_, standardised, columns, names)
 
 
-def _noted(windows: Iterator[Window], note: Note) -> Iterator[Window]:
+def noted(windows: Iterable[Window], note: Note) -> Iterator[Window]:
+    """Yield windows, and show those without gaps to ``note``."""
     for window in windows:
         if window.whole:
             note(window.values[None])

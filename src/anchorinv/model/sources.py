@@ -1,6 +1,7 @@
 """Windows for a model, from files of windows, from recordings, and from the events of recordings."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from anchorinv.inputs import read_signals
 from anchorinv.mistaken import other_shape
 from anchorinv.problems import raise_if_any
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
+from anchorinv.signal.preprocessing import conversion
 from anchorinv.signal.readers import open_recording
 from anchorinv.signal.recordings import Recording, inputs_of
 from anchorinv.signal.stages import resampled_length
@@ -28,13 +30,20 @@ class Reading:
     step : seconds between windows of a recording; None for one after the other.
     scale : what the signals are multiplied by, those of a recording beyond its own unit.
     rename : names that channels have in the file, and those that the model knows them by.
-    sfreq : in Hz, of recordings that do not say their rate; None for the model's.
+    sfreq : in Hz, of recordings that do not say their rate.
     """
 
     step: float | None = None
     scale: float = 1.0
     rename: Mapping[str, str] | None = None
     sfreq: float | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.scale) or self.scale == 0:
+            raise ValueError(f"scale (={self.scale:g}) must be a number other than 0")
+        for name in ("step", "sfreq"):
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} (={value:g}) must be a number above 0")
 
 
 AS_IT_IS = Reading()
@@ -57,8 +66,8 @@ def from_windows(
     task: str = "predicting",
 ) -> Iterator[Window]:
     """Yield the windows of a file, channels in the model's order."""
-    scale = reading.scale
     file = open_windows(path, split=split)
+    scale = reading.scale * conversion(file.preprocessing.unit, model.preprocessing_.unit)
     shape = (model.n_chans_, model.n_times_)
     if file.shape[1:] == shape[::-1] != shape:
         raise ValueError(f"{file.name}: {other_shape(file.shape[1:], shape)}")
@@ -81,36 +90,51 @@ def from_recording(
 ) -> Iterator[Window]:
     """Yield the windows of a recording, brought to what the model was trained on as ``prepare`` does."""
     recording = open_recording(path).renamed(reading.rename)
+    inputs_of(recording, model.preprocessing_, n_chans=model.n_chans_)  # before their length is looked at
     rate, n_step = _rates(model, recording, reading)
     yield from _windows(model, recording, rate, n_step, scale=reading.scale, task=task)
 
 
 def from_events(
     model: AnchorInvClassifier,
-    path: Path,
+    paths: Sequence[Path],
     labelling: Labelling,
     reading: Reading = AS_IT_IS,
     *,
     task: str = "reading",
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the windows (n, n_chans, n_times) of a recording's events and their classes (n,), without gaps.
+) -> Iterator[tuple[Path, np.ndarray, np.ndarray]]:
+    """Yield for each recording the windows (n, n_chans, n_times) of its events and their classes (n,).
 
-    A stretch longer than a window gives several, a step apart. The recording is processed as a
-    whole before windows are cut, as ``prepare`` does.
+    A stretch longer than a window gives several, a step apart; windows with gaps are none. A recording is
+    processed as a whole before windows are cut, as ``prepare`` does. An event must occur in one of the
+    recordings, not in each.
     """
+    given = [Entry(i, path.name, path) for i, path in enumerate(paths)]
+    rows, problems = rows_of_events(given, labelling, sfreq=reading.sfreq)
+    raise_if_any(", ".join(path.name for path in paths), problems)
+    for path in paths:
+        here = [row for row in rows if row.path == path]
+        if here:
+            yield path, *_from_rows(model, path, here, reading, task=task)
+
+
+def _from_rows(
+    model: AnchorInvClassifier, path: Path, rows: Sequence[Entry], reading: Reading, *, task: str
+) -> tuple[np.ndarray, np.ndarray]:
     recording = open_recording(path).renamed(reading.rename)
     sfreq, n_step = _rates(model, recording, reading)
     rate = model.sfreq_ or sfreq
-    rows, problems = rows_of_events([Entry(1, path.name, path)], labelling)
-    raise_if_any(path.name, problems)
     labels: dict[int, str] = {}
     for row in rows:
-        first, length = (
-            round((row.start or 0.0) * rate),
-            round(((row.stop or 0.0) - (row.start or 0.0)) * rate),
-        )
-        starts = range(first, first + length - model.n_times_ + 1, n_step)
-        labels |= dict.fromkeys(starts, row.label)
+        start, stop = row.start or 0.0, row.stop or 0.0
+        first = round(start * rate)
+        last = first + round((stop - start) * rate) - model.n_times_
+        for at in range(first, last + 1, n_step):
+            if labels.setdefault(at, row.label) != row.label:
+                raise ValueError(
+                    f"{path.name} is {labels[at]!r} and {row.label!r} at {at / rate:g} s; events of two "
+                    f"classes may not coincide"
+                )
     if not labels:
         raise ValueError(
             f"{path.name}: no stretch is as long as a window of the model, {model.n_times_ / rate:g} s; "
@@ -139,7 +163,9 @@ def _rates(model: AnchorInvClassifier, recording: Recording, reading: Reading) -
     n_step = model.n_times_ if reading.step is None else round(reading.step * rate)
     if n_step < 1:
         raise ValueError(f"a step of {reading.step} s is less than a sample at {rate:g} Hz")
-    sfreq = recording.sfreq or reading.sfreq or rate  # a file's own comes first
+    sfreq = recording.sfreq or reading.sfreq  # a file's own comes first
+    if sfreq is None:
+        raise ValueError(f"{name} does not say its rate; give it with --sfreq (the model's is {rate:g} Hz)")
     fourier = how.resampling == "fourier"
     if resampled_length(recording.n_times, sfreq, rate, fourier=fourier) < model.n_times_:
         raise ValueError(

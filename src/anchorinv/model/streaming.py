@@ -79,10 +79,13 @@ class StreamingPredictor:
             raise ValueError(f"step (={step!r}) must be a whole number of samples, 1 or more")
         how = model.preprocessing_
         if how.not_live:
+            files = "windows" if how.not_repeatable else "whole files"
             raise ValueError(
                 f"the model was trained on {how.not_live}, which no live source allows; train it on "
-                f"recordings filtered causally (anchorinv prepare own --filter), or predict whole files"
+                f"recordings filtered causally (anchorinv prepare own --filter), or predict {files}"
             )
+        if sfreq is not None and not (isinstance(sfreq, int | float | np.number) and 0 < sfreq < np.inf):
+            raise ValueError(f"sfreq (={sfreq!r}) must be a rate in Hz above 0")
         self.model, self._alarm = model, Alarm(model)
         self._n_chans = len(how.inputs or ()) or model.n_chans_
         self._places = None if ch_names is None else _places(how, ch_names, rename, self._n_chans)

@@ -7,7 +7,9 @@ from anchorinv.problems import listed
 
 
 def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: str) -> tuple[str, ...]:
-    """Return names after ``rename`` (old name: new name); an old name that is not there is an error.
+    """Return names after ``rename`` (old name: new name).
+
+    An old name that is not there is an error, unless the new one is there already, as in one file of many.
 
     Examples
     --------
@@ -16,38 +18,60 @@ def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: s
     """
     if not rename:
         return tuple(names)
-    places = _places(names)
     found = list(names)
     for old, new in rename.items():
-        if (place := _place(old, names, places)) is None:
-            raise ValueError(f"{source} has no channel {old!r} to be called {new!r}; it has {listed(names)}")
-        found[place] = new
+        if (place := find_channel(old, names)) is not None:
+            found[place] = new
+        elif new not in names:
+            raise ValueError(
+                f"{source}: there is no channel {old!r} to be called {new!r}; there is "
+                f"{listed(names, most=40)}"
+            )
     if len(set(found)) < len(found):
         twice = next(name for name in found if found.count(name) > 1)
-        raise ValueError(f"{source} would have two channels called {twice!r}; rename the other one, too")
+        raise ValueError(f"{source}: two channels would be called {twice!r}; rename the other one, too")
     return tuple(found)
 
 
 def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str) -> list[int]:
     """Return the places of the wanted channels among those present, in the order wanted.
 
-    Names are compared as they are, then without case, spaces, dots, a kind in front ("EEG ") or a reference
-    behind ("-REF"). What two channels would both match is not guessed.
+    Names are compared as they are, then without case, spaces and dots, then without a kind in front ("EEG ")
+    and a reference behind ("-REF"); two kinds are never the same. What two channels would both match is not
+    guessed.
 
     Examples
     --------
     >>> pick_channels(["C3", "Cz"], ["EEG CZ-REF", "EOG", "EEG C3-REF"], source="day2.edf")
     [2, 0]
     """
-    places = _places(present)
-    found = [_place(name, present, places) for name in wanted]
+    found = [find_channel(name, present) for name in wanted]
     if missing := [name for name, place in zip(wanted, found, strict=True) if place is None]:
         raise ValueError(
             f"{source} lacks {len(missing)} of {len(wanted)} channels: {listed(missing, most=8)}; it has "
             f"{listed(present, most=40)}; if they are there under other names, map them with "
             f"--channels OLD=NEW (in Python rename={{OLD: NEW}})"
         )
-    return [place for place in found if place is not None]
+    places = [place for place in found if place is not None]
+    if len(set(places)) < len(places):
+        twice = next(place for place in places if places.count(place) > 1)
+        same = [name for name, place in zip(wanted, places, strict=True) if place == twice]
+        raise ValueError(
+            f"{source}: {listed(same)} would all be its channel {present[twice]!r}; name each channel once"
+        )
+    return places
+
+
+def find_channel(name: str, present: Sequence[str]) -> int | None:
+    """Return the place of the one channel that a name means; None if there is none, or several."""
+    for view in (str, _loose, _bare):
+        alike = [i for i, other in enumerate(present) if view(other) == view(name)]
+        if view is _bare:
+            kind = _kind(name)
+            alike = [i for i in alike if not kind or _kind(present[i]) in ("", kind)]
+        if alike:
+            return alike[0] if len(alike) == 1 else None
+    return None
 
 
 def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -73,20 +97,18 @@ def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str
     return tuple(names), rename
 
 
-def _place(name: str, present: Sequence[str], places: Mapping[str, list[int]]) -> int | None:
-    if name in present:
-        return list(present).index(name)
-    alike = places.get(_bare(name), [])
-    return alike[0] if len(alike) == 1 else None
+_KIND = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
+_REFERENCE = re.compile(r"[-_ ]+(ref|le|avg)$", re.IGNORECASE)
 
 
-def _places(present: Sequence[str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for i, name in enumerate(present):
-        found.setdefault(_bare(name), []).append(i)
-    return found
+def _loose(name: str) -> str:
+    return re.sub(r"[\s.]", "", name.casefold())
 
 
 def _bare(name: str) -> str:
-    bare = re.sub(r"^(eeg|emg|ecg|eog)[\s_]+|[-_ ]*(ref|le|avg)\d*$", "", name.strip().casefold())
-    return re.sub(r"[\s.]", "", bare)
+    return _loose(_REFERENCE.sub("", _KIND.sub("", name.strip(), count=1)))
+
+
+def _kind(name: str) -> str:
+    found = _KIND.match(name.strip())
+    return found[1].casefold() if found else ""

@@ -9,6 +9,9 @@ RECORDINGS = (".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".vhdr", ".hea", ".dat"
 FILES = ".npz, .npy, EDF, BDF, GDF, FIF, BrainVision (.vhdr), WFDB (.hea, .dat), CSV"
 KNOWN = f"a prepared folder, {FILES}"
 
+#: Of mne's kinds of channels, those that are voltages.
+VOLTAGES = frozenset(("eeg", "eog", "emg", "ecg", "seeg", "ecog", "dbs", "bio", "resp"))
+
 
 def has_ending(path: Path, *endings: str) -> bool:
     """Say whether a name ends in one of these, in any case; ``.fif.gz`` is one ending."""

@@ -1,6 +1,6 @@
 """What recordings go through before a model sees them: one value, the same wherever it is written down."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from anchorinv.problems import listed
@@ -21,6 +21,17 @@ def unit_of(text: str) -> str | None:
     ('µV', 'mV', None)
     """
     return _FORMS.get(text.strip().casefold())
+
+
+def conversion(source: str | None, target: str | None) -> float:
+    """Return what values in one unit are multiplied by to be in another; 1 where either is not known.
+
+    Examples
+    --------
+    >>> conversion("V", "µV"), conversion(None, "µV")
+    (1000000.0, 1.0)
+    """
+    return UNITS[target] / UNITS[source] if source and target else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +143,6 @@ class Preprocessing:
             str(self.unrepeatable): self.unrepeatable is not None,
         }
         return [words for words, done in found.items() if done]
-
-    def of_windows(self, n_times: int, step: int | None = None) -> "Preprocessing":
-        """Return the same with windows of a length."""
-        return replace(self, n_times=n_times, step=step)
 
 
 #: Nothing known, nothing done.

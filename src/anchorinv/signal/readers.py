@@ -13,7 +13,7 @@ import numpy.typing as npt
 from anchorinv.problems import needed
 from anchorinv.signal import limits
 from anchorinv.signal.headers import check_header
-from anchorinv.signal.kinds import unknown
+from anchorinv.signal.kinds import VOLTAGES, unknown
 from anchorinv.signal.limits import check_claim, check_rate, check_size, reading, room
 from anchorinv.signal.npzfiles import stored_array
 from anchorinv.signal.preprocessing import UNITS, unit_of
@@ -22,8 +22,6 @@ from anchorinv.signal.textheaders import check_wfdb
 
 _LINE = 1 << 20  # characters of a line in a table
 _SKIPPED = 1000  # so many more lines without values than with
-#: Of mne's kinds of channels, those that are voltages.
-VOLTAGES = frozenset(("eeg", "eog", "emg", "ecg", "seeg", "ecog", "dbs", "bio", "resp"))
 
 
 def open_recording(path: Path) -> Recording:
@@ -149,6 +147,8 @@ def _csv(path: Path) -> Recording:
         lines = _lines(path, file)
         names = [name.strip().strip('"') for name in next(lines, "").rstrip("\r\n").split(",")]
         check_claim(path, len(names), 0)
+        if names and all(_is_number(name) for name in names):
+            raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
         times = next((i for i, name in enumerate(names) if name.casefold() in ("time", "time_s")), None)
         ours = [i for i in range(len(names)) if i != times]
         # One row more than will be taken; numpy would ask for the room of all of them at once.
@@ -193,6 +193,14 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
         if skipped > 0:
             raise ValueError(f"{path} has {_SKIPPED} more lines without values than with; is it damaged?")
         yield line
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(text: str) -> float:
