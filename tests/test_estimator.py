@@ -12,7 +12,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from anchorinv import AnchorInvClassifier, Geometry, Signals
+from anchorinv import AnchorInvClassifier, Geometry, Preprocessing, Signals
 from anchorinv.core.schedule import OneCycle
 from anchorinv.core.selection import Validated
 from anchorinv.core.training import Training
@@ -292,6 +292,14 @@ class TestInputs:
             np.testing.assert_allclose(seen.predict_proba(named), seen.predict_proba(X), atol=1e-6)
         with pytest.raises(ValueError, match="3 names, signals have 4 channels"):
             seen.predict(Signals(X, ch_names=["C3", "C4", "Cz"]))
+        # Epochs are in volts; a model that knows its unit takes them in that.
+        small = model(epochs=2, preprocessing=Preprocessing(unit="µV")).fit(1e6 * X, y)
+        np.testing.assert_allclose(small.predict_proba(epochs), small.predict_proba(1e6 * X), atol=1e-6)
+        np.testing.assert_allclose(
+            small.predict_proba(Signals(1e3 * X, unit="mV")), small.predict_proba(1e6 * X), atol=1e-6
+        )
+        with pytest.raises(ValueError, match="must be one of V, mV"):
+            small.predict(Signals(X, unit="furlong"))
         with pytest.raises(ValueError, match="sampled at 128 Hz, the model at 250 Hz"):
             model(sfreq=250).fit(epochs, y)
         other = mne.EpochsArray(with_trigger, mne.create_info(info.ch_names, 250, kinds), verbose="error")

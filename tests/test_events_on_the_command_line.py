@@ -85,6 +85,41 @@ def test_a_recording_that_does_not_say_its_rate(run, here):
     assert code == 1 and "--sfreq is a rate in Hz above 0, got -1" in err
 
 
+def test_each_file_of_a_lesson_is_held_to_its_unit(run, here):
+    assert run("train", "day1.edf", *EVENTS, "-o", "m", "--seed", 1, "-q")[0] == 0
+    X = AnchorInvClassifier.load("m").statistics_.std[None] * np.random.default_rng(0).normal(
+        size=(30, 3, 2 * RATE)
+    )
+    np.save("right.npy", X)
+    np.save("loud.npy", 1e3 * X[:2])
+    code, _, err = run("learn", "m", "right.npy", "loud.npy", "--label", "x", "-o", "m2", "-q")
+    assert code == 1 and "loud.npy: every channel" in err and "--scale 0.001" in err
+    assert not (here / "m2").exists()
+
+
+def test_an_event_must_occur_in_one_file_not_in_each(run, here):
+    recording(here / "slow.edf", 5, ("T1",))
+    recording(here / "fast.edf", 6, ("T2",))
+    assert run("train", "slow.edf", "fast.edf", *EVENTS, "-o", "m", "--seed", 1, "-q")[0] == 0
+    code, out, err = run("add", "m", "slow.edf", "fast.edf", *EVENTS, "-o", "m2", "-q")
+    assert code == 0 and "24 more examples, 48 in all" in out, err
+
+
+def test_events_of_two_classes_at_once(run, here):
+    assert run("train", "day1.edf", *EVENTS, "-o", "m", "--seed", 1, "-q")[0] == 0
+    with (here / "day2_events.tsv").open("a") as table:
+        table.write("2\t2\tT2\n")
+    code, _, err = run("evaluate", "m", "day2.edf", *EVENTS, "-q")
+    assert code == 1 and "day2.edf is 'slow' and 'fast' at 2 s; events of two classes may not coincide" in err
+
+
+def test_a_table_without_names_is_none(run, here):
+    (here / "plain.csv").write_text("1,2,3\n4,5,6\n")
+    assert run("train", "day1.edf", *EVENTS, "-o", "m", "--seed", 1, "-q")[0] == 0
+    code, _, err = run("predict", "m", "plain.csv", "-q")
+    assert code == 1 and "a first line that names its channels is needed" in err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -94,6 +129,14 @@ def test_a_recording_that_does_not_say_its_rate(run, here):
         (("train", "day1.edf", "--events", "T1=", "-o", "m"), "--events takes EVENT=CLASS"),
         (("train", "day1.edf", "day2.edf", "-o", "m"), "several inputs must be recordings with --events"),
         (("train", "trials.npz", "--window", 1, "-o", "m"), "--window is for recordings that --events cuts"),
+        (("train", "trials.npz", *EVENTS, "-o", "m"), "holds windows, and --events are of recordings"),
+        (("train", "day1.edf", *EVENTS, "--unit", "mV", "-o", "m"), "--unit is of windows"),
+        (("train", "day1.edf", *EVENTS, "--sfreq", 99, "-o", "m"), "says 128 Hz, --sfreq 99 Hz"),
+        (("train", "day1.edf", *EVENTS, "--overlap", 0.5, "-o", "m"), "--overlap is of windows"),
+        (("train", "day1.edf", *EVENTS, "--zero-phase", "-o", "m"), "give its edges with --band"),
+        (("predict", "ours", "trials.npz", "--channels", "a=b"), "--channels maps names"),
+        (("predict", "ours", "trials.npz", "--scale", "nan"), "scale (=nan) must be a number other than 0"),
+        (("predict", "ours", "trials.npz", "--step", "inf"), "step (=inf) must be a number above 0"),
         (("evaluate", "ours", "day1.edf"), "name its events with --events"),
         (("learn", "ours", "day1.edf", "--label", "x", *EVENTS, "-o", "m"), "leave one of them out"),
     ],

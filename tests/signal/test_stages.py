@@ -141,6 +141,12 @@ class TestPreprocessing:
             ("C3",), "µV", Filter(0.5, 30, 5, causal=False)
         )
         assert preprocessing_of({}) == Preprocessing()
+        # They filtered from rest, resampled by the spectrum, put zeros into gaps, cut .npz trials before.
+        own = {"form": "own", "filter": {"low": 1, "high": 40, "order": 5, "causal": True}}
+        found = preprocessing_of({**own, "options": {"resample": 64}, "sources": {"a.edf": "x"}})
+        assert found.filter.from_rest and found.resampling == "fourier" and found.gaps == "zero"
+        assert found.not_live and not found.not_repeatable
+        assert preprocessing_of({**own, "sources": {"a.npz": "x"}}).not_repeatable
         odd = preprocessing_of({"filter": "conformer", "unit": "furlong"})
         assert odd == Preprocessing(unrepeatable="conformer")
 

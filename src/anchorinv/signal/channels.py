@@ -1,7 +1,7 @@
 """Channels by name: whatever their order and spelling in a file, a model gets those it was trained on."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from anchorinv.problems import listed
 
@@ -45,7 +45,8 @@ def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str)
     >>> pick_channels(["C3", "Cz"], ["EEG CZ-REF", "EOG", "EEG C3-REF"], source="day2.edf")
     [2, 0]
     """
-    found = [find_channel(name, present) for name in wanted]
+    known = _places(present)
+    found = [_place(name, present, known) for name in wanted]
     if missing := [name for name, place in zip(wanted, found, strict=True) if place is None]:
         raise ValueError(
             f"{source} lacks {len(missing)} of {len(wanted)} channels: {listed(missing, most=8)}; it has "
@@ -64,14 +65,26 @@ def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str)
 
 def find_channel(name: str, present: Sequence[str]) -> int | None:
     """Return the place of the one channel that a name means; None if there is none, or several."""
-    for view in (str, _loose, _bare):
-        alike = [i for i, other in enumerate(present) if view(other) == view(name)]
-        if view is _bare:
-            kind = _kind(name)
-            alike = [i for i in alike if not kind or _kind(present[i]) in ("", kind)]
+    return _place(name, present, _places(present))
+
+
+def _place(name: str, present: Sequence[str], places: Sequence[Mapping[str, list[int]]]) -> int | None:
+    """Return the same by what the channels present are called in each view, the most exact first."""
+    for view, known in zip(_VIEWS, places, strict=True):
+        alike = known.get(view(name), [])
+        if view is _bare and (kind := _kind(name)):
+            alike = [i for i in alike if _kind(present[i]) in ("", kind)]
         if alike:
             return alike[0] if len(alike) == 1 else None
     return None
+
+
+def _places(present: Sequence[str]) -> list[dict[str, list[int]]]:
+    found: list[dict[str, list[int]]] = [{} for _ in _VIEWS]
+    for i, name in enumerate(present):
+        for view, known in zip(_VIEWS, found, strict=True):
+            known.setdefault(view(name), []).append(i)
+    return found
 
 
 def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -112,3 +125,6 @@ def _bare(name: str) -> str:
 def _kind(name: str) -> str:
     found = _KIND.match(name.strip())
     return found[1].casefold() if found else ""
+
+
+_VIEWS: tuple[Callable[[str], str], ...] = (str, _loose, _bare)
