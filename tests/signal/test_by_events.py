@@ -10,6 +10,8 @@ from anchorinv.data.own import plan_bids, plan_manifest, plan_recordings
 from anchorinv.data.own_files import Options
 from anchorinv.data.writing import gather, prepare
 from anchorinv.model.sources import Reading, from_events
+from anchorinv.signal.event_files import read_events
+from anchorinv.signal.readers import open_recording
 from tests.data import making
 from tests.data.genuine import shared
 
@@ -100,3 +102,11 @@ def test_beats_of_a_genuine_record():
         data = gather(plan_recordings([path], options, around, split="train"))
     counts = {name: int((data.labels == i).sum()) for i, name in enumerate(data.class_names)}
     assert counts == {"A": 33, "N": 2237} and data.n_times == 252
+
+
+def test_a_record_is_named_by_its_annotator():
+    pytest.importorskip("wfdb")
+    folder = shared("mitdb_sample")
+    for name in ("100", "100.atr", "100.hea", "100.dat"):
+        assert open_recording(folder / name).ch_names == ("MLII", "V5")
+    assert len(read_events(folder / "100.atr")) == len(read_events(folder / "100")) == 2274

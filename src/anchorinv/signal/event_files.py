@@ -11,6 +11,7 @@ import numpy as np
 from anchorinv.problems import listed, needed
 from anchorinv.signal.event_tables import bare_name, events_beside, read_event_table
 from anchorinv.signal.events import Event, in_order
+from anchorinv.signal.kinds import ANNOTATORS
 from anchorinv.signal.limits import EVENTS, check_rate, reading
 from anchorinv.signal.readers import open_mne
 from anchorinv.signal.textheaders import check_wfdb
@@ -18,11 +19,6 @@ from anchorinv.signal.textheaders import check_wfdb
 #: Heartbeats of two days; such files are read in Python, a beat at a time.
 BEATS = 250_000
 _BEAT_BYTES = 2 << 20
-#: What PhysioNet's annotators are called; the first is the reference of a set.
-_ANNOTATORS = (
-    "atr", "ann", "ari", "ecg", "qrs", "gqrs", "sqrs", "wqrs", "man", "pu", "pu0", "pu1", "q1c", "q2c", "qt1",
-    "qt2", "q1t", "q2t", "st", "sta", "stb", "stc", "stf", "apn", "hyp", "pwave", "wabp", "xws",
-)  # fmt: skip
 _WFDB = frozenset((".hea", ".dat"))
 _ARRAYS = (".csv", ".csv.xz", ".csv.gz", ".npy", ".npz")
 #: Annotations whose only content is a text: a change of rhythm, a comment.
@@ -65,7 +61,7 @@ def find_events(path: Path) -> Events:
     path : EDF, BDF, GDF, FIF or BrainVision; a WFDB record, or one of its annotators (``100.atr``).
     """
     suffix = path.suffix.lower()
-    asked = suffix[1:] in _ANNOTATORS
+    asked = suffix[1:] in ANNOTATORS
     wfdb = asked or suffix in _WFDB or not suffix
     if not path.is_file() and not (wfdb and not asked and path.with_suffix(".hea").is_file()):
         raise FileNotFoundError(f"there is no recording {path}")
@@ -158,9 +154,9 @@ def _beat(symbol: object, code: int, note: str | None) -> str:
 
 def _annotator(path: Path) -> Path | None:
     """Return the file of annotations: the one that was asked for, the reference, or the only one."""
-    if path.suffix[1:].lower() in _ANNOTATORS:
+    if path.suffix[1:].lower() in ANNOTATORS:
         return path
-    beside = (path.with_suffix(f".{name}") for name in _ANNOTATORS)
+    beside = (path.with_suffix(f".{name}") for name in ANNOTATORS)
     found = [file for file in beside if file.is_file()]
     if len(found) > 1 and found[0].suffix != ".atr":
         raise ValueError(

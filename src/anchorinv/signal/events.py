@@ -121,7 +121,12 @@ def check_wanted(events: Sequence[Event], wanted: Mapping[str, str], *, name: st
     if not present:
         raise ValueError(f"{name} has no events; {listed(list(wanted))} asked")
     if missing := [label for label in wanted if label not in present]:
-        near = [match for label in missing for match in get_close_matches(label, present, n=1, cutoff=0.5)]
+        spelled = {label.casefold(): label for label in present}
+        near = [
+            spelled[match]
+            for label in missing
+            for match in get_close_matches(label.casefold(), spelled, n=1, cutoff=0.5)
+        ]
         hint = f" (did you mean {listed(list(dict.fromkeys(near)))}?)" if near else ""
         raise ValueError(f"{name} has no event {listed(missing)}{hint}; it has {told_counts(events)}")
 

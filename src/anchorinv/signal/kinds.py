@@ -12,6 +12,12 @@ KNOWN = f"a prepared folder, {FILES}"
 #: Of mne's kinds of channels, those that are voltages.
 VOLTAGES = frozenset(("eeg", "eog", "emg", "ecg", "seeg", "ecog", "dbs", "bio", "resp"))
 
+#: What PhysioNet's annotators are called; the first is the reference of a set.
+ANNOTATORS = (
+    "atr", "ann", "ari", "ecg", "qrs", "gqrs", "sqrs", "wqrs", "man", "pu", "pu0", "pu1", "q1c", "q2c", "qt1",
+    "qt2", "q1t", "q2t", "st", "sta", "stb", "stc", "stf", "apn", "hyp", "pwave", "wabp", "xws",
+)  # fmt: skip
+
 
 def has_ending(path: Path, *endings: str) -> bool:
     """Say whether a name ends in one of these, in any case; ``.fif.gz`` is one ending."""
@@ -19,8 +25,15 @@ def has_ending(path: Path, *endings: str) -> bool:
 
 
 def is_recording(path: Path) -> bool:
-    """Say whether a path names a continuous recording; that of a WFDB record may have no ending."""
-    return has_ending(path, *RECORDINGS) or (not path.suffix and path.with_suffix(".hea").is_file())
+    """Say whether a path names a continuous recording; a WFDB record may have no ending."""
+    return has_ending(path, *RECORDINGS) or header_of(path) is not None
+
+
+def header_of(path: Path) -> Path | None:
+    """Return the header of a WFDB record that is named without an ending, or by one of its annotators."""
+    header = path.with_suffix(".hea")
+    named = not path.suffix or path.suffix[1:].lower() in ANNOTATORS
+    return header if named and header.is_file() else None
 
 
 def unknown(path: Path) -> ValueError:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from anchorinv.problems import needed
 from anchorinv.signal import limits
 from anchorinv.signal.headers import check_header
-from anchorinv.signal.kinds import VOLTAGES, unknown
+from anchorinv.signal.kinds import VOLTAGES, header_of, unknown
 from anchorinv.signal.limits import check_claim, check_rate, check_size, reading, room
 from anchorinv.signal.npzfiles import stored_array
 from anchorinv.signal.preprocessing import UNITS, unit_of
@@ -27,12 +27,12 @@ _SKIPPED = 1000  # so many more lines without values than with
 def open_recording(path: Path) -> Recording:
     """Open a recording by what its name ends in; as a rule nothing but the header is read.
 
-    WFDB records may be named without an ending.
+    A WFDB record may be named without an ending, or by a file of its annotations.
     """
     endings = "".join(path.suffixes[-2:]).lower()
     opener = _OPENERS.get(endings) or _OPENERS.get(path.suffix.lower())
-    if opener is None and path.with_name(f"{path.name}.hea").is_file():
-        path, opener = path.with_name(f"{path.name}.hea"), _wfdb
+    if opener is None and (header := header_of(path)) is not None:
+        path, opener = header, _wfdb
     if opener is None:
         raise unknown(path)
     if not path.is_file():
