@@ -239,7 +239,7 @@ def own(
     ] = None,
     replace: Replace = False,
 ) -> None:
-    """Your own EDF, BDF, GDF, FIF, BrainVision, WFDB, .npy, .npz and .csv files: in a table, by events, BIDS."""
+    """Your own EDF, BDF, GDF, FIF, BrainVision, WFDB, .npy, .npz, .csv files: by a table, events or BIDS."""
 
     def plan() -> "Plan":
         from anchorinv.data.own import plan_bids, plan_manifest, plan_npz, plan_recordings
