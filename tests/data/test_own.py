@@ -312,7 +312,9 @@ def test_without_a_split_recordings_are_divided_by_subject_then_session_then_fil
     by_file = plan_manifest(table(tmp_path, n=8, subject=[""] * 8, **blank), Options(at_least=1, seed=3))
     assert by_file.recipe["split"] == "80-20 by file, seed 3"
     lines = [{"path": "0.csv", "label": label, "start": i, "stop": i + 1} for i, label in enumerate("abab")]
-    assert "give the split in a column" in problems_of(making.rows(tmp_path / "one.csv", *lines))
+    assert "say which train and which test in a table" in problems_of(
+        making.rows(tmp_path / "one.csv", *lines)
+    )
     halves = [{"path": f"{i}.csv", "label": "a", "split": side} for i, side in enumerate(("train", ""))]
     assert "give it in all or none" in problems_of(making.rows(tmp_path / "halves.csv", *halves))
 

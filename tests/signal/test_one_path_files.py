@@ -126,7 +126,7 @@ class TestMeasuredFailures:
         data = prepared(tmp_path / "r.npy", options)
         model = Trained(data.preprocessing)
         during, _ = streamed(model, np.split(signals + 20, 20, axis=1), step=250)
-        assert_agree(data, predicted(model, tmp_path / "r.npy", step=250), during)
+        assert_agree(data, predicted(model, tmp_path / "r.npy", step=250, sfreq=250), during)
         steady = sosfilt_zi(sections)[:, None, :] * signals[None, :, :1]
         expected, _ = sosfilt(sections, signals, axis=1, zi=steady)
         np.testing.assert_allclose(data.signals([0])[0], expected[:, :250], atol=1e-5)
@@ -258,7 +258,7 @@ def test_a_folder_of_a_former_version_is_understood(tmp_path, told, unit, band, 
         signals = X.transpose(1, 0, 2).reshape(2, -1)
         np.save(tmp_path / "r.npy", signals)
         model = Trained(replace(how, ch_names=("ch1", "ch2")))
-        windows = predicted(model, tmp_path / "r.npy", step=64)
+        windows = predicted(model, tmp_path / "r.npy", step=64, sfreq=128)
         during, _ = streamed(model, np.split(signals, 16, axis=1), step=64)
         assert len(windows) == 8
         for window, other in zip(windows, during, strict=True):

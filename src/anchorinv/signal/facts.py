@@ -93,16 +93,18 @@ def preprocessing_of(meta: Mapping[str, Any], **known: Any) -> Preprocessing:
         return preprocessing_from({**facts_of(Preprocessing(**known)), **told})
     done, unit = meta.get("filter"), meta.get("unit")
     known["unit"] = unit_of(unit) if isinstance(unit, str) else None
+    started: dict[str, bool] = {}
     if meta.get("form") == "own" or meta.get("name") == "grabmyo":
-        # What such versions did: zeros in gaps, rates by the spectrum, trials of .npz files one by one.
+        # As former versions did: filters from rest, zeros in gaps, rates by the spectrum, trials one by one.
         options = meta.get("options") if isinstance(meta.get("options"), Mapping) else {}
         resampled = bool(options and options.get("resample")) or meta.get("name") == "grabmyo"
         cut = any(str(name).endswith(".npz") for name in meta.get("sources") or ())
         known |= {"gaps": "zero", "resampling": "fourier" if resampled else "polyphase"}
         known["by_trial"] = cut and bool(done or resampled)
+        started = {"from_rest": True}
     if not done or done == "none":
         return Preprocessing(**known)
     try:
-        return Preprocessing(**known, filter=Filter(**{"from_rest": done.get("causal", True), **done}))
+        return Preprocessing(**known, filter=Filter(**started, **done))
     except (AttributeError, TypeError, ValueError):
         return Preprocessing(**known, unrepeatable=str(done))
