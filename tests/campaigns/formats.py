@@ -30,6 +30,7 @@ from anchorinv.inputs import read_labels as checked_labels
 from anchorinv.inputs import read_signals
 from anchorinv.model.scoring import scored
 from anchorinv.model.serving import predicted, shots
+from anchorinv.model.sources import Reading
 from anchorinv.model.watching import Watch
 from anchorinv.study.loading import load, shipped
 from tests.campaigns.damage import damaged, inside_gz, inside_mat, inside_npz, inside_xz
@@ -77,7 +78,7 @@ def _own_table(path: Path, model: AnchorInvClassifier) -> None:
 
 def _predict(path: Path, model: AnchorInvClassifier) -> None:
     watch = Watch(model)
-    list(predicted(model, path, note=watch))
+    list(predicted(model, path, Reading(sfreq=128.0), note=watch))
     assert watch.drift is None or watch.drift.verdict is not None
 
 
@@ -86,11 +87,11 @@ def _predict_processed(path: Path, model: AnchorInvClassifier) -> None:
     other = copy(model)
     other.preprocessing = Preprocessing(filter=Filter(1, 20), reference="average")
     other.sfreq_ = 100.0
-    list(predicted(other, path, step=0.25, note=Watch(other)))
+    list(predicted(other, path, Reading(step=0.25, sfreq=128.0), note=Watch(other)))
 
 
 def _learn(path: Path, model: AnchorInvClassifier) -> None:
-    shots(model, path)
+    shots(model, path, Reading(sfreq=128.0))
 
 
 def _evaluate(path: Path, model: AnchorInvClassifier) -> None:

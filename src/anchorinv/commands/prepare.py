@@ -220,7 +220,7 @@ def own(
         ),
     ] = None,
     filter: Annotated[str | None, typer.Option(help="Band in Hz: 0.5-40, 1- or -30; or conformer.")] = None,
-    filter_order: Annotated[int, typer.Option(help="Order of the Butterworth filter.")] = 5,
+    filter_order: Annotated[int, typer.Option(help="Order of the Butterworth filter.")] = 4,
     zero_phase: ZeroPhase = False,
     resample: Annotated[float | None, typer.Option(help="Rate to bring all to, in Hz.")] = None,
     sfreq: Annotated[float | None, typer.Option(help="Rate of files that do not say theirs, in Hz.")] = None,
