@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from anchorinv.data.own_files import Material, Options, Part
 from anchorinv.problems import listed
-from anchorinv.signal.pipeline import stretches
+from anchorinv.signal.pipeline import missing_stretches
 from anchorinv.signal.preprocessing import Preprocessing
 from anchorinv.signal.stages import rate_ratio
 from anchorinv.signal.windows import window_starts
@@ -109,7 +109,7 @@ def _gaps(material: Material) -> npt.NDArray[np.float64]:
         missing |= ~np.isfinite(channel)
     ratio = rate_ratio(material.sfreq, material.rate)
     # Whole numbers first, then one division: what falls on a sample is exactly there.
-    return np.array(stretches(missing)).T * ratio.numerator / ratio.denominator
+    return np.array(missing_stretches(missing)).T * ratio.numerator / ratio.denominator
 
 
 def _trials(material: Material) -> npt.NDArray[np.float64] | None:

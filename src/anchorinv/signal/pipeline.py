@@ -23,12 +23,12 @@ class Window:
     whole: bool
 
 
-def stretches(missing: npt.NDArray[np.bool_], *, first: int = 0) -> list[tuple[int, int]]:
+def missing_stretches(missing: npt.NDArray[np.bool_], *, first: int = 0) -> list[tuple[int, int]]:
     """Return where samples (n,) are missing: the first of each stretch and the one after, from ``first``.
 
     Examples
     --------
-    >>> stretches(np.array([True, False, True, True]), first=10)
+    >>> missing_stretches(np.array([True, False, True, True]), first=10)
     [(10, 11), (12, 14)]
     """
     edges = np.flatnonzero(np.diff(missing, prepend=False, append=False)) + first
@@ -51,7 +51,7 @@ class Gaps:
         if not known.all():
             missing = ~known
             self.n_missing += int(np.count_nonzero(missing))
-            self._stretches += stretches(missing.any(axis=0), first=self._seen)
+            self._stretches += missing_stretches(missing.any(axis=0), first=self._seen)
             samples = self._held(samples, missing) if self._hold else np.where(missing, 0.0, samples)
         self._seen += samples.shape[1]
         if samples.shape[1]:
