@@ -1,6 +1,7 @@
 # make demo   see a classifier learn new classes (creates .venv and installs first)
 # make test   check + the whole test suite      make check  ruff and mypy
 # make results  the tables and figures of docs/results.md, from the records in docs/results
+# make docs   the site, into docs/_build/html
 # make bench  speed ratios against the textbook twin
 # Options of a command: make demo ARGS="--quick --out somewhere"
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -9,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The build of the package itself goes through the constraints too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check format bench results clean
+.PHONY: demo test check format bench results docs clean
 
 demo: .venv/.runtime
 	$(BIN)/anchorinv demo $(ARGS)
@@ -32,6 +33,11 @@ bench: .venv/.runtime
 results: .venv/.runtime
 	$(BIN)/anchorinv report $(wildcard docs/results/*.jsonl) --into docs/results.md
 
+# Warnings are errors, an example that fails is one.
+docs: .venv/.dev
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --fresh-env -d docs/_build/doctrees docs docs/_build/html $(ARGS)
+	@echo "The site is docs/_build/html/index.html"
+
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' \
 	  || { echo "anchorinv needs Python 3.11 or newer; name one with make PYTHON=/path/to/python"; exit 1; }
@@ -49,4 +55,4 @@ results: .venv/.runtime
 	@touch .venv/.runtime $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs dist docs/_build docs/gallery docs/generated

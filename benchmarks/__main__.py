@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from anchorinv.core.progress import Tick, listening
+from anchorinv.progress import Tick, listening
 from benchmarks.cases import CASES
 from benchmarks.growth import Point, draw_growth, grown, show_growth
 from benchmarks.latency import latency, told

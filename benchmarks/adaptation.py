@@ -9,19 +9,17 @@ import torch
 from torch import Tensor
 
 from anchorinv.core import catalogue
-from anchorinv.core.anchors import random_anchors
+from anchorinv.core.adaptation import Finetune
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine, class_means
 from anchorinv.core.inversion import Inversion
-from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.protocol import Protocol
-from anchorinv.core.prototypes import mean_of_shots
-from anchorinv.core.recipe import Foundation
+from anchorinv.core.networks import Geometry, encode, frozen
+from anchorinv.core.prototypes import mean_of_shots, random_anchors
+from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.rng import stream
-from anchorinv.core.runner import SessionResult, chunks
-from anchorinv.core.training import Finetune, Training
+from anchorinv.core.training import Training
 from anchorinv.core.types import Batch, State
+from anchorinv.study.runner import Protocol, SessionResult, trials
 from benchmarks.steps import BATCH, networks, signals
 from benchmarks.timing import Side, timed
 from tests import naive
@@ -122,10 +120,10 @@ class _Trained:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def base(self, foundation: Foundation, make: Any) -> tuple[State, float]:
+    def base(self, base_spec: BaseSpec, make: Any) -> tuple[State, float]:
         return self._state, 0.0
 
-    def recalled(self, foundation: Foundation, memory: Any, make: Callable[[], State]) -> State:
+    def recalled(self, base_spec: BaseSpec, memory: Any, make: Callable[[], State]) -> State:
         return make()
 
 
@@ -134,7 +132,7 @@ def our_adaptation(
 ) -> list[SessionResult]:
     """Run the trials by the runner that studies use."""
     g = network.geometry
-    foundation = Foundation(lambda: network, Cosine.start, Training(epochs=0))
+    base_spec = BaseSpec(lambda: network, Cosine.start, Training(epochs=0))
     state = State(
         network.trunk,
         network.tail,
@@ -145,13 +143,13 @@ def our_adaptation(
         seed=stream(SEED, "base").initial_seed(),
     )
     recipe = catalogue.anchorinv(
-        foundation,
+        base_spec,
         start=mean_of_shots,
         adapt=Finetune((sizes.steps,), lr=sizes.lr),
         per_class=sizes.per_class,
         inversion=Inversion(steps=sizes.steps),
     )
-    parts = chunks({"anchorinv": recipe}, train, test, sizes.protocol, shelf=_Trained(state))
+    parts = trials({"anchorinv": recipe}, train, test, sizes.protocol, cache=_Trained(state))
     return [result for part in parts for result in part.results]
 
 
@@ -164,7 +162,7 @@ def experiment(network: Conformer, sizes: Sizes) -> tuple[Base, Batch, Batch]:
         for name, n in (("train", sizes.n_train), ("test", sizes.n_tests))
     )
     old = train.of(0, 1)
-    features = old.with_values(mapped(network.tail, mapped(network.trunk, old.values)))
+    features = old.with_values(encode(network.tail, encode(network.trunk, old.values)))
     rng = stream(SEED, "base")
     anchors = torch.cat(
         [

@@ -8,7 +8,7 @@ lower bounds, so the time they imply is a limit that nobody reaches.
 
 from dataclasses import dataclass
 
-from anchorinv.core.geometry import Geometry
+from anchorinv.core.networks import Geometry
 
 FLOAT = 4  # bytes of a float32
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import torch
 
+from anchorinv.core.adaptation import finetune
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.descend import Descent
-from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, invert
-from anchorinv.core.networks import frozen, mapped, trainable
+from anchorinv.core.minimise import Optimiser
+from anchorinv.core.networks import Geometry, encode, frozen, trainable
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Training, finetune, train
+from anchorinv.core.training import Training, train
 from anchorinv.core.types import Batch
 from anchorinv.study.config import Experiment
 from anchorinv.study.loading import load
@@ -86,7 +86,7 @@ def measured(geometry: Geometry, experiment: Experiment) -> Steps:
     n_base = len(experiment.protocol.base_classes)
     n_replay = n_base * experiment.anchors.per_class
     batch = Batch(signals(size), torch.arange(size) % n_base)
-    latents = mapped(network.trunk, signals(shots + n_replay))
+    latents = encode(network.trunk, signals(shots + n_replay))
     labels = torch.cat([torch.full((shots,), n_base), torch.arange(n_replay) % n_base])
     head = Cosine(
         torch.randn(1, geometry.dim, generator=RNG), torch.randn(n_base, geometry.dim, generator=RNG)
@@ -105,9 +105,9 @@ def measured(geometry: Geometry, experiment: Experiment) -> Steps:
         ),
         inverting(chunk, 3),
         inverting(shots, 10),
-        per_step(lambda k: finetune(network.tail, head, new, replay, Descent(k, lr=1e-5)), 20)
+        per_step(lambda k: finetune(network.tail, head, new, replay, Optimiser(k, lr=1e-5)), 20)
         / (shots + n_replay),
-        per_step(lambda k: [mapped(network.tail, latents) for _ in range(k)], 5) / len(latents),
+        per_step(lambda k: [encode(network.tail, latents) for _ in range(k)], 5) / len(latents),
     )
 
 

@@ -120,17 +120,17 @@ def measure_point(*, trials: int, shots: int, anchors: int, classes: int, channe
     import torch
 
     from anchorinv.core import catalogue
+    from anchorinv.core.adaptation import Finetune
     from anchorinv.core.conformer import Conformer
-    from anchorinv.core.geometry import Geometry
     from anchorinv.core.heads import Cosine
     from anchorinv.core.inversion import Inversion
-    from anchorinv.core.protocol import Protocol
+    from anchorinv.core.networks import Geometry
     from anchorinv.core.prototypes import mean_of_shots
-    from anchorinv.core.recipe import Foundation
+    from anchorinv.core.recipe import BaseSpec
     from anchorinv.core.rng import stream
-    from anchorinv.core.runner import run
-    from anchorinv.core.training import Finetune, Training
+    from anchorinv.core.training import Training
     from anchorinv.core.types import Batch
+    from anchorinv.study.runner import Protocol, run
     from benchmarks.memory import peak_resident, resident
 
     g = Geometry(channels, 250, kernel=15, pool=30, pool_stride=10, width=16, heads=4, depth=3)
@@ -140,7 +140,7 @@ def measure_point(*, trials: int, shots: int, anchors: int, classes: int, channe
         return Batch(torch.randn(len(labels), channels, 250, generator=stream(5, name)), labels)
 
     recipe = catalogue.anchorinv(
-        Foundation(lambda: Conformer(g), Cosine.start, Training(epochs=1)),
+        BaseSpec(lambda: Conformer(g), Cosine.start, Training(epochs=1)),
         start=mean_of_shots,
         adapt=Finetune((10,), lr=1e-3),
         per_class=anchors,

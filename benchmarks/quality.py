@@ -17,17 +17,15 @@ from torch import Tensor, nn
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.geometry import GEOMETRIES, Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, Inverted, invert
-from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.recipe import Foundation
+from anchorinv.core.networks import GEOMETRIES, Geometry, encode, frozen
+from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.standardise import Standardisation
 from anchorinv.core.training import Training
-from anchorinv.core.types import Batch
-from anchorinv.data import synthetic
-from anchorinv.settings import geometry_of, training_of
+from anchorinv.core.types import Batch, Standardisation
+from anchorinv.datasets import synthetic
+from anchorinv.settings import resolve_geometry, training_of
 from benchmarks import timing
 from benchmarks.steps import networks, signals
 from benchmarks.timing import Side
@@ -80,7 +78,7 @@ def training_to_score(windows: Windows, *, twin_steps: int = TIMED) -> tuple[Sid
     g, recipe = Geometry.for_shape(n_chans, n_times), Training(epochs=windows.epochs)
     wanted = score(g, recipe, learned, tested)
     default = training_of(None, 16, 1e-3, len(learned))
-    own, n_epochs = geometry_of(None, n_chans, n_times), 1
+    own, n_epochs = resolve_geometry(None, n_chans, n_times), 1
     while score(own, replace(default, epochs=n_epochs), learned, tested) < wanted:
         if n_epochs >= windows.epochs:
             raise RuntimeError(f"{n_epochs} epochs did not reach the recipe's score of {wanted:.3f}")
@@ -95,7 +93,7 @@ def training_to_score(windows: Windows, *, twin_steps: int = TIMED) -> tuple[Sid
 
 def fitted(g: Geometry, plan: Training, learned: Batch) -> tuple[nn.Module, Tensor]:
     """Return a trained network and its class means."""
-    state = Foundation(partial(Conformer, g), Cosine.start, plan).fit(learned, rng=RNG)
+    state = BaseSpec(partial(Conformer, g), Cosine.start, plan).fit(learned, rng=RNG)
     assert isinstance(state.head, Cosine)
     return nn.Sequential(state.trunk, state.tail), state.head.prototypes
 
@@ -103,7 +101,7 @@ def fitted(g: Geometry, plan: Training, learned: Batch) -> tuple[nn.Module, Tens
 def score(g: Geometry, plan: Training, learned: Batch, tested: Batch) -> float:
     """Return the share of held-out windows whose class mean is the nearest."""
     network, prototypes = fitted(g, plan, learned)
-    found = mapped(frozen(Cosine(prototypes)), mapped(network, tested.values)).argmax(1)
+    found = encode(frozen(Cosine(prototypes)), encode(network, tested.values)).argmax(1)
     return float((found == tested.labels).double().mean())
 
 
@@ -130,31 +128,31 @@ def inversion_to_error(
     """Invert ``n`` anchors, features of noise, until the error that so many steps of Adam reach."""
     twin, ours = networks(g)
     frozen(ours)
-    start, anchors = signals(g, n, "start"), mapped(ours, signals(g, n, "wanted"))
+    start, anchors = signals(g, n, "start"), encode(ours, signals(g, n, "wanted"))
     recipe = Inversion(steps, batch=n)  # the twin's loss is a mean over so many
     wanted = invert(ours, anchors, start, recipe).errors.mean()
 
-    def swift(k: int) -> Inverted:
-        return invert(ours, anchors, start, Inversion(k, curvature=True))
+    def lbfgs(k: int) -> Inverted:
+        return invert(ours, anchors, start, Inversion(k, use_lbfgs=True))
 
-    n_steps = enough_steps(wanted, swift, steps)
+    n_steps = enough_steps(wanted, lbfgs, steps)
     naive.invert(twin, anchors, start, 1, recipe.lr)  # the first step takes longer than the others
     return (
         timed(lambda: naive.invert(twin, anchors, start, twin_steps, recipe.lr), twin_steps / steps),
-        timed(lambda: swift(n_steps)),
+        timed(lambda: lbfgs(n_steps)),
     )
 
 
-def enough_steps(wanted: Tensor, swift: Callable[[int], Inverted], most: int) -> int:
+def enough_steps(wanted: Tensor, lbfgs: Callable[[int], Inverted], most: int) -> int:
     """Return after how many steps an inversion may end with an error as low as wanted."""
     length = 100
-    while not (below := swift(min(length, most)).curve <= wanted).any():
+    while not (below := lbfgs(min(length, most)).curve <= wanted).any():
         if length >= most:
             raise RuntimeError(f"{most} steps did not reach an error of {wanted:.4g}")
         length *= 2
     n_steps = int(below.int().argmax())
     # On its way a curve has steps that were tried and taken back; one that ends has none.
-    while swift(n_steps).errors.mean() > wanted:
+    while lbfgs(n_steps).errors.mean() > wanted:
         n_steps += max(1, n_steps // 20)
     return n_steps
 

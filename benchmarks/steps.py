@@ -5,14 +5,14 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.adaptation import finetune
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.descend import Descent
-from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, invert
-from anchorinv.core.networks import frozen, mapped, trainable
+from anchorinv.core.minimise import Optimiser
+from anchorinv.core.networks import Geometry, encode, frozen, trainable
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Training, finetune, train
+from anchorinv.core.training import Training, train
 from anchorinv.core.types import Batch
 from benchmarks.timing import Side, timed
 from tests import naive
@@ -73,9 +73,9 @@ def finetuning(g: Geometry, n: int, twin_steps: int, our_steps: int) -> tuple[Si
     replay = Batch(signals(g, n, "replay"), torch.arange(n) % 2)
     old, new = features(g, 2, "old"), features(g, 1, "new")
     head = Cosine(new, old)
-    plan = Descent(our_steps, lr=2e-5)
+    plan = Optimiser(our_steps, lr=2e-5)
     # The trunk is frozen, so each sample is encoded once per session, not once per step.
-    our_shots, our_replay = (part.with_values(mapped(ours.trunk, part.values)) for part in (shots, replay))
+    our_shots, our_replay = (part.with_values(encode(ours.trunk, part.values)) for part in (shots, replay))
 
     def textbook() -> None:
         pairs = (shots.values, shots.labels, replay.values, replay.labels)
@@ -96,7 +96,7 @@ def inference(g: Geometry, n: int, twin_share: float, n_classes: int = 4) -> tup
     head = frozen(Cosine(prototypes))
     return (
         timed(lambda: naive.predict(twin, prototypes, some, BATCH), len(some) / n),
-        timed(lambda: mapped(head, mapped(ours, tests)).argmax(1)),
+        timed(lambda: encode(head, encode(ours, tests)).argmax(1)),
     )
 
 
@@ -107,11 +107,11 @@ def scoring(g: Geometry, n: int, twin_share: float, our_times: int, n_classes: i
     tests, prototypes = signals(g, n, "tests"), features(g, n_classes, "prototypes")
     some = tests[: round(n * twin_share)]
     head = frozen(Cosine(prototypes))
-    latents = mapped(ours.trunk, tests)
+    latents = encode(ours.trunk, tests)
 
     def fast() -> None:
         for _ in range(our_times):
-            mapped(head, mapped(ours.tail, latents)).argmax(1)
+            encode(head, encode(ours.tail, latents)).argmax(1)
 
     return (
         timed(lambda: naive.predict(twin, prototypes, some, BATCH), len(some) / n),

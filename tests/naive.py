@@ -193,7 +193,7 @@ def filtered(values, sfreq, band):
 
     sections = band.sections(sfreq)
     if not band.causal:
-        return sosfiltfilt(sections, values, axis=-1, padlen=min(band.reach(sfreq), values.shape[-1] - 1))
+        return sosfiltfilt(sections, values, axis=-1, padlen=min(band.padlen(sfreq), values.shape[-1] - 1))
     start = sosfilt_zi(sections)[:, None, :] * values[None, :, :1]
     return sosfilt(sections, values, axis=-1, zi=start)[0]
 

@@ -3,14 +3,13 @@
 from types import SimpleNamespace
 
 from anchorinv.signal.preprocessing import Preprocessing
-from anchorinv.signal.readers import open_recording
-from anchorinv.signal.recordings import inputs_of
+from anchorinv.signal.readers import open_recording, select_inputs
 
 
 def read_recording(path, *, channels=None):
     recording = open_recording(path)
     names = recording.ch_names if channels is None else tuple(channels)
-    taken = inputs_of(recording, Preprocessing(names, "µV"))
+    taken = select_inputs(recording, Preprocessing(names, "µV"))
     signals = recording.load(taken.channels) * taken.factors
     return SimpleNamespace(
         signals=signals,

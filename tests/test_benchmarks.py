@@ -8,11 +8,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inverted
 from anchorinv.core.metrics import confusion
-from anchorinv.core.networks import frozen, mapped
+from anchorinv.core.networks import Geometry, encode, frozen
 from anchorinv.core.training import Training
 from benchmarks import __main__ as bench
 from benchmarks import arithmetic, live, quality, steps
@@ -99,7 +98,7 @@ def test_our_inversion_ends_at_the_error_of_the_textbook(monkeypatch):
     (_, share), (ours, _) = quality.inversion_to_error(COUNTED, 3, 150, twin_steps=5)
     twin, network = steps.networks(COUNTED)
     start = steps.signals(COUNTED, 3, "start")
-    anchors = mapped(frozen(network), steps.signals(COUNTED, 3, "wanted"))
+    anchors = encode(frozen(network), steps.signals(COUNTED, 3, "wanted"))
     found = naive.invert(twin, anchors, start, 150, 1e-2)
     reached = (twin(found) - anchors).abs().mean()
     assert ours().errors.mean() <= 1.001 * reached
@@ -121,15 +120,15 @@ def test_our_training_ends_at_the_score_of_the_recipe(monkeypatch):
 def test_steps_are_looked_for_no_further_than_needed():
     curve, asked = torch.linspace(1, 0, 1001), []
 
-    def swift(length):
+    def lbfgs(length):
         asked.append(length)
         # The end lies a little above the way there, as where a last step is taken back.
         return Inverted(torch.zeros(1), curve[length : length + 1] + 0.0105, curve[: length + 1])
 
-    assert quality.enough_steps(torch.tensor(0.7501), swift, 1000) == 262
+    assert quality.enough_steps(torch.tensor(0.7501), lbfgs, 1000) == 262
     assert asked == [100, 200, 400, 250, 262]
     with pytest.raises(RuntimeError, match="1000 steps did not reach"):
-        quality.enough_steps(torch.tensor(-1.0), swift, 1000)
+        quality.enough_steps(torch.tensor(-1.0), lbfgs, 1000)
 
 
 def test_live_windows_of_both_sides_are_the_same():

@@ -3,14 +3,30 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from anchorinv.core.blocks import BLOCKS
+from anchorinv.core.head import HEADS
+from anchorinv.core.registry import METHODS
+
 DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.fixture(autouse=True)
+def _methods_as_they_were():
+    """Take off what a page has registered."""
+    registries = (METHODS, HEADS, BLOCKS)
+    before = [set(registry) for registry in registries]
+    yield
+    for registry, names in zip(registries, before, strict=True):
+        for name in set(registry) - names:
+            registry.unregister(name)
 
 
 def run_blocks(page):
     scope = {"__name__": "__docs__"}
-    for block in re.findall(
-        r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL
-    ):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(block, page, "exec"), scope)
     return scope
 
@@ -20,10 +36,9 @@ def test_data():
 
 
 def test_own_method():
-    scope = run_blocks("own-method.md")
-    found = {(r.method, r.trial, r.session) for r in scope["results"]}
+    results = run_blocks("own-method.md")["results"]
     methods = ("protonet", "halfway", "power")
-    assert found == {(m, None, 0) for m in methods} | {
+    assert {(r.method, r.trial, r.session) for r in results} == {(m, None, 0) for m in methods} | {
         (m, t, s) for m in methods for t in (0, 1) for s in (1, 2)
     }
-    assert all(r.confusion.sum() == 12 * len(r.classes) for r in scope["results"])
+    assert all(r.confusion.sum() == 12 * len(r.classes) for r in results)

@@ -13,10 +13,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from anchorinv import AnchorInvClassifier, Geometry, Preprocessing, Signals
-from anchorinv.core.schedule import OneCycle
-from anchorinv.core.selection import Validated
+from anchorinv.core.adaptation import CrossValidatedFinetune
+from anchorinv.core.minimise import OneCycle
 from anchorinv.core.training import Training
-from anchorinv.data import synthetic
+from anchorinv.datasets import synthetic
 from anchorinv.settings import EPOCHS, GAIN, STEPS, training_of
 
 SMALL = Geometry(4, 64, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)
@@ -105,7 +105,7 @@ class TestLearning:
     def test_without_a_number_of_steps_one_is_chosen(self):
         chosen = model(method="anchorinv", finetune_steps=None, finetune_lr=1e-3).fit(*recordings())
         session = chosen.partial_fit(*shots()).history_[-1]
-        assert session["finetuning_steps"] in Validated().lengths
+        assert session["finetuning_steps"] in CrossValidatedFinetune().lengths
         assert [c.values.tolist() for c in chosen.state_.curves if c.name == "steps chosen"] == [
             [session["finetuning_steps"]]
         ]
@@ -120,8 +120,8 @@ class TestLearning:
 
     def test_more_shots_are_trusted_more(self):
         taught = model(method="anchorinv-plus", epochs=1).fit(*recordings()).partial_fit(*shots())
-        more = again(taught).add_shots(*shots(seed=9)).state_.head.trust
-        assert taught.state_.head.trust.tolist() == pytest.approx([1, 1, 10 / 11])
+        more = again(taught).add_shots(*shots(seed=9)).state_.head.shot_correction
+        assert taught.state_.head.shot_correction.tolist() == pytest.approx([1, 1, 10 / 11])
         assert more.tolist() == pytest.approx([1, 1, 20 / 21])
 
     def test_more_shots_move_the_prototype_and_nothing_else(self, taught):
@@ -568,22 +568,26 @@ class TestNetwork:
     def test_a_network_is_one_block_more_and_is_kept_in_a_file(self, tmp_path):
         X, y = recordings()
         learned = model(network="always").fit(X, y).partial_fit(*shots())
-        assert "network" in learned.state_.trunk.names
+        assert learned.state_.trunk.names.count("network") == 3
         learned.save(tmp_path / "model.anchorinv")
         loaded = AnchorInvClassifier.load(tmp_path / "model.anchorinv")
         assert np.array_equal(loaded.predict_proba(X), learned.predict_proba(X))
         assert loaded.partial_fit(*shots("feet")).classes_.tolist() == ["left", "right", "tongue", "feet"]
 
-    def test_two_classes_say_nothing_about_a_third_so_none_is_trained(self):
-        learned = model(network="rehearse").fit(*recordings())
+    def test_none_is_trained_where_classical_features_suffice(self):
+        learned = model().fit(*recordings(60))
         assert "network" not in learned.state_.trunk.names
+        assert learned.history_[0]["classical_base_f1"] > 0.9
+        assert "network_base_f1" not in learned.history_[0]
 
-    def test_rehearsal_tells_what_it_found(self):
-        X, y = recordings(120, classes=("left", "right", "tongue", "feet"))
-        learned = model(network="rehearse", epochs=1).fit(X, y)
-        (told,) = [curve for curve in learned.state_.curves if curve.name == "gain of a network"]
-        assert -1 <= float(told.values) <= 1
-        assert learned.history_[0]["network_gain"] == float(told.values)
+    def test_they_are_tried_where_classical_features_fail_and_the_history_says_so(self):
+        X, y = recordings(60)
+        X = np.random.default_rng(3).normal(size=X.shape)
+        learned = model(epochs=1).fit(X, y)
+        line = learned.history_[0]
+        used = "network" in learned.state_.trunk.names
+        assert used == (line["network_base_f1"] > line["classical_base_f1"])
+        assert np.isfinite(learned.partial_fit(*shots()).predict_proba(X)).all()
 
     def test_other_words_are_refused(self):
         with pytest.raises(ValueError, match="never, rehearse, always"):

@@ -7,22 +7,21 @@ import pytest
 from safetensors.torch import load as load_tensors
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.core.catalogue import CATALOGUE, FORMER_NAMES, current_name
-from anchorinv.model.bundle import read_facts
-from anchorinv.model.container import read_container, write_container
-from anchorinv.report.brief import line_of
-from anchorinv.report.gather import gather
-from anchorinv.report.groups import groups_of
-from anchorinv.study.folder import RunFolder
+from anchorinv.core.registry import METHODS
+from anchorinv.persistence.bundle import read_facts
+from anchorinv.persistence.format import read_container, write_container
+from anchorinv.report.gather import gather, groups_of
+from anchorinv.report.markdown import line_of
+from anchorinv.study.folder import RunFolder, write_record
 from anchorinv.study.loading import load
-from anchorinv.study.record import write_record
 from tests.models import SETTINGS, fitted, windows
 from tests.report.made import made, smoke
 
 
 def test_present_names_are_in_the_catalogue_and_former_ones_are_not():
-    assert set(FORMER_NAMES.values()) <= set(CATALOGUE) and not set(FORMER_NAMES) & set(CATALOGUE)
-    assert current_name("spread") == "fecam" and current_name("mine") == "mine"
+    former = {old for spec in METHODS.values() for old in spec.former}
+    assert former == {"spread"} and not former & set(METHODS)
+    assert METHODS.name_of("spread") == "fecam" and METHODS.name_of("mine") == "mine"
 
 
 def test_the_estimator_takes_it_with_a_warning_and_saves_the_present_one(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 import anchorinv
 from anchorinv import AnchorInvClassifier
-from anchorinv.signal.kinds import FILES, KNOWN, RECORDINGS, WINDOWS
+from anchorinv.signal.limits import FILES, KNOWN, RECORDINGS, WINDOWS
 from anchorinv.signal.readers import FORMATS
 from tests.models import CHANNELS, RATE, fitted, windows
 from tests.recording_files import write_edf
@@ -129,7 +129,7 @@ class TestArrays:
         assert "anchorinv prepare" in said
 
     def test_a_damaged_prepared_folder_has_one_remedy(self, told, files):
-        from anchorinv.data.dataset import Dataset
+        from anchorinv.datasets.dataset import Dataset
 
         X, y = windows()
         Dataset.from_arrays(X, y, sfreq=RATE, split=["train"] * 24).write(files / "made")
@@ -156,7 +156,7 @@ class TestTargets:
     @pytest.fixture
     def never(self, monkeypatch):
         """Nothing may be read or learned before the target is known to be good."""
-        for module in ("anchorinv.data.windowed", "anchorinv.model.keeping"):
+        for module in ("anchorinv.datasets.window_files", "anchorinv.estimator"):
             for name in ("open_windows", "load_bundle"):
                 monkeypatch.setattr(
                     f"{module}.{name}", lambda *_, **__: pytest.fail("something was read"), raising=False

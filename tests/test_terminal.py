@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from anchorinv import AnchorInvClassifier, cli
-from anchorinv.bars import progress_bars
-from anchorinv.core.progress import tick
-from anchorinv.data.dataset import Dataset
-from anchorinv.logs import logging_to
-from anchorinv.model.names import _seen, check_name
-from anchorinv.problems import Problems
-from anchorinv.quoting import shown
-from anchorinv.terminal import Terminal
+from anchorinv.cli.output import logging_to
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.errors import Problems, shown
+from anchorinv.persistence.limits import _seen, check_name
+from anchorinv.progress import tick
+from anchorinv.terminal import Terminal, progress_bars
 from tests.hostile import NAMES, ORDINARY, SENTENCE, check_readable, names
 from tests.models import RATE, fitted, windows
 
@@ -162,8 +160,8 @@ class TestData:
         ]  # fmt: skip
 
     def test_warnings_are_a_line(self):
-        told = cli._plain_warning(f"x\n{SENTENCE}\x1b", UserWarning, "f", 1)
-        assert told == f"anchorinv: warning: x {SENTENCE}\\x1b\n"
+        warning = cli._plain_warning(f"x\n{SENTENCE}\x1b", UserWarning, "f", 1)
+        assert warning == f"anchorinv: warning: x {SENTENCE}\\x1b\n"
 
 
 class TestTerminal:

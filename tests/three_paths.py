@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.data.checks import ALLOWED
-from anchorinv.data.dataset import Dataset
-from anchorinv.data.own import plan_manifest
-from anchorinv.data.writing import prepare
-from anchorinv.model.sources import Reading, from_recording
-from anchorinv.model.streaming import StreamingPredictor
+from anchorinv.datasets.checks import ALLOWED
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.own import plan_manifest
+from anchorinv.datasets.prepare import prepare
+from anchorinv.serving.files import ReadOptions, from_recording
+from anchorinv.serving.streaming import StreamingPredictor
 from anchorinv.signal.preprocessing import Preprocessing
-from tests.data import making
+from tests.datasets import making
 
 EASY = {"at_least": 1, "allow": frozenset(ALLOWED)}
 
@@ -50,7 +50,7 @@ def prepared(path, options, **row):
 def predicted(model, path, *, step, sfreq=None):
     """Return the windows that ``anchorinv predict`` classifies, ``step`` samples apart."""
     how = model.preprocessing_
-    return list(from_recording(model, path, Reading(step=step / how.sfreq, sfreq=sfreq)))
+    return list(from_recording(model, path, ReadOptions(step=step / how.sfreq, sfreq=sfreq)))
 
 
 def streamed(model, chunks, *, step, **source):
@@ -62,17 +62,17 @@ def streamed(model, chunks, *, step, **source):
 
 def _fed(live, chunk):
     """What ``feed`` takes for the windows to be classified."""
-    found = []
+    windows = []
 
     class Seen:
         def push(self, samples):
-            found.extend(live_windows.push(samples))
+            windows.extend(live_windows.push(samples))
             return ()
 
     live_windows, live._windows = live._windows, Seen()
     live.feed(chunk)
     live._windows = live_windows
-    return found
+    return windows
 
 
 def assert_agree(data, *ways, atol=1e-5):

@@ -3,16 +3,15 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from anchorinv._version import __version__
-
 if TYPE_CHECKING:
     from anchorinv.core.conformer import Conformer
-    from anchorinv.core.geometry import GEOMETRIES, Geometry
+    from anchorinv.core.networks import GEOMETRIES, Geometry
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.inputs import Signals
-    from anchorinv.model.streaming import StreamingPredictor
-    from anchorinv.signal.filters import Filter
-    from anchorinv.signal.preprocessing import Preprocessing
+    from anchorinv.serving.streaming import StreamingPredictor
+    from anchorinv.signal.preprocessing import Filter, Preprocessing
+    from anchorinv.validation import Signals
+
+__version__ = "0.1.0"
 
 __all__ = [
     "GEOMETRIES",
@@ -30,12 +29,12 @@ __all__ = [
 _HOMES = {
     "AnchorInvClassifier": "anchorinv.estimator",
     "Conformer": "anchorinv.core.conformer",
-    "GEOMETRIES": "anchorinv.core.geometry",
-    "Filter": "anchorinv.signal.filters",
-    "Geometry": "anchorinv.core.geometry",
+    "GEOMETRIES": "anchorinv.core.networks",
+    "Filter": "anchorinv.signal.preprocessing",
+    "Geometry": "anchorinv.core.networks",
     "Preprocessing": "anchorinv.signal.preprocessing",
-    "Signals": "anchorinv.inputs",
-    "StreamingPredictor": "anchorinv.model.streaming",
+    "Signals": "anchorinv.validation",
+    "StreamingPredictor": "anchorinv.serving.streaming",
 }
 
 

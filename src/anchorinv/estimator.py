@@ -4,6 +4,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -13,86 +14,127 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from anchorinv.answers import finite, logits_of
-from anchorinv.bars import progress_bars
-from anchorinv.core.catalogue import current_name
-from anchorinv.core.geometry import Geometry
-from anchorinv.core.heads import Cosine, StatisticalHead
-from anchorinv.core.networks import mapped
-from anchorinv.core.packing import packed
+from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
+from anchorinv.core.head import StatisticalHead
+from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.networks import Geometry, encode
 from anchorinv.core.recipe import Recipe
+from anchorinv.core.registry import METHODS
 from anchorinv.core.rng import stream
-from anchorinv.core.standardise import Standardisation
-from anchorinv.core.types import Batch, Session, State
-from anchorinv.core.views import sizes_of
-from anchorinv.history import counted, entry, sound
-from anchorinv.inputs import (
+from anchorinv.core.types import Batch, Session, Standardisation, State
+from anchorinv.core.views import feature_blocks
+from anchorinv.learning import (
+    check_converged,
+    check_finite,
+    count_labels,
+    history_entry,
+    logits_of,
+    one_at_a_time,
+)
+from anchorinv.persistence.bundle import Bundle, load_bundle, save_bundle
+from anchorinv.persistence.format import packed
+from anchorinv.persistence.limits import check_held, check_kept, check_names, kept_by
+from anchorinv.persistence.manifest import without_class
+from anchorinv.settings import (
+    check_settings,
+    recipe_of,
+    resolve_ch_names,
+    resolve_geometry,
+    resolve_rate,
+    resolve_seed,
+)
+from anchorinv.signal.drift import FEWEST, Drift, drift
+from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
+from anchorinv.signal.statistics import BaseStatistics, Statistics
+from anchorinv.terminal import progress_bars
+from anchorinv.validation import (
     Signals,
+    check_new_names,
     check_same_shape,
     check_scale,
     in_order,
     in_unit,
     label_kind,
+    likely_mistakes,
     read_groups,
     read_labels,
     read_signals,
     refuse_drift,
+    similar_names,
     warn_drift,
     warn_flat,
     warn_former_name,
     warn_mistakes,
     warn_single_shots,
 )
-from anchorinv.learning import lesson
-from anchorinv.mistaken import check_new_names, likeness, suspicions
-from anchorinv.model.keeping import Keepable
-from anchorinv.model.limits import check_held, check_kept, kept_by
-from anchorinv.model.names import check_names
-from anchorinv.model.statistics import BaseStatistics
-from anchorinv.settings import check_settings, geometry_of, names_of, rate_of, recipe_of, seed_of
-from anchorinv.signal.preprocessing import Preprocessing
+
+# Settings that a bundle holds in a form of their own.
+_APART = ("geometry", "preprocessing", "sfreq")
 
 
-class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Classify biosignals and learn new classes from a few examples, without keeping recordings.
 
     Parameters
     ----------
-    sfreq : sampling rate in Hz; recorded, and compared with that of ``mne.Epochs``.
-    geometry : sizes of the network; None derives them from the shape of the signals.
-    epochs : of base training, of methods with a network; None chooses by the number of windows, and ends
-        sooner if windows kept aside (see ``fit``) are told no better.
-    batch_size, lr : of base training; the rate rises to ``lr`` and falls to almost nothing.
-    n_anchors : feature vectors kept of each base class; fewer where views make them larger.
-    inversion_steps : of the inversion that turns anchors into replay signals, at the most; a sample is done
-        when its error has stopped falling.
-    inversion_lr : of methods that invert labels; anchors are reached by quasi-Newton steps, which need none.
-    finetune_steps : of the adaptation to new classes; None chooses in each session how far to go, by examples
-        and replay kept aside in turn. The default method needs none.
-    finetune_lr : its rate.
-    replay_weight : of old classes against new ones in the adaptation, the paper's λ.
-    new_prototype : where a new class starts, ``"mean"`` of its examples or ``"random"``.
-    per_channel : standardise each channel by itself, or all by one mean and spread.
-    method : of the catalogue; each takes the settings above that it knows. The default, ``"discriminant"``,
-        was the best on real EMG and ECG by far (docs/results.md; on EEG try ``"anchorinv-plus"``); it needs
-        seconds and no network, and keeps a count, a mean and a scatter of each class. ``"anchorinv"`` is
-        the paper's.
-    network : whether the default method also looks at a network's features: ``"never"``, ``"always"``, or
-        ``"rehearse"``, which trains one on part of the classes to see whether it helps with the others.
-    preprocessing : channels, unit and filter of the recordings behind the signals; kept with the model.
-    random_state : an int for results that repeat; None draws one.
-    verbose : show progress bars.
+    sfreq : float or None, default=None
+        Sampling rate in Hz; kept with the model, and compared with that of ``mne.Epochs``.
+    geometry : Geometry or None, default=None
+        Sizes of the network; None derives them from the shape of the signals.
+    epochs : int or None, default=None
+        Passes over the base data, of methods with a network; None chooses by the number of windows, and stops
+        early when the loss of held-out windows (see :meth:`fit`) does not fall any more.
+    batch_size : int, default=16
+        Of base training.
+    lr : float, default=1e-3
+        Of base training: the highest rate of a one-cycle schedule.
+    n_anchors : int, default=50
+        Feature vectors kept of each base class; fewer where feature blocks beside the network's make them
+        larger.
+    inversion_steps : int, default=200
+        Of the inversion that turns anchors into replay signals, at the most; each sample stops when its error
+        has stopped falling.
+    inversion_lr : float, default=5e-2
+        Of methods that invert labels; anchors are inverted by L-BFGS, which needs no rate.
+    finetune_steps : int or None, default=None
+        Of the adaptation to new classes; None chooses the number in each session by cross-validation over
+        shots and replay. The default method does not finetune.
+    finetune_lr : float, default=2e-5
+        Of the adaptation.
+    replay_weight : float, default=1.0
+        Of old classes against new ones in the adaptation, the paper's λ.
+    new_prototype : {"mean", "random"}, default="mean"
+        Where the prototype of a new class starts: at the mean of its examples, or at random.
+    per_channel : bool, default=True
+        Standardise each channel by itself, or all by one mean and standard deviation.
+    method : str, default="discriminant"
+        A name of ``anchorinv.core.registry.METHODS``; each method takes the settings that it knows. The
+        default was by far the best on real EMG and ECG (docs/results.md). ``"anchorinv"`` is the paper's.
+    network : {"rehearse", "never", "always"}, default="rehearse"
+        Whether the default method also uses the features of networks. ``"rehearse"`` trains three where
+        classical features hardly separate the base classes (minutes), each without a third of the windows,
+        and uses them if they classify that third better.
+    preprocessing : Preprocessing or None, default=None
+        Channels, unit and filter of the recordings behind the signals; kept with the model.
+    random_state : int, RandomState or None, default=None
+        An int for results that repeat; None draws one.
+    verbose : bool, default=False
+        Show progress bars.
 
     Attributes
     ----------
-    classes_ : the sorted base classes, then new ones in the order they were learned.
-    history_ : one dict per session: what was learned, losses, inversion error, seconds.
-    geometry_ : the sizes in use.
-    state_ : the learner's whole knowledge, a :class:`anchorinv.core.types.State`.
+    classes_ : ndarray, shape (n_classes,)
+        The sorted base classes, then new ones in the order they were learned.
+    history_ : list of dict
+        One for each session: what was learned, losses, inversion error, seconds.
+    geometry_ : Geometry
+        The sizes in use.
+    state_ : State
+        All that was learned, see :class:`anchorinv.core.types.State`.
 
     Examples
     --------
-    >>> from anchorinv.data import synthetic
+    >>> from anchorinv.datasets import synthetic
     >>> data = synthetic.emg(n_classes=4, n_subjects=1, n_sessions=1, n_per_class=10, seed=0)
     >>> base, new = data.select(data.labels < 3), data.select(data.labels == 3)
     >>> model = AnchorInvClassifier(epochs=2, inversion_steps=2, random_state=0)
@@ -118,7 +160,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         new_prototype: str = "mean",
         per_channel: bool = True,
         method: str = "discriminant",
-        network: str = "never",
+        network: str = "rehearse",
         preprocessing: Preprocessing | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
@@ -142,52 +184,45 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         self.random_state = random_state
         self.verbose = verbose
 
-    @lesson
+    @one_at_a_time
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Learn the base classes from signals X (n, channels, times) and labels y (n,).
+        """Learn the base classes.
 
-        ``groups`` (n,) say what will be new where the model is used: the person of each signal if it is to
-        work for other people, the day or the recording if it is to work on other days. Choices are then made
-        for those, by whole groups that are kept aside in turn, and :meth:`calibrate` knows what it brings.
-
-        A method with a network keeps about a tenth of the signals aside from training, where no number of
-        epochs is given, to see when it should end. Of fewer than 5 groups or too few signals none are.
+        Parameters
+        ----------
+        X : array, mne.Epochs or Signals, shape (n, channels, times)
+            A method with a network holds out about a tenth for early stopping, where no epochs are given.
+        y : array_like, shape (n,)
+            Text, whole numbers or booleans.
+        groups : array_like, shape (n,), or None, default=None
+            What will be new where the model is used: people, days, recordings. Choices are then made on whole
+            groups that are held out in turn, and :meth:`calibrate` knows what it brings.
         """
-        check_settings(self.get_params(deep=False))
+        signals, labels, among = self._read_base(X, y, groups)
         how = self.preprocessing
-        signals = in_order(self._read(X, how.sfreq if how else None), how.ch_names if how else None)
-        signals = in_unit(signals, how.unit if how else None)
-        labels = read_labels(y, len(signals.values))
-        among = read_groups(groups, len(labels))
         classes, numbers = np.unique(labels, return_inverse=True)
-        if len(classes) < 2:
-            raise ValueError(
-                f"training needs at least two classes, got one ({classes.tolist()[0]!r}); add the others, or "
-                f"teach it with partial_fit (anchorinv learn) to a model that knows two"
-            )
         check_names(classes.tolist())
         n_chans, n_times = signals.values.shape[1:]
-        geometry = geometry_of(self.geometry, n_chans, n_times)
-        method = current_name(self.method)
+        geometry = resolve_geometry(self.geometry, n_chans, n_times)
+        method = METHODS.name_of(self.method)
         n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
         check_kept(method, geometry, len(classes), n_kept)
-        ch_names = names_of(how, signals.ch_names, n_chans)
-        sfreq = rate_of(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
+        ch_names = resolve_ch_names(how, signals.ch_names, n_chans)
+        sfreq = resolve_rate(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
         warn_former_name(self.method, method)
-        warn_mistakes(suspicions(n_chans, n_times, classes.tolist()))
+        warn_mistakes(likely_mistakes(n_chans, n_times, classes.tolist()))
         warn_flat(signals.values, ch_names)
         warn_single_shots(labels)
         began = time.perf_counter()
-        seed = seed_of(self.random_state)
+        seed = resolve_seed(self.random_state)
         recipe = self._recipe(geometry, len(labels))
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel)
-        whose = None if among is None else _tensor(among)
-        batch = Batch(_tensor(standardisation(signals.values)), _tensor(numbers), whose)
+        batch = Batch(_tensor(standardisation(signals.values)), _tensor(numbers), among)
         rng = stream(seed, "base")
         with self._progress():
             # The replay is made now: teaching a new class later should not take longer than it must.
-            base = sound(recipe.foundation.fit(batch, rng=rng))
-            state = sound(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
+            base = check_converged(recipe.base_spec.fit(batch, rng=rng))
+            state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
         logits_of(state, batch.values)
         self._know(
             geometry_=geometry,
@@ -201,11 +236,11 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
             state_=state,
             classes_=classes,
             counts_=np.bincount(numbers),
-            history_=[entry("base", 0, counted(labels), state.curves, began)],
+            history_=[history_entry("base", 0, count_labels(labels), state.curves, began)],
         )
         return self
 
-    @lesson
+    @one_at_a_time
     def partial_fit(self, X: Any, y: Any, *, force: bool = False) -> Self:
         """Learn one or several new classes, together, from a few signals each.
 
@@ -237,18 +272,18 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         recipe = self._recipe(self.geometry_, len(labels))
         with self._progress():
             state = recipe.learn_session(self.state_, Session(index, batch), rng=rng)
-        self._check_room(sound(state, before=self.state_))
+        self._check_room(check_converged(state, before=self.state_))
         logits_of(state, batch.values)
         curves = state.curves[len(self.state_.curves) :]
         self._know(
             state_=state,
             classes_=np.concatenate([self.classes_, names]),
             counts_=np.concatenate([self.counts_, np.bincount(numbers)]),
-            history_=[*self.history_, entry("session", index, counted(labels), curves, began)],
+            history_=[*self.history_, history_entry("session", index, count_labels(labels), curves, began)],
         )
         return self
 
-    @lesson
+    @one_at_a_time
     def add_shots(self, X: Any, y: Any, *, force: bool = False) -> Self:
         """Take in more examples of known classes: their prototypes move, the network stays.
 
@@ -261,13 +296,13 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         names = np.unique(labels)
         if not np.isin(names, self.classes_).all():
             unknown = names[~np.isin(names, self.classes_)]
-            like = likeness(unknown.tolist(), self.classes_.tolist())
+            like = similar_names(unknown.tolist(), self.classes_.tolist())
             raise ValueError(
                 f"{_listed(unknown)} {'is' if len(unknown) == 1 else 'are'} not among the known ones{like}; "
                 f"teach new classes with partial_fit (anchorinv learn)"
             )
         state = self.state_
-        if not isinstance(state.head, Cosine | StatisticalHead):
+        if not isinstance(state.head, PrototypeHead | StatisticalHead):
             raise ValueError(
                 f"{self.method} has no prototypes to move; train it anew with all examples, or another method"
             )
@@ -281,11 +316,11 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         recipe = self._recipe(self.geometry_, len(labels))
         learned = recipe.add_shots(state, features, self.counts_.tolist())
         self._check_room(learned)
-        finite(mapped(learned.head, features.values))
+        check_finite(encode(learned.head, features.values))
         self._know(
             state_=learned,
             counts_=self.counts_ + np.bincount(columns, minlength=len(self.classes_)),
-            history_=[*self.history_, entry("shots", state.session, counted(labels), (), began)],
+            history_=[*self.history_, history_entry("shots", state.session, count_labels(labels), (), began)],
         )
         return self
 
@@ -304,13 +339,167 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
         """Return the network's features of each signal (n, dim), without the views that some methods add."""
         now = copy(self)
         features = now._features(now._standardised(now._read_known(X)))
-        return features[:, : features.shape[1] - sum(sizes_of(now.state_))].numpy()
+        return feature_blocks(now.state_, features.shape[1]).network(features).numpy()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         tags.input_tags.two_d_array = False
         return tags
+
+    def save(self, path: Path | str, *, with_signals: bool = False, allow_recordings: bool = False) -> None:
+        """Write the model to one file (``*.anchorinv``), whole or not at all.
+
+        Parameters
+        ----------
+        path : Path or str
+            Where to; a file that is there is replaced when the new one is complete.
+        with_signals : bool, default=False
+            Include the inverted signals, to look at; learning does not need them.
+        allow_recordings : bool, default=False
+            Write a model that keeps real recordings (method ``real-replay``).
+        """
+        save_bundle(
+            path, copy(self).to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings
+        )
+
+    @classmethod
+    def load(cls, path: Path | str, *, allow_recordings: bool = False) -> Self:
+        """Return the model in a file; it predicts bit by bit as it did, and can go on learning."""
+        bundle = load_bundle(path, allow_recordings=allow_recordings)
+        try:
+            return cls.from_bundle(bundle)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+
+    def to_bundle(self) -> Bundle:
+        """Return the fitted model as a value."""
+        self._check_fitted()
+        given = self.get_params(deep=False)
+        settings = {name: _plain(value) for name, value in given.items() if name not in _APART}
+        if isinstance(settings["random_state"], np.random.RandomState):
+            settings["random_state"] = self.seed_
+        settings["verbose"] = bool(settings["verbose"])
+        return Bundle(
+            method=METHODS.name_of(settings.pop("method")),
+            geometry=self.geometry_,
+            state=self.state_,
+            classes=tuple(self.classes_.tolist()),
+            standardisation=self.standardisation_,
+            statistics=self.statistics_,
+            counts=tuple(self.counts_.tolist()),
+            seed=self.seed_,
+            settings=settings,
+            geometry_given=self.geometry is not None,
+            history=tuple(self.history_),
+            sfreq=self.sfreq_,
+            ch_names=self.ch_names_,
+            preprocessing=self.preprocessing,
+        )
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> Self:
+        """Return a fitted model from a value; settings that it does not name keep their defaults."""
+        apart = {
+            "method": bundle.method,
+            "geometry": bundle.geometry if bundle.geometry_given else None,
+            "preprocessing": bundle.preprocessing,
+            "sfreq": bundle.sfreq,
+        }
+        if unknown := sorted(set(bundle.settings) - set(cls().get_params(deep=False))):
+            raise ValueError(f"nobody knows its settings {', '.join(unknown)}")
+        model = cls(**{**bundle.settings, **apart})
+        check_settings(model.get_params(deep=False))
+        model.state_, model.geometry_ = bundle.state, bundle.geometry
+        model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
+        model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
+        model.classes_, model.counts_ = np.array(bundle.classes), np.array(bundle.counts)
+        model.seed_, model.history_ = bundle.seed, list(bundle.history)
+        model.sfreq_, model.ch_names_ = bundle.sfreq, bundle.ch_names
+        return model
+
+    @property
+    def preprocessing_(self) -> Preprocessing:
+        """What recordings go through on their way to this model, windows and all."""
+        return replace(
+            self.preprocessing or AS_GIVEN, ch_names=self.ch_names_, sfreq=self.sfreq_, n_times=self.n_times_
+        )
+
+    def check(self, X: Any) -> Drift:
+        """Compare signals (n, n_chans, n_times) with the base data, channel by channel; see ``verdict``.
+
+        Scale and offset are compared, and of five windows or more spectra and correlations between channels.
+        """
+        return self._drift(self._read_known(X))
+
+    def _drift(self, signals: Signals, *, shapes: bool = True) -> Drift:
+        looked = shapes and self.statistics_.has_shapes and len(signals.values) >= FEWEST
+        current = Statistics.of(signals.values, shapes=looked)
+        return drift(current, self.statistics_, self.ch_names_, n_times=self.n_times_, sfreq=self.sfreq_)
+
+    @one_at_a_time
+    def calibrate(self, X: Any, *, force: bool = False) -> Self:
+        """Adapt to a person or a day that was not seen, by signals (n, n_chans, n_times) without labels.
+
+        The middle of their features is moved to that of the base data, and whatever is predicted or taught
+        afterwards with it, until :meth:`uncalibrate`. They should do about the same things as the people of
+        the base data, about as often.
+
+        Parameters
+        ----------
+        X : array or mne.Epochs
+            Ten windows or more.
+        force : bool, default=False
+            Calibrate although rehearsal in ``fit`` speaks against it, or says nothing because there were no
+            ``groups``; and by signals whose scale or offset is nothing like that of the base data.
+        """
+        self._check_fitted()
+        signals = self._read_known(X)
+        check_calibration(self.state_, len(signals.values), force=force)
+        self._know(state_=calibrated(self.state_, self._standardised(signals, force=force)))
+        return self
+
+    @one_at_a_time
+    def uncalibrate(self) -> Self:
+        """Undo :meth:`calibrate`: the model is again as it is for everybody."""
+        self._check_fitted()
+        self._know(state_=uncalibrated(self.state_))
+        return self
+
+    @one_at_a_time
+    def forget_class(self, label: Any) -> Self:
+        """Remove a class: its prototype, anchors, replay and recordings.
+
+        The default method is then as if it had never been taught the class; with others, predictions among
+        the other classes are unchanged, but weights that were trained or finetuned while the class was there
+        may keep traces of it: only training anew without it does not.
+        """
+        self._check_fitted()
+        began = time.perf_counter()
+        columns = np.flatnonzero(self.classes_ == label)
+        if not len(columns) or isinstance(label, bool | np.bool_) != (self.classes_.dtype == np.bool_):
+            known = self.classes_.tolist()
+            raise ValueError(
+                f"class {label!r} is not known, so it cannot be forgotten; known are "
+                f"{', '.join(map(repr, known))}{similar_names([label], known)}"
+            )
+        column = int(columns[0])
+        try:
+            state = without_class(self.state_, self.state_.classes[column])
+        except ValueError as error:
+            raise ValueError(f"class {label!r} cannot be forgotten: {error}") from None
+        label, count = self.classes_[[column]].tolist()[0], self.counts_[[column]].tolist()[0]
+        self._know(
+            state_=state,
+            classes_=np.delete(self.classes_, column),
+            counts_=np.delete(self.counts_, column),
+            history_=[*self.history_, history_entry("forgotten", state.session, {label: count}, (), began)],
+        )
+        return self
+
+    def _know(self, **learned: Any) -> None:
+        """Take over what was learned, all at once: a thread that predicts sees the model before or after."""
+        self.__dict__ = vars(self) | learned
 
     def _recipe(self, geometry: Geometry, n_samples: int) -> Recipe:
         return recipe_of(self.get_params(deep=False), geometry, n_samples)
@@ -326,6 +515,20 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
                 f"epochs are sampled at {signals.sfreq:g} Hz, the model at {rate:g} Hz; resample them"
             )
         return signals
+
+    def _read_base(self, X: Any, y: Any, groups: Any) -> tuple[Signals, np.ndarray, Tensor | None]:
+        check_settings(self.get_params(deep=False))
+        how = self.preprocessing
+        signals = in_order(self._read(X, how.sfreq if how else None), how.ch_names if how else None)
+        signals = in_unit(signals, how.unit if how else None)
+        labels = read_labels(y, len(signals.values))
+        among = read_groups(groups, len(labels))
+        if len(classes := np.unique(labels)) < 2:
+            raise ValueError(
+                f"training needs at least two classes, got one ({classes.tolist()[0]!r}); add the others, or "
+                f"teach it with partial_fit (anchorinv learn) to a model that knows two"
+            )
+        return signals, labels, None if among is None else _tensor(among)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "state_"):
@@ -351,16 +554,16 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
 
     def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:
         """Return signals as the network takes them; of another unit none, unless forced, or a warning."""
-        found = self._drift(signals, shapes=shapes)
+        distance = self._drift(signals, shapes=shapes)
         standardised = self.standardisation_(signals.values)
-        check_scale(standardised, found)
+        check_scale(standardised, distance)
         if not force:
-            refuse_drift(found)
-        warn_drift(found)
+            refuse_drift(distance)
+        warn_drift(distance)
         return _tensor(standardised)
 
     def _features(self, standardised: Tensor) -> Tensor:
-        return mapped(self.state_.tail, mapped(self.state_.trunk, standardised))
+        return encode(self.state_.tail, encode(self.state_.trunk, standardised))
 
     def _logits(self, X: Any) -> Tensor:
         signals = self._standardised(self._read_known(X))
@@ -369,7 +572,7 @@ class AnchorInvClassifier(Keepable, ClassifierMixin, TransformerMixin, BaseEstim
     def _check_room(self, state: State) -> None:
         kept = (state.anchors, state.replay, state.recordings)
         most = max((len(batch) for batch in kept if batch), default=0)
-        check_kept(current_name(self.method), self.geometry_, len(state.classes), most)
+        check_kept(METHODS.name_of(self.method), self.geometry_, len(state.classes), most)
         check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
 
 
@@ -380,3 +583,7 @@ def _tensor(values: np.ndarray) -> Tensor:
 def _listed(names: np.ndarray) -> str:
     quoted = [repr(name) for name in names.tolist()]
     return ("class " if len(quoted) == 1 else "classes ") + " and ".join(quoted)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,12 +1,18 @@
-"""What changes a model, or makes one: one lesson at a time, on tensors that can learn again."""
+"""What learning needs around it: one lesson at a time, finite outputs, a line of history for each."""
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor, nn
+
+from anchorinv.core.networks import encode
+from anchorinv.core.types import Curve, State
 
 Given = ParamSpec("Given")
 Learned = TypeVar("Learned")
@@ -15,7 +21,7 @@ Learned = TypeVar("Learned")
 _turn = threading.RLock()
 
 
-def lesson(learn: Callable[Given, Learned]) -> Callable[Given, Learned]:
+def one_at_a_time(learn: Callable[Given, Learned]) -> Callable[Given, Learned]:
     """Let a function that learns wait until no other thread is learning; ``torch.inference_mode`` is left."""
 
     @wraps(learn)
@@ -38,3 +44,84 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def logits_of(state: State, signals: Tensor) -> Tensor:
+    """Return finite logits (n, n_classes) of standardised signals (n, n_chans, n_times)."""
+    return check_finite(encode(nn.Sequential(state.trunk, state.tail, state.head), signals))
+
+
+def check_finite(logits: Tensor) -> Tensor:
+    """Return logits (n, n_classes), if they are numbers."""
+    wrong = int((~logits.isfinite()).any(1).sum())
+    if wrong:
+        raise ValueError(
+            f"the model's outputs for {wrong} of {len(logits)} signals are not finite, so they say nothing: "
+            f"its weights are damaged or far too large; use an earlier copy of the model, or train it anew"
+        )
+    return logits
+
+
+# Of each descent: what its steps and its last loss are called, and the setting that tames it.
+_NAMES = {
+    "base": ("training_steps", "training_loss", "lr"),
+    "invert": ("inversion_steps", "inversion_error", "inversion_lr"),
+    "finetune": ("finetuning_steps", "finetuning_loss", "finetune_lr"),
+}
+
+# What was chosen without a descent.
+_CHOICES = {
+    "rehearsed macro-F1": "rehearsed_f1",
+    "shrinkage": "shrinkage",
+    "base macro-F1 without a network": "classical_base_f1",
+    "base macro-F1 of networks": "network_base_f1",
+}
+
+
+def check_converged(state: State, *, before: State | None = None) -> State:
+    """Return what was learned, if the losses since an earlier state are numbers."""
+    for curve in state.curves[len(before.curves) if before else 0 :]:
+        if curve.name in _NAMES and not curve.values.isfinite().all():
+            *_, setting = _NAMES[curve.name]
+            raise ValueError(f"learning diverged: its loss is not finite; lower {setting}")
+    return state
+
+
+def count_labels(labels: np.ndarray) -> dict[Any, int]:
+    """Return how many samples of each class there are among labels (n,)."""
+    names, counts = np.unique(labels, return_counts=True)
+    return dict(zip(names.tolist(), counts.tolist(), strict=True))
+
+
+def history_entry(
+    kind: str, session: int, samples: dict[Any, int], curves: tuple[Curve, ...], began: float
+) -> dict[str, Any]:
+    """Return one line of an estimator's history.
+
+    Parameters
+    ----------
+    kind : str
+        ``"base"``, ``"session"``, ``"shots"`` or ``"forgotten"``.
+    samples : dict of Any to int
+        How many of each class were learned.
+    curves : tuple of Curve
+        The descents that learning took.
+    began : float
+        By ``time.perf_counter``.
+    """
+    line: dict[str, Any] = {
+        "kind": kind,
+        "session": session,
+        "samples": samples,
+        "seconds": time.perf_counter() - began,
+    }
+    for curve in curves:
+        if curve.name in _CHOICES:
+            line[_CHOICES[curve.name]] = float(curve.values[-1])
+        if curve.name not in _NAMES:  # what priors weighed
+            continue
+        steps, loss, _ = _NAMES[curve.name]
+        # An inversion's curve ends with the error that it reached.
+        line[steps] = len(curve.values) - (curve.name == "invert")
+        line[loss] = float(curve.values[-1]) if len(curve.values) else float("nan")
+    return line

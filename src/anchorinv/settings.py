@@ -1,28 +1,26 @@
 """The estimator's settings, checked together: one error names every problem."""
 
-import inspect
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
-from anchorinv.core.catalogue import CATALOGUE, FORMER_NAMES, NETWORKS, current_name
+from anchorinv.core.adaptation import Adaptation, CrossValidatedFinetune, Finetune
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
-from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
+from anchorinv.core.minimise import OneCycle
+from anchorinv.core.networks import Geometry
 from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
-from anchorinv.core.recipe import Foundation, Recipe
-from anchorinv.core.schedule import OneCycle
-from anchorinv.core.selection import Validated
-from anchorinv.core.training import Adaptation, Finetune, Training
-from anchorinv.mistaken import check_order
-from anchorinv.model.header import parsed
-from anchorinv.model.limits import (
+from anchorinv.core.recipe import BaseSpec, Recipe
+from anchorinv.core.registry import METHODS
+from anchorinv.core.training import Training
+from anchorinv.persistence.format import parsed
+from anchorinv.persistence.limits import (
     HIGHEST_RATE,
     LOWEST_RATE,
     MOST_ANCHORS,
@@ -30,11 +28,11 @@ from anchorinv.model.limits import (
     MOST_STEPS,
     SEEDS,
     check_geometry,
+    check_names,
     inverted_at_once,
 )
-from anchorinv.model.names import check_names
-from anchorinv.signal.facts import PreprocessingFacts
-from anchorinv.signal.preprocessing import Preprocessing
+from anchorinv.signal.preprocessing import Preprocessing, PreprocessingFacts
+from anchorinv.validation import check_order
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
 
@@ -53,73 +51,75 @@ DEPTH, DROPOUT = 2, 0.25
 #: Of methods that cannot choose for themselves, because they replay nothing or classify without prototypes.
 FINETUNE_STEPS = 100
 
-WHOLE = int | np.integer
-NUMBER = int | float | np.integer | np.floating
-_WHOLE = {
-    "epochs": (1, MOST_STEPS),
-    "batch_size": (1, MOST_BATCH),
-    "n_anchors": (1, MOST_ANCHORS),
-    "inversion_steps": (0, MOST_STEPS),
-    "finetune_steps": (0, MOST_STEPS),
+
+def _wanted(kind: Any, words: str) -> tuple[TypeAdapter[Any], str]:
+    return TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True)), words
+
+
+def _whole(least: int, most: int) -> tuple[Any, str]:
+    return Annotated[int, Field(ge=least, le=most)], f"a whole number, {least} or more, at most {most}"
+
+
+def _above_zero(most: float) -> tuple[Any, str]:
+    return Annotated[float, Field(gt=0, le=most, allow_inf_nan=False)], f"a number above 0, at most {most:g}"
+
+
+def _or_none(kind: Any, words: str) -> tuple[Any, str]:
+    return kind | None, words
+
+
+_SEED = Annotated[int, Field(ge=SEEDS[0], le=SEEDS[-1])] | InstanceOf[np.random.RandomState] | None
+_WEIGHT = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+
+#: What each setting may be, as pydantic and as people read it.
+_SETTINGS = {
+    name: _wanted(*kind)
+    for name, kind in {
+        "random_state": (_SEED, "a whole number between -2**63 and 2**64, a RandomState or None"),
+        "per_channel": (bool, "True or False"),
+        "verbose": (bool | int, "True or False"),
+        "epochs": _or_none(*_whole(1, MOST_STEPS)),
+        "batch_size": _whole(1, MOST_BATCH),
+        "n_anchors": _whole(1, MOST_ANCHORS),
+        "inversion_steps": _whole(0, MOST_STEPS),
+        "finetune_steps": _or_none(*_whole(0, MOST_STEPS)),
+        "lr": _above_zero(1e30),
+        "inversion_lr": _above_zero(1e30),
+        "finetune_lr": _above_zero(1e30),
+        "sfreq": _or_none(*_above_zero(HIGHEST_RATE)),
+        "replay_weight": (_WEIGHT, "a number, 0 or more"),
+        "new_prototype": (Literal["mean", "random"], "'mean' or 'random'"),
+        "network": (Literal["never", "rehearse", "always"], "one of never, rehearse, always"),
+        "geometry": (InstanceOf[Geometry] | None, "a Geometry or None"),
+        "preprocessing": (InstanceOf[Preprocessing] | None, "a Preprocessing or None"),
+    }.items()
 }
-_POSITIVE = {"lr": 1e30, "inversion_lr": 1e30, "finetune_lr": 1e30, "sfreq": HIGHEST_RATE}
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that cannot work; None is allowed where it means that we choose."""
+    """Refuse settings that cannot work, all of them in one sentence."""
     problems = []
-    seed = settings["random_state"]
-    if not (seed is None or isinstance(seed, WHOLE | np.random.RandomState)):
-        problems.append(f"random_state (={seed!r}) must be a whole number, a RandomState or None")
-    if isinstance(seed, WHOLE) and int(seed) not in SEEDS:
-        problems.append(f"random_state (={seed!r}) must lie between -2**63 and 2**64")
-    if not isinstance(settings["per_channel"], bool | np.bool_):
-        problems.append(f"per_channel (={settings['per_channel']!r}) must be True or False")
-    if not isinstance(settings["verbose"], bool | np.bool_ | WHOLE):
-        problems.append(f"verbose (={settings['verbose']!r}) must be True or False")
-    may_be_open = ("epochs", "finetune_steps", "sfreq", "geometry")
-    open_ones = {name for name in may_be_open if settings[name] is None}
-    for name, (least, most) in _WHOLE.items():
+    for name, (kind, words) in _SETTINGS.items():
         value = settings[name]
-        whole = isinstance(value, WHOLE) and not isinstance(value, bool)
-        if name not in open_ones and not (whole and least <= value <= most):
-            problems.append(f"{name} (={value!r}) must be a whole number, {least} or more, at most {most}")
-    for name, highest in _POSITIVE.items():
-        value = settings[name]
-        if name not in open_ones and not (_number(value) and 0 < value <= highest):
-            problems.append(f"{name} (={value!r}) must be a number above 0, at most {highest:g}")
-    weight = settings["replay_weight"]
-    if not (_number(weight) and 0 <= weight <= 1e30):
-        problems.append(f"replay_weight (={weight!r}) must be a number, 0 or more")
-    if settings["new_prototype"] not in list(PLACEMENTS):  # a list, because anything can be asked of it
-        allowed = " or ".join(map(repr, PLACEMENTS))
-        problems.append(f"new_prototype (={settings['new_prototype']!r}) must be {allowed}")
-    if settings["network"] not in list(NETWORKS):
-        problems.append(f"network (={settings['network']!r}) must be one of {', '.join(NETWORKS)}")
-    if "geometry" not in open_ones and not isinstance(settings["geometry"], Geometry):
-        problems.append(f"geometry (={settings['geometry']!r}) must be a Geometry or None")
-    how = settings["preprocessing"]
-    if how is not None and not isinstance(how, Preprocessing):
-        problems.append(f"preprocessing (={how!r}) must be a Preprocessing or None")
-    elif how is not None:
-        parsed(PreprocessingFacts, asdict(how))
-    if settings["method"] not in [*CATALOGUE, *FORMER_NAMES]:
-        problems.append(f"method (={settings['method']!r}) must be one of {', '.join(CATALOGUE)}")
+        try:
+            kind.validate_python(value.item() if isinstance(value, np.generic) else value)
+        except ValidationError:
+            problems.append(f"{name} (={value!r}) must be {words}")
+    method = settings["method"]
+    if not (isinstance(method, str) and method in METHODS):
+        problems.append(f"method (={method!r}) must be one of {', '.join(METHODS)}")
     if problems:
         raise ValueError("; ".join(problems))
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, NUMBER) and not isinstance(value, bool)
+    if (preprocessing := settings["preprocessing"]) is not None:
+        parsed(PreprocessingFacts, asdict(preprocessing))
 
 
 def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -> Recipe:
     """Return the method that the settings describe; each takes those that it knows."""
     training = training_of(settings["epochs"], settings["batch_size"], settings["lr"], n_samples)
-    foundation = Foundation(partial(Conformer, geometry), Cosine.start, training)
-    make = CATALOGUE[current_name(settings["method"])]
-    known = inspect.signature(make).parameters
-    inversion = Inversion.swift(settings["inversion_steps"], lr=settings["inversion_lr"])
+    base_spec = BaseSpec(partial(Conformer, geometry), Cosine.start, training)
+    spec = METHODS[settings["method"]]
+    inversion = Inversion.lbfgs(settings["inversion_steps"], lr=settings["inversion_lr"])
     options = {
         "start": PLACEMENTS[settings["new_prototype"]],
         "adapt": _adaptation(settings),
@@ -127,23 +127,24 @@ def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -
         "network": settings["network"],
         "inversion": replace(inversion, chunk=inverted_at_once(geometry, inversion.chunk)),
     }
-    recipe = make(foundation, **{name: value for name, value in options.items() if name in known})
-    recipe = replace(recipe, refresh=isinstance(recipe.adapt, Validated))
-    if isinstance(recipe.memory, InvertedAnchors | InvertedLabels):
+    recipe: Recipe = spec.build(base_spec, **{name: options[name] for name in spec.options & set(options)})
+    recipe = replace(recipe, refresh=getattr(recipe.adapt, "chooses_steps", False))
+    if spec.inverts:
         # They are small beside the training data, and a user may want to look at them.
-        return replace(recipe, memory=replace(recipe.memory, with_signals=True))
+        memory: Any = recipe.memory
+        return replace(recipe, memory=replace(memory, with_signals=True))
     return recipe
 
 
 def _adaptation(settings: Mapping[str, Any]) -> Adaptation:
     steps, lr, weight = (settings[name] for name in ("finetune_steps", "finetune_lr", "replay_weight"))
-    if steps is None and settings["method"] not in ("finetune", "nc-fscil"):
+    if steps is None and METHODS[settings["method"]].replays:
         from_mean = settings["new_prototype"] == "mean"
-        return Validated(lrs=(lr,), from_mean=from_mean, refresh=True, replay_weight=weight)
+        return CrossValidatedFinetune(lrs=(lr,), from_mean=from_mean, refresh=True, replay_weight=weight)
     return Finetune((FINETUNE_STEPS if steps is None else steps,), lr, replay_weight=weight)
 
 
-def geometry_of(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:
+def resolve_geometry(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:
     """Return the sizes asked for, if they fit the signals, or sizes derived from them."""
     check_order(n_chans, n_times, (asked.n_chans, asked.n_times) if asked else None)
     geometry = asked or replace(Geometry.for_shape(n_chans, n_times), depth=DEPTH, dropout=DROPOUT)
@@ -156,24 +157,26 @@ def geometry_of(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:
     return geometry
 
 
-def rate_of(asked: float | None, found: float | None) -> float | None:
-    """Return the sampling rate in Hz, as told or as found, None where nobody knows."""
-    rate = found if asked is None else float(asked)
+def resolve_rate(asked: float | None, of_signals: float | None) -> float | None:
+    """Return the sampling rate in Hz, as given or as the signals say; None where nobody knows."""
+    rate = of_signals if asked is None else float(asked)
     if rate is not None and not LOWEST_RATE <= rate <= HIGHEST_RATE:
         raise ValueError(f"a rate of {rate:g} Hz is beyond {LOWEST_RATE:g} to {HIGHEST_RATE:g} Hz")
     return rate
 
 
-def names_of(how: Preprocessing | None, found: Sequence[str] | None, n_chans: int) -> tuple[str, ...] | None:
+def resolve_ch_names(
+    how: Preprocessing | None, of_signals: Sequence[str] | None, n_chans: int
+) -> tuple[str, ...] | None:
     """Return the channels' names, from the signals themselves or from what is known of their recordings."""
-    told = how.ch_names if how else None
-    if told and len(told) != n_chans:
-        raise ValueError(f"preprocessing names {len(told)} channels, signals have {n_chans}")
-    check_names(told or found or ())
-    return told or (tuple(found) if found else None)
+    given = how.ch_names if how else None
+    if given and len(given) != n_chans:
+        raise ValueError(f"preprocessing names {len(given)} channels, signals have {n_chans}")
+    check_names(given or of_signals or ())
+    return given or (tuple(of_signals) if of_signals else None)
 
 
-def seed_of(random_state: int | np.random.RandomState | None) -> int:
+def resolve_seed(random_state: int | np.random.RandomState | None) -> int:
     """Return a seed, drawn where none was given."""
     if random_state is None:
         return secrets.randbits(31)
@@ -190,5 +193,5 @@ def training_of(epochs: int | None, batch_size: int, lr: float, n_samples: int) 
     n_batches = -(-n_samples // batch_size)
     least, most = -(-STEPS[0] // n_batches), max(1, STEPS[-1] // n_batches)
     n_epochs = min(max(EPOCHS, least), most)
-    # While the rate is high the windows kept aside are told badly for a while; that is no reason to end.
+    # While the rate is high the loss of held-out windows is high for a while; that is no reason to end.
     return replace(plan, epochs=n_epochs, patience=max(3, n_epochs // 3))

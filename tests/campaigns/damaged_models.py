@@ -27,12 +27,12 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and so that it 
 import numpy as np
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.commands.use import info
-from anchorinv.core.catalogue import CATALOGUE
+from anchorinv.cli.model import info
+from anchorinv.core.registry import METHODS
 from tests.campaigns.model_damage import crafted
 from tests.models import fitted
 
-#: Of a process, beyond what it has: what asks for more is told, and does not take the machine with it.
+#: Of a process, beyond what it has: what asks for more is reported, and does not take the machine with it.
 ROOM = 3 << 30
 MOST_BYTES, MOST_SECONDS = 1 << 30, 10
 READS = ("load", "info", "predict", "load again")
@@ -71,23 +71,28 @@ def tried(path):
     for name, step in steps(path):
         if model is None and name not in ("info", "load"):
             break
-        began, before, fault, told = time.process_time(), _bytes(), None, None
+        began, before, fault, refusal = time.process_time(), _bytes(), None, None
         try:
-            found = step(model)
-            model = found if name == "load" else model
+            result = step(model)
+            model = result if name == "load" else model
         except (ValueError, OSError) as error:
-            told = str(error)
-            if "\n" in told or not told.isprintable() or len(told) > 700 or "alloc" in told:
-                fault = f"{name}: {told[:300]!r}"
+            refusal = str(error)
+            if "\n" in refusal or not refusal.isprintable() or len(refusal) > 700 or "alloc" in refusal:
+                fault = f"{name}: {refusal[:300]!r}"
         except BaseException:
             fault = f"{name}: {traceback.format_exc()[-1500:]}"
         seconds = time.process_time() - began
         facts.append(
-            {"step": name, "done": told is None and not fault, "told": told and told[:500], "fault": fault}
+            {
+                "step": name,
+                "done": refusal is None and not fault,
+                "refusal": refusal and refusal[:500],
+                "fault": fault,
+            }
         )
         facts[-1] |= {"seconds": seconds, "bytes": _bytes() - before}
         if name == "load again" and not facts[-1]["done"]:
-            facts[-1]["fault"] = f"what save wrote load refuses: {told}"
+            facts[-1]["fault"] = f"what save wrote load refuses: {refusal}"
     return facts
 
 
@@ -95,7 +100,7 @@ def _bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def apart(path):
+def in_a_child(path):
     """Do it all in a child of its own, within its room and time."""
     read, write = os.pipe()
     child = os.fork()
@@ -112,11 +117,11 @@ def apart(path):
             os._exit(status)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
-        told = pipe.read()
+        report = pipe.read()
     _, status = os.waitpid(child, 0)
     if status:
         return [{"step": "all", "done": False, "fault": f"ended by {status}", "seconds": 300, "bytes": 0}]
-    return json.loads(told)
+    return json.loads(report)
 
 
 def campaign(n_files, seed):
@@ -126,13 +131,13 @@ def campaign(n_files, seed):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.anchorinv"
         wholes = []
-        for method in CATALOGUE:
+        for method in METHODS:
             fitted(method, n_anchors=2).save(path, with_signals=True, allow_recordings=True)
             wholes.append(path.read_bytes())
         for number in range(n_files):
             kind, content = crafted(wholes[number % len(wholes)], seed + number)
             path.write_bytes(content)
-            facts = apart(path)
+            facts = in_a_child(path)
             done = {fact["step"]: fact["done"] for fact in facts}
             counts[f"{kind}: {'loaded' if done.get('load') else 'refused'}"] += 1
             if done.get("load") != done.get("info"):

@@ -13,34 +13,37 @@ from pathlib import Path
 import numpy as np
 
 from anchorinv import AnchorInvClassifier, Filter, Preprocessing
-from anchorinv.commands.data import _show_subjects, show
-from anchorinv.data import ecg_beats, longterm, motor_imagery, stress
-from anchorinv.data.bci2a import FORMS
-from anchorinv.data.bci2a_forms import form_of, read_gdf, read_labels
-from anchorinv.data.checks import ALLOWED
-from anchorinv.data.dataset import Dataset
-from anchorinv.data.nhie import plan_nhie
-from anchorinv.data.own import plan_manifest, plan_npz
-from anchorinv.data.own_files import Options
-from anchorinv.data.picture import draw_trials
-from anchorinv.data.trials_file import Form, read_trials
-from anchorinv.data.windowed import open_windows
-from anchorinv.data.writing import prepare
-from anchorinv.inputs import read_labels as checked_labels
-from anchorinv.inputs import read_signals
-from anchorinv.model.scoring import scored
-from anchorinv.model.serving import predicted, shots
-from anchorinv.model.sources import Reading
-from anchorinv.model.watching import Watch
+from anchorinv.cli.data import _show_subjects, show
+from anchorinv.datasets.bci2a import FORMS, form_of, read_gdf, read_labels
+from anchorinv.datasets.checks import ALLOWED
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.npz_sets import (
+    ECG_BEATS,
+    EEG_MOTOR_IMAGERY,
+    EEG_STRESS,
+    EMG_LONGTERM,
+    NpzSet,
+    read_trials,
+)
+from anchorinv.datasets.own import plan_manifest, plan_npz
+from anchorinv.datasets.own_files import OwnOptions
+from anchorinv.datasets.prepare import prepare
+from anchorinv.datasets.recording_sets import plan_nhie
+from anchorinv.datasets.window_files import draw_trials, open_windows
+from anchorinv.serving.evaluation import evaluate_file
+from anchorinv.serving.files import ReadOptions, predict_file, read_shots
+from anchorinv.serving.streaming import DriftMonitor
 from anchorinv.study.loading import load, shipped
+from anchorinv.validation import read_labels as checked_labels
+from anchorinv.validation import read_signals
 from tests.campaigns.damage import damaged, inside_gz, inside_mat, inside_npz, inside_xz
-from tests.data import making
-from tests.data.genuine import PLACE
+from tests.datasets import making
+from tests.datasets.genuine import PLACE
 from tests.models import CHANNELS, windows
 from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 
 RATE = 128
-EASY = Options(
+EASY = OwnOptions(
     band=Filter(1, 20),
     reference="average",
     at_least=1,
@@ -77,8 +80,8 @@ def _own_table(path: Path, model: AnchorInvClassifier) -> None:
 
 
 def _predict(path: Path, model: AnchorInvClassifier) -> None:
-    watch = Watch(model)
-    list(predicted(model, path, Reading(sfreq=128.0), note=watch))
+    watch = DriftMonitor(model)
+    list(predict_file(model, path, ReadOptions(sfreq=128.0), note=watch))
     assert watch.drift is None or watch.drift.verdict is not None
 
 
@@ -87,15 +90,15 @@ def _predict_processed(path: Path, model: AnchorInvClassifier) -> None:
     other = copy(model)
     other.preprocessing = Preprocessing(filter=Filter(1, 20), reference="average")
     other.sfreq_ = 100.0
-    list(predicted(other, path, Reading(step=0.25, sfreq=128.0), note=Watch(other)))
+    list(predict_file(other, path, ReadOptions(step=0.25, sfreq=128.0), note=DriftMonitor(other)))
 
 
 def _learn(path: Path, model: AnchorInvClassifier) -> None:
-    shots(model, path, Reading(sfreq=128.0))
+    read_shots(model, path, ReadOptions(sfreq=128.0))
 
 
 def _evaluate(path: Path, model: AnchorInvClassifier) -> None:
-    scored(model, path).told()
+    evaluate_file(model, path).lines()
 
 
 def _train(path: Path, model: AnchorInvClassifier) -> None:
@@ -158,7 +161,7 @@ def _bdf(folder: Path) -> Path:
 
 def _edf_plus(folder: Path) -> Path:
     """With a channel of annotations."""
-    from tests.data.notes import edf_plus
+    from tests.datasets.notes import edf_plus
 
     return edf_plus(folder / "r.edf", [b"+0\x14\x14\x00+0.5\x151\x14eyes closed\x14\x00", b"+1\x14\x14\x00"])
 
@@ -235,7 +238,7 @@ def _toml(folder: Path) -> Path:
     return folder / "study.toml"
 
 
-def _trials(form: Form, write_file: Callable[..., object], **options: object) -> Format:
+def _trials(form: NpzSet, write_file: Callable[..., object], **options: object) -> Format:
     def write(folder: Path) -> Path:
         write_file(folder / form.file, **options)
         return folder / form.file
@@ -271,10 +274,10 @@ FORMATS: dict[str, Format] = {
     "csv.xz": Format(_csv("r.csv.xz"), _STREAM),
     "npz": Format(_npz(save=np.savez), (_own_npz, *_WINDOWS)),
     "npz compressed": Format(_npz(save=np.savez_compressed), (_own_npz, *_WINDOWS)),
-    "npz emg-longterm": _trials(longterm.FORM, making.emg_longterm, days=(1, 21)),
-    "npz eeg-stress": _trials(stress.FORM, making.eeg_stress, subjects=(1,)),
-    "npz eeg-motor-imagery": _trials(motor_imagery.FORM, making.eeg_motor_imagery, subjects=(1,)),
-    "npz ecg-beats": _trials(ecg_beats.FORM, making.ecg_beats),
+    "npz emg-longterm": _trials(EMG_LONGTERM, making.emg_longterm, days=(1, 21)),
+    "npz eeg-stress": _trials(EEG_STRESS, making.eeg_stress, subjects=(1,)),
+    "npz eeg-motor-imagery": _trials(EEG_MOTOR_IMAGERY, making.eeg_motor_imagery, subjects=(1,)),
+    "npz ecg-beats": _trials(ECG_BEATS, making.ecg_beats),
     "fif in gz": Format(_fif_gz, _STREAM, how=inside_gz),
     "csv in xz": Format(_csv("r.csv.xz"), _STREAM, how=inside_xz),
     "arrays in npz": Format(_npz(save=np.savez_compressed), (_own_npz, *_WINDOWS), how=inside_npz),

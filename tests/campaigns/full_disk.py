@@ -45,13 +45,13 @@ def campaign(folder: Path, rounds: int, trials: int, seed: int) -> dict[str, int
                 assert ended(run, trials, "append", 0.5, trials + 2)[0] == -signal.SIGKILL
             resized(mount, draw.randint(1, 60) if n < rounds // 4 else draw.randint(1, 3))
             before = finished(run)
-            code, told = ended(run, trials)
+            code, output = ended(run, trials)
             if code == 0:
                 check_end(run, wanted)
                 shutil.rmtree(run)
                 continue
-            full = re.search(r"([a-z]+)[^/ ]* cannot be written|cannot write to", told)
-            assert code == 1 and full and "Traceback" not in told, told
+            full = re.search(r"([a-z]+)[^/ ]* cannot be written|cannot write to", output)
+            assert code == 1 and full and "Traceback" not in output, output
             assert before <= finished(run), "finished lines are lost"
             counts[f"full in: {full[1] or 'folder'}"] += 1
         resized(mount, PLENTY)

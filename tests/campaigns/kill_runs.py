@@ -45,7 +45,9 @@ def main_killed(place: str, share: float, after: int) -> None:
     share : how much of the bytes are written by then.
     after : how many such writes succeed before.
     """
-    from anchorinv import cli, tensors
+    import safetensors.torch as safetensors
+
+    from anchorinv import cli
     from anchorinv.study import execute, folder
 
     def dying(write: Callable[..., None]) -> Callable[..., None]:
@@ -63,7 +65,7 @@ def main_killed(place: str, share: float, after: int) -> None:
 
     assert execute.run_study.__kwdefaults__ is not None
     execute.run_study.__kwdefaults__["seconds"] = 0.0  # a checkpoint after every epoch
-    folder.append, tensors.save_file = dying(folder.append), dying(tensors.save_file)
+    folder.append, safetensors.save_file = dying(folder.append), dying(safetensors.save_file)
     cli.main()
 
 
@@ -74,19 +76,19 @@ def ended(
 
     The process is forked from one that has imported all and computed nothing: it starts at once.
     """
-    with tempfile.NamedTemporaryFile("r") as told:
-        process = SERVER.Process(target=_child, args=(str(out), trials, told.name, place, share, after))
+    with tempfile.NamedTemporaryFile("r") as output:
+        process = SERVER.Process(target=_child, args=(str(out), trials, output.name, place, share, after))
         process.start()
         process.join(seconds)
         if process.exitcode is None:
             process.kill()
             process.join()
         assert process.exitcode is not None
-        return process.exitcode, told.read()
+        return process.exitcode, output.read()
 
 
-def _child(out: str, trials: int, told: str, place: str, share: float, after: int) -> None:
-    with Path(told).open("w") as file:
+def _child(out: str, trials: int, output: str, place: str, share: float, after: int) -> None:
+    with Path(output).open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.argv = ["anchorinv", *RUN, "--trials", str(trials), "--out", out]
@@ -94,8 +96,8 @@ def _child(out: str, trials: int, told: str, place: str, share: float, after: in
 
 
 def undisturbed(out: Path, trials: int) -> None:
-    code, told = ended(out, trials)
-    assert code == 0, told
+    code, output = ended(out, trials)
+    assert code == 0, output
 
 
 def finished(out: Path) -> set[str]:
@@ -108,8 +110,8 @@ def killed(out: Path, trials: int, draw: random.Random, place: str, longest: flo
     """Start a run, kill it somewhere, and say whether it had not ended by itself."""
     after = draw.randrange(4) if place == "append" else 0
     seconds = draw.uniform(0.05, longest) if place == "anywhere" else None
-    code, told = ended(out, trials, place, draw.random(), after, seconds)
-    assert code in (0, -signal.SIGKILL), f"ended with {code}: {told}"
+    code, output = ended(out, trials, place, draw.random(), after, seconds)
+    assert code in (0, -signal.SIGKILL), f"ended with {code}: {output}"
     return code != 0
 
 
@@ -119,7 +121,7 @@ def campaign(
     trials: int,
     seed: int,
     places: tuple[str, ...],
-    say: Callable[[str], object] = lambda told: None,
+    say: Callable[[str], object] = lambda output: None,
 ) -> dict[str, int]:
     """Kill runs ``rounds`` times and return how often where; a run that ends is followed by a new one."""
     draw = random.Random(seed)

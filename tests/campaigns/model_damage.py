@@ -11,7 +11,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from anchorinv import Conformer, Geometry
-from anchorinv.model.container import assemble
+from anchorinv.persistence.format import assemble
 
 ODD = [
     None,
@@ -158,8 +158,8 @@ def reshaped(payload, draw):
             each["data_offsets"] = draw.choice([[0, 0], [0, 2**63], [-1, 4], [9, 1], []])
         case 3:
             facts["__metadata__"] = {"m" * 50_000: "x"}
-    told = json.dumps(facts).encode()
-    return len(told).to_bytes(8, "little") + told + payload[8 + n_header :]
+    text = json.dumps(facts).encode()
+    return len(text).to_bytes(8, "little") + text + payload[8 + n_header :]
 
 
 def large(header, payload, draw):

@@ -1,31 +1,29 @@
 """Small things to test with: geometries, networks with their textbook twin, signals, recipes, snapshots."""
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from anchorinv.core import catalogue
+from anchorinv.core.adaptation import Finetune
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.geometry import Geometry
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
-from anchorinv.core.recipe import Foundation, Recipe
+from anchorinv.core.networks import Geometry
+from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Finetune, Training
-from anchorinv.core.types import Batch, State
+from anchorinv.core.training import Training
+from anchorinv.core.types import Batch
+from anchorinv.testing import same, snapshot, untouched_generators  # noqa: F401 (for tests)
 from tests import naive
 
 SMALL = Geometry(3, 40, kernel=5, pool=6, pool_stride=3, width=8, heads=2, depth=2)
 STRIDED = Geometry(2, 96, kernel=8, stride=4, pool=5, pool_stride=3, width=4, heads=2, depth=3)
-#: All that a state holds, and all that is in the global generators, as one comparable value.
-Snapshot = dict[str, Any]
 
 
 def randn(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -77,64 +75,18 @@ def toy(
     return Batch(signals, labels)
 
 
-def foundation(**training: Any) -> Foundation:
+def base_spec(**training: Any) -> BaseSpec:
     plan = Training(epochs=3, batch_size=8, lr=1e-3)
-    return Foundation(partial(Conformer, SMALL), Cosine.start, replace(plan, **training))
+    return BaseSpec(partial(Conformer, SMALL), Cosine.start, replace(plan, **training))
 
 
-def anchorinv(base: Foundation, **options: Any) -> Recipe:
+def anchorinv(base: BaseSpec, **options: Any) -> Recipe:
     short: dict[str, Any] = {
         "adapt": Finetune(steps=(4,), lr=1e-3),
         "per_class": 5,
         "inversion": Inversion(steps=3),
     }
     return catalogue.anchorinv(base, **{**short, **options})
-
-
-def state_of(state: State) -> Snapshot:
-    """Copy all that a state holds."""
-    modules = {"trunk": state.trunk, "tail": state.tail, "head": state.head}
-    held: Snapshot = {
-        f"{part}.{name}": tensor.clone()
-        for part, module in modules.items()
-        for name, tensor in module.state_dict().items()
-    }
-    for name in ("anchors", "replay", "recordings", "signals"):
-        batch = getattr(state, name)
-        held[name] = None if batch is None else (batch.values.clone(), batch.labels.clone())
-    held["curves"] = [(curve.name, curve.session, curve.values.clone()) for curve in state.curves]
-    held["facts"] = (state.classes, state.n_base, state.shape, state.seed, state.session)
-    return held
-
-
-def same(a: Any, b: Any) -> bool:
-    """Say whether two snapshots are equal bit by bit."""
-    if isinstance(a, Tensor | np.ndarray):
-        equal = torch.equal if isinstance(a, Tensor) else np.array_equal
-        return type(a) is type(b) and a.dtype == b.dtype and equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
-
-
-def global_generators() -> Snapshot:
-    return {
-        "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state(),
-        "random": random.getstate(),
-    }
-
-
-@contextmanager
-def untouched_generators() -> Iterator[None]:
-    """Fail if the block draws from, or seeds, a global generator."""
-    before = global_generators()
-    yield
-    after = global_generators()
-    touched = [name for name in before if not same(before[name], after[name])]
-    assert not touched, f"global generators touched: {touched}"
 
 
 @contextmanager

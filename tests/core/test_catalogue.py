@@ -9,23 +9,40 @@ import torch
 import torch.nn.functional as F
 
 from anchorinv.core import catalogue
-from anchorinv.core.anchors import MEASURES, SELECTIONS, Closest, KMeans, RandomClosest, selection
-from anchorinv.core.conformer import Conformer
-from anchorinv.core.frontend import FrontEnd
+from anchorinv.core.adaptation import Finetune
+from anchorinv.core.conformer import Conformer, FrontEnd
 from anchorinv.core.heads import DotRegression, simplex_etf
-from anchorinv.core.inversion import Inversion
-from anchorinv.core.priors import Prior, energy, length, roughness, statistics, total_variation, with_priors
-from anchorinv.core.prototypes import calibrated, mean_of_shots, next_vertices
+from anchorinv.core.inversion import (
+    Inversion,
+    Prior,
+    energy,
+    length,
+    roughness,
+    statistics,
+    total_variation,
+    with_priors,
+)
+from anchorinv.core.prototypes import (
+    MEASURES,
+    SELECTIONS,
+    Closest,
+    KMeans,
+    RandomClosest,
+    calibrated,
+    mean_of_shots,
+    next_vertices,
+    selection,
+)
+from anchorinv.core.registry import METHODS
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Finetune
 from anchorinv.core.types import Batch, Session
 from tests import naive
-from tests.core.small import SMALL, foundation, randn, toy
+from tests.core.small import SMALL, base_spec, randn, toy
 
 BASE = toy(8).of(1, 2, 3)
 NEW = toy(6).of(5)
 TEST = toy(5).values
-FOUNDATION = foundation(epochs=3)
+FOUNDATION = base_spec(epochs=3)
 STILL = Finetune(steps=(0,), lr=1e-3)
 
 
@@ -40,9 +57,7 @@ class TestSpecialCases:
     @pytest.mark.parametrize("name", ["anchorinv", "real-replay", "latent-replay", "deepdream", "deepinv"])
     def test_no_steps_from_mean_prototypes_is_protonet(self, name):
         options = {} if "replay" in name else {"inversion": Inversion(steps=1)}
-        method = catalogue.CATALOGUE[name](
-            FOUNDATION, start=mean_of_shots, adapt=STILL, per_class=2, **options
-        )
+        method = METHODS[name].build(FOUNDATION, start=mean_of_shots, adapt=STILL, per_class=2, **options)
         proto = catalogue.protonet(FOUNDATION)
         assert torch.equal(method.predict(learned(method), TEST), proto.predict(learned(proto), TEST))
 
@@ -71,7 +86,7 @@ class TestSpecialCases:
         recipe = catalogue.latent_replay(FOUNDATION, start=mean_of_shots, adapt=plan, per_class=4)
         real = catalogue.real_replay(FOUNDATION, per_class=4)
         base, new = (Batch(part.values.double(), part.labels) for part in (BASE, NEW))
-        state = recipe.foundation.fit(base, rng=stream(5))
+        state = recipe.base_spec.fit(base, rng=stream(5))
         ours = Conformer.from_conv2d_state(twin.state_dict(), SMALL).eval().requires_grad_(False)
         state = replace(state, trunk=ours.trunk, tail=ours.tail)
         started = recipe.start(state, base, rng=stream(5))
@@ -102,26 +117,27 @@ class TestRows:
     """What stands beside the paper's methods."""
 
     def test_every_method_says_whose_idea_it_is_and_goes_by_its_name(self):
-        made = {name: make(FOUNDATION) for name, make in catalogue.CATALOGUE.items()}
-        assert all(recipe.citation and recipe.name == name for name, recipe in made.items())
+        made = {name: make(FOUNDATION) for name, make in ((n, spec.build) for n, spec in METHODS.items())}
+        assert all(METHODS[name].citation and recipe.name == name for name, recipe in made.items())
         rows = {"fecam": "Goswami", "mdm": "Barachant", "ranpac": "McDonnell", "lda": "Fisher"}
-        assert all(author in made[name].citation for name, author in rows.items())
+        assert all(author in METHODS[name].citation for name, author in rows.items())
 
-    def test_none_is_of_the_paper_and_every_method_is_of_one_kind(self):
-        kinds = (catalogue.PUBLISHED, catalogue.JUDGED, catalogue.SUMMED, catalogue.CLOSED_FORM)
-        assert sorted(name for kind in kinds for name in kind) == sorted(catalogue.CATALOGUE)
+    def test_those_of_the_paper_are_marked_and_no_two_look_alike(self):
+        assert sum(spec.published for spec in METHODS.values()) == 9
+        assert not any(METHODS[name].published for name in ("fecam", "ranpac", "lda", "mdm", "discriminant"))
+        assert len({spec.look for spec in METHODS.values()}) == len(METHODS) == len({*METHODS})
 
     def test_those_with_a_network_share_protonets(self):
         rows = (catalogue.fecam(FOUNDATION), catalogue.ranpac(FOUNDATION), catalogue.protonet(FOUNDATION))
-        assert len({recipe.foundation for recipe in rows}) == 1
-        assert catalogue.mdm(FOUNDATION).foundation == catalogue.mdm(foundation(epochs=9)).foundation
+        assert len({recipe.base_spec for recipe in rows}) == 1
+        assert catalogue.mdm(FOUNDATION).base_spec == catalogue.mdm(base_spec(epochs=9)).base_spec
 
     def test_fecam_without_a_covariance_is_the_nearest_mean(self):
         recipe = catalogue.fecam(FOUNDATION, prior=1e12)
         state = learned(recipe)
         features = state.tail(state.trunk(TEST))
-        trust = state.head.trust.sqrt()
-        nearest = (trust * torch.cdist(features, state.head.prototypes)).argmin(1)
+        shot_correction = state.head.shot_correction.sqrt()
+        nearest = (shot_correction * torch.cdist(features, state.head.prototypes)).argmin(1)
         assert torch.equal(recipe.predict(state, TEST), torch.tensor(state.classes)[nearest])
 
 

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from anchorinv.core import catalogue
-from anchorinv.core.centring import calibrated, check_calibration, uncalibrated
+from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.networks import mapped
+from anchorinv.core.networks import encode
 from anchorinv.core.rng import stream
 from anchorinv.core.types import State
-from tests.core.small import foundation, same, state_of, toy
+from tests.core.small import base_spec, same, snapshot, toy
 
 
 def model(centring: float = 0.1) -> State:
-    state = catalogue.discriminant(foundation()).fit_base(toy(n_per_class=30), rng=stream(1))
+    state = catalogue.discriminant(base_spec()).fit_base(toy(n_per_class=30), rng=stream(1))
     assert isinstance(state.head, Discriminant)
     state.head.centring = centring
     return state
@@ -26,7 +26,7 @@ def test_the_middle_of_the_features_becomes_that_of_the_base_windows() -> None:
     other = 1.5 * toy(n_per_class=30, seed=4).values + 0.2
     moved = calibrated(state, other)
     torch.testing.assert_close(
-        mapped(moved.trunk, other).mean(0), mapped(state.trunk, base).mean(0), rtol=0, atol=1e-4
+        encode(moved.trunk, other).mean(0), encode(state.trunk, base).mean(0), rtol=0, atol=1e-4
     )
 
 
@@ -37,11 +37,11 @@ def test_base_windows_calibrate_to_nothing() -> None:
 
 def test_it_can_be_undone_and_repeated() -> None:
     state, other = model(), toy(n_per_class=30, seed=4).values * 2
-    before = state_of(state)
+    before = snapshot(state)
     once = calibrated(state, other)
-    assert same(state_of(state), before)
-    assert same(state_of(uncalibrated(once)), before)
-    assert same(state_of(calibrated(once, other)), state_of(once))
+    assert same(snapshot(state), before)
+    assert same(snapshot(uncalibrated(once)), before)
+    assert same(snapshot(calibrated(once, other)), snapshot(once))
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_it_is_refused_with_a_reason(centring: float, n: int, words: str) -> Non
 
 
 def test_networks_have_nothing_to_calibrate() -> None:
-    state = catalogue.protonet(foundation()).fit_base(toy(), rng=stream(1))
+    state = catalogue.protonet(base_spec()).fit_base(toy(), rng=stream(1))
     with pytest.raises(ValueError, match="only the methods"):
         calibrated(state, toy().values)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.geometry import GEOMETRIES, Geometry
+from anchorinv.core.networks import GEOMETRIES, Geometry
 from anchorinv.core.rng import scoped_seed, stream
 from tests.core.small import SMALL, STRIDED, pair, randn, twin, untouched_generators, usual_state, weights_of
 

@@ -42,8 +42,8 @@ class TestTextbook:
         features, targets = gaussians(n_classes=2, n_each=10)
         head = learned(features, targets, shrinkage=0.3, prior=False)
         means = [features[targets == c].mean(0) for c in (0, 1)]
-        apart = torch.cat([features[targets == c] - means[c] for c in (0, 1)])
-        pooled = apart.T @ apart / (len(features) - 2)
+        residuals = torch.cat([features[targets == c] - means[c] for c in (0, 1)])
+        pooled = residuals.T @ residuals / (len(features) - 2)
         shrunk = 0.7 * pooled + 0.3 * pooled.trace() / 6 * torch.eye(6, dtype=torch.float64)
         x = randn(5, 6, seed=3)
         expected = torch.stack(
@@ -70,8 +70,8 @@ def written_out(features: Tensor, targets: Tensor, more: Tensor, x: Tensor) -> T
     """Log-densities by textbook matrices: whiten, a normal prior for means, its posterior, the predictive."""
     groups = [features[targets == c] for c in range(4)] + [more]
     means = torch.stack([g.mean(0) for g in groups])
-    apart = torch.cat([g - g.mean(0) for g in groups])
-    pooled = apart.T @ apart / (len(apart) - 5)
+    residuals = torch.cat([g - g.mean(0) for g in groups])
+    pooled = residuals.T @ residuals / (len(residuals) - 5)
     eye = torch.eye(6, dtype=torch.float64)
     shrunk = 0.9 * pooled + (0.1 + 1e-6) * pooled.trace() / 6 * eye
     factor = torch.linalg.cholesky(shrunk).inverse().T

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchorinv.core.encoder import BLOCKS, MOST_FEATURES, Encoder, fit_encoder, suitable
-from anchorinv.core.networks import mapped
+from anchorinv.core.blocks import BLOCKS
+from anchorinv.core.encoder import MOST_FEATURES, Encoder, fit_encoder, suitable
+from anchorinv.core.networks import encode
 from anchorinv.core.rng import stream
 from tests.core.small import randn, untouched_generators
 
@@ -80,7 +81,7 @@ def test_a_window_is_seen_alike_alone_and_among_others() -> None:
     signals = windows(100)
     encoder = fit_encoder(signals, rng=stream(0))
     alone = torch.cat([encoder(signal[None]) for signal in signals])
-    torch.testing.assert_close(alone, mapped(encoder, signals), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(alone, encode(encoder, signals), rtol=1e-4, atol=1e-5)
 
 
 def test_float32_agrees_with_float64() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorinv.core.geometry import GEOMETRIES, MIN_TIMES, Geometry
+from anchorinv.core.networks import GEOMETRIES, MIN_TIMES, Geometry
 
 WORKING = Geometry(3, 40, kernel=5, pool=6, pool_stride=3, width=8, heads=2, depth=2)
 

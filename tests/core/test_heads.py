@@ -78,7 +78,7 @@ class TestCosine:
     def test_extended_fixes_what_there_was_and_frees_the_new(self) -> None:
         head = Cosine(randn(2, 5, seed=0), randn(1, 5, seed=1), scale=3.0)
         before, rows = weights_of(head), randn(2, 5, seed=2)
-        grown = head.extended(rows)
+        grown = head.add_classes(rows)
         assert grown.scale == 3.0
         assert torch.equal(grown.fixed, head.prototypes)
         assert torch.equal(grown.free, rows)
@@ -100,9 +100,9 @@ class TestCosine:
 
     def test_settled_is_the_class_means_all_fixed(self) -> None:
         features, targets = randn(6, 5, seed=0), torch.tensor([1, 0, 1, 2, 2, 2])
-        settled = Cosine(randn(3, 5, seed=1)).settled(features, targets)
-        torch.testing.assert_close(settled.fixed, class_means(features, targets))
-        assert len(settled.free) == 0
+        finalise = Cosine(randn(3, 5, seed=1)).finalise(features, targets)
+        torch.testing.assert_close(finalise.fixed, class_means(features, targets))
+        assert len(finalise.free) == 0
 
     def test_the_start_is_that_of_a_linear_layer(self) -> None:
         with scoped_seed(stream(0)):
@@ -170,7 +170,7 @@ class TestMlp:
         head, features = mlp(), randn(n, 10, seed=0, dtype=torch.float32)
         rows, biases = torch.ones(n_new, 32), torch.arange(float(n_new))
         with untouched_generators():
-            grown = head.extended(rows, biases).eval()
+            grown = head.add_classes(rows, biases).eval()
         assert torch.equal(grown.last.weight[:3], head.last.weight)
         assert torch.equal(grown.last.bias[:3], head.last.bias)
         logits = grown(features)
@@ -184,7 +184,7 @@ class TestMlp:
         head = mlp()
         before = weights_of(head)
         rows, biases = torch.ones(1, 32), torch.ones(1)
-        grown = head.extended(rows, biases)
+        grown = head.add_classes(rows, biases)
         with torch.no_grad():
             grown.last.weight.zero_()
             grown.last.bias.zero_()
@@ -194,5 +194,5 @@ class TestMlp:
     def test_it_settles_as_it_was_trained(self) -> None:
         head = mlp()
         before = weights_of(head)
-        settled = head.settled(randn(4, 10, seed=0), torch.tensor([0, 1, 2, 0]))
-        assert same(weights_of(settled), before)
+        finalise = head.finalise(randn(4, 10, seed=0), torch.tensor([0, 1, 2, 0]))
+        assert same(weights_of(finalise), before)

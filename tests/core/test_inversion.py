@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.descend import Plateau
-from anchorinv.core.geometry import Geometry
 from anchorinv.core.inversion import Inversion, invert
-from anchorinv.core.networks import frozen
-from anchorinv.core.progress import Tick, listening
+from anchorinv.core.minimise import EarlyStopping
+from anchorinv.core.networks import Geometry, frozen
 from anchorinv.core.rng import stream
+from anchorinv.progress import Tick, listening
 from tests import naive
 from tests.core.small import pair, randn, same, untouched_generators, weights_of
 
@@ -167,23 +166,23 @@ class TestCurve:
     def test_an_early_stop_shortens_it(self) -> None:
         network, _, anchors, start = task(3)
         plan = Inversion(steps=200, lr=1e-6)  # so slow that nothing gets better
-        stopped = invert(network, anchors, start, replace(plan, stop=Plateau(window=5, patience=2)))
+        stopped = invert(network, anchors, start, replace(plan, stop=EarlyStopping(window=5, patience=2)))
         assert len(stopped.curve) == 15 + 1
         assert len(invert(network, anchors, start, plan).curve) == 201
 
     def test_a_swift_one_is_closer_in_a_third_of_the_steps(self) -> None:
         network, _, anchors, start = task(4)
         full = invert(network, anchors, start, Inversion(steps=600))
-        swift = invert(network, anchors, start, Inversion.swift(200))
-        assert (swift.errors <= 1.1 * full.errors).all()
-        torch.testing.assert_close(swift.errors, distances(network, swift.signals, anchors))
+        lbfgs = invert(network, anchors, start, Inversion.lbfgs(200))
+        assert (lbfgs.errors <= 1.1 * full.errors).all()
+        torch.testing.assert_close(lbfgs.errors, distances(network, lbfgs.signals, anchors))
 
     def test_a_swift_one_stops_each_sample_by_its_own_curve(self) -> None:
         network, _, anchors, start = task(3)
         start[0] = randn(3, 2, 24, seed=1)[0] + 1e-9  # as good as there
-        together = invert(network, anchors, start, Inversion.swift(100))
+        together = invert(network, anchors, start, Inversion.lbfgs(100))
         alone = [
-            invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.swift(100)) for i in range(3)
+            invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.lbfgs(100)) for i in range(3)
         ]
         # The first one has nothing left to gain, and stops whatever the others do.
         assert len(alone[0].curve) < 100 < len(alone[1].curve) == len(together.curve)
@@ -192,16 +191,18 @@ class TestCurve:
     def test_a_swift_one_takes_the_steps_that_each_sample_would_alone(self) -> None:
         network, _, anchors, start = task(3)
         # No longer: quasi-Newton steps amplify roundings, which differ between processors.
-        together = invert(network, anchors, start, Inversion.swift(30))
+        together = invert(network, anchors, start, Inversion.lbfgs(30))
         for i in range(3):
-            alone = invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.swift(30))
+            alone = invert(network, anchors[i : i + 1], start[i : i + 1], Inversion.lbfgs(30))
             torch.testing.assert_close(alone.errors, together.errors[i : i + 1], rtol=1e-4, atol=1e-9)
 
     def test_a_chunk_that_stopped_early_counts_with_its_last_value(self) -> None:
         network, _, anchors, start = task(2)
         with torch.no_grad():
             start[0] = randn(2, 2, 24, seed=1)[0]  # already there: stops after one window
-        stop = Plateau(window=5, patience=100, enough=0.5 * distances(network, start, anchors)[1].item())
+        stop = EarlyStopping(
+            window=5, patience=100, enough=0.5 * distances(network, start, anchors)[1].item()
+        )
         plan = Inversion(steps=20, lr=1e-3, chunk=1, stop=stop)
         found = invert(network, anchors, start, plan)
         alone = [invert(network, anchors[i : i + 1], start[i : i + 1], plan).curve for i in range(2)]

@@ -10,15 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from anchorinv.core import inverted
-from anchorinv.core.anchors import random_anchors
-from anchorinv.core.inversion import Goal, Inversion, Inverted, pursue, reach
-from anchorinv.core.inverted import InvertedAnchors
-from anchorinv.core.memory import Nothing
-from anchorinv.core.networks import frozen, mapped, trainable
+from anchorinv.core import memory
+from anchorinv.core.inversion import Inversion, InversionLoss, Inverted, invert_with, match_features
+from anchorinv.core.memory import (
+    Anchors,
+    ClassMeans,
+    InvertedAnchors,
+    InvertedLabels,
+    LatentSamples,
+    Memory,
+    NoMemory,
+    RealSamples,
+)
+from anchorinv.core.networks import encode, frozen, trainable
+from anchorinv.core.prototypes import random_anchors
 from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State, joined
-from tests.core.small import foundation, same, state_of, toy, untouched_generators
+from anchorinv.core.types import Batch, State, concat
+from tests.core.small import base_spec, same, snapshot, toy, untouched_generators
 
 ANCHORS = InvertedAnchors(per_class=5, inversion=Inversion(steps=3))
 BASE = (0, 2, 3)  # class 1 is new
@@ -26,12 +34,12 @@ BASE = (0, 2, 3)  # class 1 is new
 
 @lru_cache
 def base() -> State:
-    return foundation().fit(toy().of(*BASE), rng=stream(5, "base"))
+    return base_spec().fit(toy().of(*BASE), rng=stream(5, "base"))
 
 
 def latents_of(state: State, *classes: int) -> Batch:
     samples = toy().of(*classes)
-    return samples.with_values(mapped(state.trunk, samples.values))
+    return samples.with_values(encode(state.trunk, samples.values))
 
 
 def kept() -> State:
@@ -50,28 +58,28 @@ def grown(state: State) -> State:
 
 
 class Spy:
-    """Notes what inversions were asked for and what they found."""
+    """Notes what inversions were asked for and what came of them."""
 
     def __init__(self) -> None:
         self.networks: list[nn.Module] = []
         self.anchors: list[Tensor] = []
-        self.found: list[Inverted] = []
+        self.results: list[Inverted] = []
 
-    def reach(self, network: nn.Module, anchors: Tensor) -> Goal:
+    def match_features(self, network: nn.Module, anchors: Tensor) -> InversionLoss:
         self.networks.append(network)
         self.anchors.append(anchors)
-        return reach(network, anchors)
+        return match_features(network, anchors)
 
-    def pursue(self, *given: Any) -> Inverted:
-        self.found.append(pursue(*given))
-        return self.found[-1]
+    def invert_with(self, *given: Any) -> Inverted:
+        self.results.append(invert_with(*given))
+        return self.results[-1]
 
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     spy = Spy()
-    monkeypatch.setattr(inverted, "reach", spy.reach)
-    monkeypatch.setattr(inverted, "pursue", spy.pursue)
+    monkeypatch.setattr(memory, "match_features", spy.match_features)
+    monkeypatch.setattr(memory, "invert_with", spy.invert_with)
     return spy
 
 
@@ -104,16 +112,16 @@ class TestKeep:
         assert state.anchors.classes == BASE
         for label in BASE:
             anchors = state.anchors.of(label).values
-            features = mapped(state.tail, latents_of(state, label).values)
+            features = encode(state.tail, latents_of(state, label).values)
             whose = [
                 torch.isclose(features, anchor).all(1).nonzero().flatten().tolist() for anchor in anchors
             ]
-            assert all(len(found) == 1 for found in whose)
-            assert len({found[0] for found in whose}) == 5
+            assert all(len(rows) == 1 for rows in whose)
+            assert len({rows[0] for rows in whose}) == 5
 
     def test_a_small_class_keeps_all_it_has(self) -> None:
         state = base()
-        few = joined(latents_of(state, 0, 2), latents_of(state, 3)[torch.arange(2)])
+        few = concat(latents_of(state, 0, 2), latents_of(state, 3)[torch.arange(2)])
         anchors = ANCHORS.keep(state, few, few, rng=stream(5)).anchors
         assert anchors is not None
         assert [len(anchors.of(label)) for label in BASE] == [5, 5, 2]
@@ -137,8 +145,8 @@ class TestKeep:
         after = grown(kept())
         assert after.anchors is not None
         latents = latents_of(after, 1).values
-        assert same(after.anchors.of(1).values, mapped(after.tail, latents))
-        assert not torch.allclose(after.anchors.of(1).values, mapped(base().tail, latents), atol=1e-3)
+        assert same(after.anchors.of(1).values, encode(after.tail, latents))
+        assert not torch.allclose(after.anchors.of(1).values, encode(base().tail, latents), atol=1e-3)
 
 
 class TestRecall:
@@ -166,7 +174,7 @@ class TestRecall:
         first = ANCHORS.recall(kept(), rng=stream(1))
         assert first.anchors is not None and first.replay is not None
         extra = Batch(first.anchors.values[:2] * 1.1, torch.full((2,), 2))
-        second = ANCHORS.recall(replace(first, anchors=joined(first.anchors, extra)), rng=stream(2))
+        second = ANCHORS.recall(replace(first, anchors=concat(first.anchors, extra)), rng=stream(2))
         assert same(spy.anchors[1], extra.values)
         assert second.replay is not None
         assert len(second.replay.of(2)) == 7
@@ -175,11 +183,11 @@ class TestRecall:
     def test_replay_is_the_trunks_view_of_the_inverted_signals(self, spy: Spy) -> None:
         state = ANCHORS.recall(kept(), rng=stream(1))
         assert state.replay is not None and state.anchors is not None
-        assert same(state.replay.values, mapped(state.trunk, spy.found[0].signals))
+        assert same(state.replay.values, encode(state.trunk, spy.results[0].signals))
         for label in BASE:  # and each is the replay of an anchor of its class
-            features = mapped(state.tail, state.replay.of(label).values)
+            features = encode(state.tail, state.replay.of(label).values)
             errors = (features - state.anchors.of(label).values).abs().mean(1)
-            noted = spy.found[0].errors[state.replay.labels == label]
+            noted = spy.results[0].errors[state.replay.labels == label]
             torch.testing.assert_close(errors, noted, rtol=1e-4, atol=1e-5)
 
     def test_replay_comes_close_to_the_anchors(self) -> None:
@@ -190,7 +198,7 @@ class TestRecall:
 
     def test_base_replay_is_the_same_whatever_the_trial(self) -> None:
         one, other = (ANCHORS.recall(kept(), rng=stream(seed)) for seed in (1, 2))
-        assert same(state_of(one), state_of(other))
+        assert same(snapshot(one), snapshot(other))
 
     def test_but_depends_on_the_base_seed(self) -> None:
         one = ANCHORS.recall(kept(), rng=stream(1)).replay
@@ -214,16 +222,16 @@ class TestRecall:
         as_if = replace(later, classes=(*BASE, 7))  # the same shots as another class
         labels = torch.where(later.anchors.labels == 1, 7, later.anchors.labels)
         shared.recall(replace(as_if, anchors=Batch(later.anchors.values, labels)), rng=stream(3))
-        one, again, other = (found.signals for found in spy.found[1:])
+        one, again, other = (result.signals for result in spy.results[1:])
         assert same(one, again) and same(one, other)
         own = replace(ANCHORS, inversion=Inversion(steps=0))
         own.recall(later, rng=stream(1))
-        assert not torch.allclose(spy.found[-1].signals, one), "drawn by the trial, unless asked otherwise"
+        assert not torch.allclose(spy.results[-1].signals, one), "drawn by the trial, unless asked otherwise"
 
     def test_shared_noise_leaves_the_base_classes_as_they_are(self) -> None:
         shared = replace(ANCHORS, inversion=replace(ANCHORS.inversion, shared_noise=True, new_batch=10))
         assert same(
-            state_of(shared.recall(kept(), rng=stream(1))), state_of(ANCHORS.recall(kept(), rng=stream(1)))
+            snapshot(shared.recall(kept(), rng=stream(1))), snapshot(ANCHORS.recall(kept(), rng=stream(1)))
         )
 
     def test_eps_is_scaled_to_the_batch_of_new_classes_for_them_alone(
@@ -231,24 +239,63 @@ class TestRecall:
     ) -> None:
         batches = []
         monkeypatch.setattr(
-            inverted,
-            "pursue",
-            lambda goal, start, plan: batches.append(plan.batch) or pursue(goal, start, plan),
+            memory,
+            "invert_with",
+            lambda goal, start, plan: batches.append(plan.batch) or invert_with(goal, start, plan),
         )
-        memory = replace(ANCHORS, inversion=Inversion(steps=1, new_batch=10))
-        memory.recall(grown(memory.recall(kept(), rng=stream(0))), rng=stream(1))
+        scaled = replace(ANCHORS, inversion=Inversion(steps=1, new_batch=10))
+        scaled.recall(grown(scaled.recall(kept(), rng=stream(0))), rng=stream(1))
         assert batches == [100, 10]
 
     def test_states_that_came_in_stay_and_nothing_global_is_drawn(self) -> None:
         state = kept()
-        before = state_of(state)
+        before = snapshot(state)
         with untouched_generators():
             recalled = ANCHORS.recall(state, rng=stream(1))
             grown(recalled)
-        assert same(state_of(state), before)
+        assert same(snapshot(state), before)
 
 
 def test_nothing_keeps_and_recalls_nothing() -> None:
     state = base()
-    assert Nothing().keep(state, latents_of(state, 0), latents_of(state, 0), rng=stream(0)) is state
-    assert Nothing().recall(state, rng=stream(0)) is state
+    assert NoMemory().keep(state, latents_of(state, 0), latents_of(state, 0), rng=stream(0)) is state
+    assert NoMemory().recall(state, rng=stream(0)) is state
+
+
+ALL: list[Memory] = [
+    NoMemory(),
+    ClassMeans(),
+    Anchors(per_class=5),
+    LatentSamples(per_class=5),
+    RealSamples(per_class=5),
+    ANCHORS,
+    InvertedLabels(per_class=5, inversion=Inversion(steps=1)),
+]
+
+
+class TestFacts:
+    """What memories say of themselves is what they do."""
+
+    @pytest.mark.parametrize("each", ALL, ids=lambda each: type(each).__name__)
+    def test_parts_of_the_state_and_how_many_samples(self, each: Memory) -> None:
+        state, train = base(), toy().of(*BASE)
+        state = each.keep(state, train, latents_of(state, *BASE), rng=stream(5))
+        parts = ("anchors", "replay", "recordings", "signals")
+        assert tuple(part for part in parts if getattr(state, part)) == each.stores
+        counts = [len(train.of(label)) for label in BASE]
+        assert each.n_kept(counts) == (len(getattr(state, each.stores[0])) if each.stores else 0)
+        recalled = each.recall(state, rng=stream(1))
+        assert {part for part in parts if getattr(recalled, part)} <= {*each.stores, *each.may_store}
+        assert each.inverts == any(curve.name == "invert" for curve in recalled.curves)
+
+    @pytest.mark.parametrize("each", ALL, ids=lambda each: type(each).__name__)
+    def test_more_shots_join_the_anchors_or_nothing(self, each: Memory) -> None:
+        state = each.keep(base(), toy().of(*BASE), latents_of(base(), *BASE), rng=stream(5))
+        shots = Batch(encode(state.tail, latents_of(state, 2).values), torch.full((8,), 2))
+        added = each.add(state, shots)
+        if not isinstance(each, Anchors):
+            assert added is state
+        else:
+            assert added.anchors is not None and state.anchors is not None
+            assert same(added.anchors.values, torch.cat([state.anchors.values, shots.values]))
+            assert added.replay is state.replay

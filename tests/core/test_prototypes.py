@@ -8,8 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from anchorinv.core.heads import Cosine, Head, Mlp
-from anchorinv.core.prototypes import mean_of_shots, new_outputs, random_rows, refreshed, reinforced
+from anchorinv.core.head import Head
+from anchorinv.core.heads import Cosine, Mlp
+from anchorinv.core.prototypes import (
+    follow_replay,
+    mean_of_shots,
+    new_outputs,
+    random_rows,
+    update_prototypes,
+)
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.types import Batch, State
 from tests.core.small import randn, untouched_generators
@@ -85,20 +92,20 @@ class TestReinforced:
         axes = torch.eye(6, dtype=torch.float64)
         before = state(Cosine(axes[:0], torch.stack([3.0 * axes[0], axes[5]])))
         more = Batch(torch.stack([axes[1], axes[1]]), torch.tensor([7, 7]))
-        head = reinforced(before, more, counts=[2, 9])
+        head = update_prototypes(before, more, counts=[2, 9])
         torch.testing.assert_close(head.prototypes[0], (2 * axes[0] + 2 * axes[1]) / 4)
         assert torch.equal(head.prototypes[1], axes[5])  # no examples, no change
 
     def test_examples_that_confirm_keep_the_direction(self) -> None:
         before = state(cosine())
         same_way = Batch(4 * cosine().prototypes[:1].detach(), torch.tensor([7]))
-        head = reinforced(before, same_way, counts=[10, 10])
+        head = update_prototypes(before, same_way, counts=[10, 10])
         similarity = torch.cosine_similarity(head.prototypes[0], cosine().prototypes[0], dim=0)
         assert similarity.item() == pytest.approx(1.0)
 
     def test_the_old_head_stays(self) -> None:
         head = cosine()
-        reinforced(state(head), Batch(randn(2, 6, seed=3), torch.tensor([7, 8])), counts=[1, 1])
+        update_prototypes(state(head), Batch(randn(2, 6, seed=3), torch.tensor([7, 8])), counts=[1, 1])
         assert torch.equal(head.prototypes, cosine().prototypes)
 
 
@@ -107,7 +114,7 @@ class TestRefreshed:
         head = Cosine(randn(1, 6, seed=2), randn(2, 6, seed=1))
         replay = Batch(randn(7, 6, seed=3), torch.arange(7) % 2)
         turned = nn.Linear(6, 6, bias=False).double().requires_grad_(False)
-        found = refreshed(head, replay, nn.Identity(), turned)
+        found = follow_replay(head, replay, nn.Identity(), turned)
         for column in (0, 1):
             moved = turned(replay.of(column).values) - replay.of(column).values
             torch.testing.assert_close(found.prototypes[column], head.fixed[column] + moved.mean(0))
@@ -116,17 +123,17 @@ class TestRefreshed:
 
     def test_stay_where_the_network_has_not_moved(self) -> None:
         head, replay = cosine(), Batch(randn(4, 6, seed=3), torch.arange(4) % 2)
-        found = refreshed(head, replay, nn.Identity(), nn.Identity())
+        found = follow_replay(head, replay, nn.Identity(), nn.Identity())
         assert torch.equal(found.prototypes, head.prototypes)
 
     def test_are_prototypes(self) -> None:
         with pytest.raises(TypeError, match="Cosine"):
-            refreshed(mlp(), SHOTS, nn.Identity(), nn.Identity())
+            follow_replay(mlp(), SHOTS, nn.Identity(), nn.Identity())
 
 
 def test_where_distances_are_measured_a_prototype_is_the_mean_itself() -> None:
     own = state(cosine())
     more = Batch(randn(3, 6, seed=4), torch.tensor([8, 8, 8]))
-    found = reinforced(own, more, [10, 5], exact=True)
+    found = update_prototypes(own, more, [10, 5], exact=True)
     expected = (5 * own.head.prototypes[1] + more.values.sum(0)) / 8  # type: ignore[index, operator]
     torch.testing.assert_close(found.prototypes[1], expected)

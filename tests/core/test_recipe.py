@@ -9,16 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core import catalogue
-from anchorinv.core.heads import Cosine, Head, class_means
-from anchorinv.core.networks import frozen, mapped, trainable
+from anchorinv.core.adaptation import Finetune
+from anchorinv.core.head import Head
+from anchorinv.core.heads import Cosine, class_means
+from anchorinv.core.networks import encode, frozen, trainable
 from anchorinv.core.prototypes import mean_of_shots
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Finetune
 from anchorinv.core.types import Batch, Session, State
-from tests.core.small import anchorinv, foundation, randn, same, state_of, toy
+from tests.core.small import anchorinv, base_spec, randn, same, snapshot, toy
 
-FOUNDATION = foundation()
+FOUNDATION = base_spec()
 
 
 def renamed(samples: Batch) -> Batch:
@@ -80,8 +81,8 @@ class TestAlgorithm:
         state = spy.recipe().fit_base(BASE, rng=stream(5))
         assert spy.calls == ["keep"]
         kept_state, latents, _ = spy.seen["keep"]
-        assert same(state_of(kept_state), state_of(base()))
-        assert same(latents.values, mapped(state.trunk, BASE.values))
+        assert same(snapshot(kept_state), snapshot(base()))
+        assert same(latents.values, encode(state.trunk, BASE.values))
         assert same(latents.labels, BASE.labels)
 
     def test_a_session_places_recalls_adapts_and_keeps(self) -> None:
@@ -94,7 +95,7 @@ class TestAlgorithm:
         spy.recipe().learn_session(base(), FIRST, rng=stream(1))
         state, shots = spy.seen["place"]
         assert state is base()
-        assert same(shots.values, mapped(state.tail, mapped(state.trunk, FIRST.train.values)))
+        assert same(shots.values, encode(state.tail, encode(state.trunk, FIRST.train.values)))
         assert same(shots.labels, FIRST.train.labels)
 
     def test_adaptation_sees_latents_by_column_and_the_replay_just_recalled(self) -> None:
@@ -104,7 +105,7 @@ class TestAlgorithm:
         assert tail is base().tail
         assert isinstance(head, Cosine)
         assert len(head.prototypes) == 3
-        assert same(shots.values, mapped(base().trunk, FIRST.train.values))
+        assert same(shots.values, encode(base().trunk, FIRST.train.values))
         assert shots.labels.tolist() == [2] * 8
         assert replay.labels.tolist() == [1, 0, 1]  # of classes 30, 10, 30; the base is (10, 30)
         assert session == 1
@@ -114,10 +115,10 @@ class TestAlgorithm:
         after = spy.recipe().learn_session(base(), FIRST, rng=stream(1))
         state, latents, _ = spy.seen["keep"]
         assert state.tail is after.tail is not base().tail
-        assert not same(state_of(base())["tail.0.mlp.0.weight"], state_of(after)["tail.0.mlp.0.weight"])
+        assert not same(snapshot(base())["tail.0.mlp.0.weight"], snapshot(after)["tail.0.mlp.0.weight"])
         assert state.classes == (10, 30, 7)
         assert state.session == 1
-        assert same(latents.values, mapped(base().trunk, FIRST.train.values))
+        assert same(latents.values, encode(base().trunk, FIRST.train.values))
         assert same(latents.labels, FIRST.train.labels)
 
     def test_each_step_draws_from_a_stream_of_its_own(self) -> None:
@@ -146,7 +147,7 @@ class TestAlgorithm:
 class TestFoundation:
     def test_prototypes_are_the_class_means_after_training(self) -> None:
         state = base()
-        features = mapped(state.tail, mapped(state.trunk, BASE.values))
+        features = encode(state.tail, encode(state.trunk, BASE.values))
         assert isinstance(state.head, Cosine)
         expected = class_means(features, (BASE.labels == 30).long())
         torch.testing.assert_close(state.head.prototypes, expected)
@@ -162,9 +163,9 @@ class TestFoundation:
     def test_same_generator_same_bits_whatever_the_global_one(self) -> None:
         with scoped_seed(stream(77)):
             again = FOUNDATION.fit(BASE, rng=stream(5))
-        assert same(state_of(again), state_of(base()))
+        assert same(snapshot(again), snapshot(base()))
         other = FOUNDATION.fit(BASE, rng=stream(6))
-        assert not same(state_of(other)["trunk.0.time_weight"], state_of(base())["trunk.0.time_weight"])
+        assert not same(snapshot(other)["trunk.0.time_weight"], snapshot(base())["trunk.0.time_weight"])
 
     def test_one_class_is_not_enough(self) -> None:
         with pytest.raises(ValueError, match="at least two classes, got 1"):
@@ -187,7 +188,7 @@ class TestSpecialCases:
             ]
             assert torch.equal(*predictions)
             assert set(predictions[0].tolist()) >= {session.train.classes[0]}
-            assert same(state_of(states[0])["head.fixed"], state_of(states[1])["head.fixed"])
+            assert same(snapshot(states[0])["head.fixed"], snapshot(states[1])["head.fixed"])
 
     def test_recalling_ahead_of_a_session_changes_nothing(self) -> None:
         method = anchorinv(FOUNDATION)
@@ -195,7 +196,7 @@ class TestSpecialCases:
         ahead = method.recall(state, rng=stream(99))
         assert ahead.replay is not None
         one, other = (method.learn_session(s, FIRST, rng=stream(1)) for s in (state, ahead))
-        assert same(state_of(one), state_of(other))
+        assert same(snapshot(one), snapshot(other))
 
     def test_classes_of_one_session_are_learned_together(self) -> None:
         protonet = catalogue.protonet(FOUNDATION)
@@ -247,5 +248,5 @@ class TestPredict:
 
     def test_of_latents_is_of_signals(self) -> None:
         protonet = catalogue.protonet(FOUNDATION)
-        latents = mapped(base().trunk, TRAIN.values)
+        latents = encode(base().trunk, TRAIN.values)
         assert torch.equal(protonet.predict_latents(base(), latents), protonet.predict(base(), TRAIN.values))

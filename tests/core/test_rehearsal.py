@@ -53,12 +53,12 @@ def test_two_classes_are_rehearsed_without_a_new_one() -> None:
 def test_windows_of_a_group_are_on_one_side() -> None:
     _, targets = gaussians(n_classes=3, n_each=40)
     groups = torch.arange(len(targets)) // 12
-    folds = list(rehearsal._folds(targets, groups, stream(1)))
+    folds = list(rehearsal.folds_of(targets, groups, stream(1)))
     assert len(folds) == rehearsal.FOLDS
-    for known, judged in folds:
-        assert not set(groups[known].tolist()) & set(groups[judged].tolist())
-        assert (known ^ judged).all()
-    assert torch.stack([judged for _, judged in folds]).sum(0).eq(1).all()
+    for known, with_fitted_head in folds:
+        assert not set(groups[known].tolist()) & set(groups[with_fitted_head].tolist())
+        assert (known ^ with_fitted_head).all()
+    assert torch.stack([with_fitted_head for _, with_fitted_head in folds]).sum(0).eq(1).all()
 
 
 def test_every_class_is_new_once() -> None:
@@ -72,7 +72,7 @@ def test_few_groups_are_folds_themselves_and_one_is_none(n_groups: int) -> None:
     features, targets = gaussians()
     groups = torch.arange(len(targets)) // 4 % n_groups
     assert choice(features, targets, groups).score > 0.8
-    assert len(list(rehearsal._folds(targets, groups, stream(1)))) == (
+    assert len(list(rehearsal.folds_of(targets, groups, stream(1)))) == (
         2 if n_groups == 2 else rehearsal.FOLDS
     )
 

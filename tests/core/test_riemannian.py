@@ -12,11 +12,18 @@ from torch import Tensor
 
 from anchorinv.core import catalogue
 from anchorinv.core.closed_form import MinimumDistance
-from anchorinv.core.riemannian import RiemannianMeans, geodesic, positive_definite, squared_distances
+from anchorinv.core.riemannian import (
+    RiemannianMeans,
+    geodesic,
+    matrix_function,
+    oas_covariances,
+    positive_definite,
+    squared_distances,
+    tangent_vectors,
+)
 from anchorinv.core.rng import stream
-from anchorinv.core.tangent import matrix_function, oas_covariances, tangent_vectors
 from anchorinv.core.types import Batch, Session
-from tests.core.small import foundation, randn
+from tests.core.small import base_spec, randn
 
 
 def windows(n: int, n_chans: int, classes: tuple[int, ...], *, seed: int = 0) -> Batch:
@@ -37,7 +44,7 @@ def test_a_base_model_and_new_classes_are_those_of_pyriemann(n_chans: int) -> No
         windows(n, n_chans, classes, seed=seed)
         for n, classes, seed in ((60, (0, 1, 2), 1), (10, (3,), 5), (40, (0, 1, 2, 3), 9))
     )
-    recipe = catalogue.mdm(foundation())
+    recipe = catalogue.mdm(base_spec())
     state = recipe.fit_base(base, rng=stream(0))
     for known in (base, Batch(torch.cat([base.values, new.values]), torch.cat([base.labels, new.labels]))):
         theirs = MDM(metric="riemann").fit(*as_pyriemann(known))
@@ -64,8 +71,8 @@ def test_distance_and_geodesic_are_pyriemanns(seed: int, share: float) -> None:
     logarithms = randn(2, 4, 4, seed=seed)
     logarithms = logarithms + logarithms.transpose(1, 2)
     one, other = matrix_function(logarithms, torch.exp)
-    found = squared_distances(one[None], logarithms[1:])[0, 0]
-    assert float(found) == pytest.approx(distance_riemann(one.numpy(), other.numpy()) ** 2, rel=1e-6)
+    squared = squared_distances(one[None], logarithms[1:])[0, 0]
+    assert float(squared) == pytest.approx(distance_riemann(one.numpy(), other.numpy()) ** 2, rel=1e-6)
     between = geodesic(one, other, share).numpy()
     np.testing.assert_allclose(
         between, geodesic_riemann(one.numpy(), other.numpy(), share), rtol=1e-6, atol=1e-8
@@ -79,12 +86,12 @@ def test_the_mixing_of_the_channels_does_not_matter(seed: int) -> None:
     mixing = torch.eye(3).double() + 0.5 * randn(3, 3, seed=seed)
     # Of the covariances themselves: shrinkage, which comes before them, does know a sphere.
     matrices = oas_covariances(samples.values)
-    found = []
+    logits = []
     for seen in (matrices, mixing @ matrices @ mixing.T):
         vectors = _logarithms(seen)
         head = RiemannianMeans.empty(6).double().learned(vectors, samples.labels)
-        found.append(head(vectors))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+        logits.append(head(vectors))
+    torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)
 
 
 def _logarithms(matrices: Tensor) -> Tensor:
@@ -112,9 +119,9 @@ class TestMoreShots:
         half = RiemannianMeans.empty(10).double().learned(features[:10], samples.labels[:10])
         both = half.learned(features[10:], samples.labels[10:])
         means, all_means = (positive_definite(head.means) for head in (both, whole))
-        apart = distance_riemann(means.numpy(), all_means.numpy())
+        distances = distance_riemann(means.numpy(), all_means.numpy())
         between = distance_riemann(all_means[0].numpy(), all_means[1].numpy())
-        assert (apart < 0.05 * between).all() and both.counts.tolist() == [20, 20]
+        assert (distances < 0.05 * between).all() and both.counts.tolist() == [20, 20]
 
     def test_a_class_is_forgotten_exactly(self) -> None:
         samples = windows(30, 3, (0, 1, 2))

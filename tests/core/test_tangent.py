@@ -13,7 +13,7 @@ from pyriemann.tangentspace import TangentSpace
 from sklearn.covariance import oas
 from torch import Tensor
 
-from anchorinv.core.tangent import (
+from anchorinv.core.riemannian import (
     MOST_SOURCES,
     Covariance,
     DifferenceCovariance,

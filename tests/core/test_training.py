@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.adaptation import Finetune, NoAdaptation, finetune
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.descend import Descent, Plateau
-from anchorinv.core.geometry import Geometry
-from anchorinv.core.heads import Cosine, Head, Mlp
-from anchorinv.core.networks import frozen, mapped
+from anchorinv.core.head import Head
+from anchorinv.core.heads import Cosine, Mlp
+from anchorinv.core.minimise import EarlyStopping, Optimiser
+from anchorinv.core.networks import Geometry, encode, frozen
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Finetune, Stay, Training, finetune, inverse, train
+from anchorinv.core.training import Training, inverse_frequency, train
 from anchorinv.core.types import Batch
 from tests import naive
 from tests.core.small import SMALL, STRIDED, pair, randn, same, toy, twin, untouched_generators, weights_of
@@ -37,10 +38,10 @@ class Task:
         return frozen(Cosine(self.new, self.old))
 
     def latents(self, signals: Batch) -> Batch:
-        return signals.with_values(mapped(self.network.trunk, signals.values))
+        return signals.with_values(encode(self.network.trunk, signals.values))
 
     def finetuned(
-        self, plan: Descent, *, replay: bool = True, weight: float = 1.0
+        self, plan: Optimiser, *, replay: bool = True, weight: float = 1.0
     ) -> tuple[nn.Module, Head, Tensor]:
         kept = self.latents(self.replay) if replay else None
         shots = self.latents(self.shots)
@@ -66,7 +67,7 @@ class TestFinetune:
         self, geometry: Geometry, n_new: int, weight: float
     ) -> None:
         task = Task(geometry, n_new=n_new)
-        tail, head, _ = task.finetuned(Descent(12, 1e-2), weight=weight)
+        tail, head, _ = task.finetuned(Optimiser(12, 1e-2), weight=weight)
         new = naive.finetune(
             task.twin,
             task.old,
@@ -86,7 +87,7 @@ class TestFinetune:
 
     def test_old_prototypes_stay_bit_by_bit(self) -> None:
         task = Task()
-        _, head, _ = task.finetuned(Descent(5, 0.1))
+        _, head, _ = task.finetuned(Optimiser(5, 0.1))
         assert isinstance(head, Cosine)
         assert torch.equal(head.fixed, task.old)
         assert torch.equal(head.prototypes[:N_OLD], task.old)
@@ -98,14 +99,14 @@ class TestFinetune:
         given = (shots.values, shots.labels, replay.values, replay.labels)
         kept = weights_of(tail), weights_of(head), [tensor.clone() for tensor in given]
         with untouched_generators():
-            finetune(tail, head, shots, replay, Descent(3, 0.1))
+            finetune(tail, head, shots, replay, Optimiser(3, 0.1))
         assert same((weights_of(tail), weights_of(head), list(given)), kept)
         for parameter in (*tail.parameters(), *head.parameters()):
             assert not parameter.requires_grad
             assert parameter.grad is None
 
     def test_what_comes_back_is_frozen(self) -> None:
-        tail, head, curve = Task().finetuned(Descent(2, 0.1))
+        tail, head, curve = Task().finetuned(Optimiser(2, 0.1))
         for module in (*tail.modules(), *head.modules()):
             assert not module.training
         assert not any(parameter.requires_grad for parameter in (*tail.parameters(), *head.parameters()))
@@ -113,12 +114,12 @@ class TestFinetune:
 
     def test_there_is_no_dropout(self) -> None:
         task = Task()  # its geometry has dropout 0.5
-        first, second = (task.finetuned(Descent(5, 1e-2)) for _ in range(2))
+        first, second = (task.finetuned(Optimiser(5, 1e-2)) for _ in range(2))
         assert same(weights_of(first[0]), weights_of(second[0]))
 
     def test_the_curve_starts_at_the_loss_of_both_terms(self) -> None:
         task = Task()
-        _, _, curve = task.finetuned(Descent(30, 1e-2), weight=0.5)
+        _, _, curve = task.finetuned(Optimiser(30, 1e-2), weight=0.5)
         classifier = torch.cat([task.old, task.new])
         terms = [
             nn.functional.cross_entropy(
@@ -131,15 +132,15 @@ class TestFinetune:
 
     def test_replay_of_no_weight_is_no_replay(self) -> None:
         task = Task()
-        ignored, none = (task.finetuned(Descent(10, 1e-2), replay=r, weight=0.0) for r in (True, False))
+        ignored, none = (task.finetuned(Optimiser(10, 1e-2), replay=r, weight=0.0) for r in (True, False))
         assert_same_weights(weights_of(ignored[0]), weights_of(none[0]))
         assert_same_weights(weights_of(ignored[1]), weights_of(none[1]))
-        replayed = task.finetuned(Descent(10, 1e-2))
+        replayed = task.finetuned(Optimiser(10, 1e-2))
         assert not torch.allclose(replayed[1].free, none[1].free, rtol=0, atol=1e-3)
 
     def test_no_steps_give_equal_copies(self) -> None:
         task = Task()
-        tail, head, curve = task.finetuned(Descent(0, 0.1))
+        tail, head, curve = task.finetuned(Optimiser(0, 0.1))
         assert tail is not task.network.tail
         assert same(weights_of(tail), weights_of(task.network.tail))
         assert same(weights_of(head), weights_of(task.head))
@@ -151,7 +152,7 @@ class TestFinetune:
             head = frozen(Mlp.start(4, SMALL.dim).double())
         before = weights_of(head)
         shots = task.latents(task.shots)
-        _, trained, _ = finetune(task.network.tail, head, shots, None, Descent(3, 1e-2))
+        _, trained, _ = finetune(task.network.tail, head, shots, None, Optimiser(3, 1e-2))
         after = weights_of(trained)
         assert all((after[name] != before[name]).any() for name in before)
         assert (after["last.weight"][:N_OLD] != before["last.weight"][:N_OLD]).any(1).all()
@@ -171,7 +172,7 @@ class TestAdaptation:
         shots, replay = task.latents(task.shots), task.latents(task.replay)
         plan = Finetune(steps=(6,), lr=1e-2, betas=(0.5, 0.99), replay_weight=0.3)
         tail, head, curve = plan(task.network.tail, task.head, shots, replay, session=1)
-        expected = task.finetuned(Descent(6, 1e-2, (0.5, 0.99)), weight=0.3)
+        expected = task.finetuned(Optimiser(6, 1e-2, (0.5, 0.99)), weight=0.3)
         assert same(
             (weights_of(tail), weights_of(head), curve),
             (weights_of(expected[0]), weights_of(expected[1]), expected[2]),
@@ -180,7 +181,7 @@ class TestAdaptation:
     def test_stay_returns_what_came(self) -> None:
         task = Task()
         head = task.head
-        tail, same_head, curve = Stay()(task.network.tail, head, task.shots, None, session=1)
+        tail, same_head, curve = NoAdaptation()(task.network.tail, head, task.shots, None, session=1)
         assert tail is task.network.tail
         assert same_head is head
         assert len(curve) == 0
@@ -292,22 +293,22 @@ class TestBatches:
 
 
 def test_inverse() -> None:
-    weights = inverse(torch.tensor([1, 3, 2]))
+    weights = inverse_frequency(torch.tensor([1, 3, 2]))
     assert weights.tolist() == pytest.approx([18 / 11, 6 / 11, 9 / 11])
-    assert inverse(torch.tensor([2, 2, 2])).tolist() == [1.0] * 3
+    assert inverse_frequency(torch.tensor([2, 2, 2])).tolist() == [1.0] * 3
 
 
 class TestPlan:
     def test_epochs_become_steps(self) -> None:
-        plan = Training(epochs=7, lr=0.3, betas=(0.5, 0.9)).descent(4)
-        assert plan == Descent(28, 0.3, (0.5, 0.9))
+        plan = Training(epochs=7, lr=0.3, betas=(0.5, 0.9)).optimiser(4)
+        assert plan == Optimiser(28, 0.3, (0.5, 0.9))
 
     def test_the_window_of_convergence_is_counted_in_epochs(self) -> None:
-        rule = Plateau(window=2, tolerance=0.2, patience=4, enough=0.1)
-        assert Training(converged=rule).descent(5).stop == replace(rule, window=10)
+        rule = EarlyStopping(window=2, tolerance=0.2, patience=4, enough=0.1)
+        assert Training(converged=rule).optimiser(5).stop == replace(rule, window=10)
 
     def test_training_ends_when_converged(self) -> None:
-        rule = Plateau(window=1, patience=2)
+        rule = EarlyStopping(window=1, patience=2)
         plan = Training(epochs=50, batch_size=4, lr=1e-9, converged=rule)  # too slow to get better
         # Batches are shuffled, but they are of one size, so the mean over an epoch stays.
         _, _, curve = noted(numbered(12), plan)
@@ -386,7 +387,7 @@ class TestTrain:
         network, head, curve = trained(samples, Training(epochs=25, batch_size=16, lr=3e-3))
         assert curve[-3:].mean() < 0.5 * curve[:3].mean()
         fresh = toy(n_per_class=12, seed=1)
-        accuracy = (mapped(head, mapped(network, fresh.values)).argmax(1) == fresh.labels).double().mean()
+        accuracy = (encode(head, encode(network, fresh.values)).argmax(1) == fresh.labels).double().mean()
         assert accuracy > 0.85
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

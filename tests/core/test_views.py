@@ -14,12 +14,21 @@ from torch import nn
 
 from anchorinv.core import catalogue
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.geometry import Geometry
-from anchorinv.core.networks import mapped
+from anchorinv.core.networks import Geometry, encode
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Session
-from anchorinv.core.views import BANDS, FLOOR, VIEWS, Covariance, Spectrum, WideTail, bare, sizes_of, widened
-from tests.core.small import SMALL, foundation, randn, toy
+from anchorinv.core.views import (
+    BANDS,
+    FLOOR,
+    VIEWS,
+    Covariance,
+    Spectrum,
+    TailWithViews,
+    add_views,
+    view_sizes,
+    without_views,
+)
+from tests.core.small import SMALL, base_spec, randn, toy
 
 
 def test_the_spectrum_is_welchs() -> None:
@@ -71,11 +80,11 @@ def test_of_silence_too() -> None:
 
 def test_the_network_sees_what_it_saw() -> None:
     network = Conformer(SMALL).eval()
-    trunk, tail = widened(network.trunk, network.tail, ("covariance", "spectrum"), (3, 40))
+    trunk, tail = add_views(network.trunk, network.tail, ("covariance", "spectrum"), (3, 40))
     signals = randn(5, 3, 40, seed=4, dtype=torch.float32)
-    wide = mapped(tail, mapped(trunk, signals))
-    own, covariance, spectrum = torch.split(wide, list(tail.sizes), dim=1)
-    torch.testing.assert_close(own, mapped(network, signals))
+    wide = encode(tail, encode(trunk, signals))
+    own, covariance, spectrum = torch.split(wide, list(tail.blocks.sizes), dim=1)
+    torch.testing.assert_close(own, encode(network, signals))
     torch.testing.assert_close(covariance, Covariance()(signals))
     torch.testing.assert_close(spectrum, Spectrum()(signals))
 
@@ -83,17 +92,17 @@ def test_the_network_sees_what_it_saw() -> None:
 class TestState:
     def test_prototypes_are_the_means_of_all_that_is_seen(self) -> None:
         train = toy()
-        state = catalogue.anchorinv_plus(foundation()).fit_base(train.of(0, 1), rng=stream(0))
-        seen = mapped(state.tail, mapped(state.trunk, train.of(1).values))
+        state = catalogue.anchorinv_plus(base_spec()).fit_base(train.of(0, 1), rng=stream(0))
+        seen = encode(state.tail, encode(state.trunk, train.of(1).values))
         torch.testing.assert_close(state.head.prototypes[1], seen.mean(0))  # type: ignore[index, operator]
-        assert sizes_of(state) == (3 * BANDS, 6)
+        assert view_sizes(state) == (3 * BANDS, 6)
 
     def test_anchors_take_no_more_memory_than_without_views(self) -> None:
         train = toy(4, 40)
         base, shots = train.of(0, 1), toy(4, 10).of(2, 3)
         sizes = []
         for make in (catalogue.fecam, catalogue.anchorinv_plus):
-            recipe = make(foundation(), per_class=30)
+            recipe = make(base_spec(), per_class=30)
             state = recipe.fit_base(base, rng=stream(0))
             state = recipe.learn_session(state, Session(1, shots), rng=stream(1))
             assert state.anchors is not None
@@ -103,13 +112,13 @@ class TestState:
     def test_covariances_of_very_many_channels_are_left_out(self) -> None:
         geometry = Geometry(15, 40, kernel=5, pool=6, pool_stride=3, width=8, heads=2, depth=2)
         many = toy(geometry=geometry)
-        base = replace(foundation(), backbone=partial(Conformer, geometry))
+        base = replace(base_spec(), backbone=partial(Conformer, geometry))
         recipe = catalogue.anchorinv_plus(base)
         state = recipe.fit_base(many.of(0, 1), rng=stream(0))
-        assert geometry.dim < Covariance.size(15) and sizes_of(state) == (Spectrum.size(15),)
+        assert geometry.dim < Covariance.size(15) and view_sizes(state) == (Spectrum.size(15),)
 
     def test_bare_is_the_network(self) -> None:
-        recipe = catalogue.anchorinv_plus(foundation())
+        recipe = catalogue.anchorinv_plus(base_spec())
         state = recipe.fit_base(toy().of(0, 1), rng=stream(0))
-        trunk, tail = bare(state)
-        assert not any(isinstance(module, WideTail) for module in nn.Sequential(trunk, tail).modules())
+        trunk, tail = without_views(state)
+        assert not any(isinstance(module, TailWithViews) for module in nn.Sequential(trunk, tail).modules())

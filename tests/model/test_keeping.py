@@ -13,20 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorinv import AnchorInvClassifier, Preprocessing, StreamingPredictor
-from anchorinv.commands.targets import check_target
-from anchorinv.commands.teach import learn
-from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, SUMMED
-from anchorinv.core.mahalanobis import mahalanobis_head
-from anchorinv.core.recipe import Foundation
+from anchorinv.cli.model import learn
+from anchorinv.cli.options import check_target
+from anchorinv.core.mahalanobis import fit_covariance_head
+from anchorinv.core.recipe import BaseSpec
+from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Curve
-from anchorinv.core.views import sizes_of
-from anchorinv.model.bundle import read_facts
-from anchorinv.model.lesson import Apart
-from anchorinv.model.manifest import manifest, told
-from anchorinv.model.serving import taught
-from anchorinv.model.sources import from_recording
-from anchorinv.model.statistics import Moments
-from anchorinv.signal.recordings import Recording
+from anchorinv.core.views import view_sizes
+from anchorinv.persistence.bundle import read_facts
+from anchorinv.persistence.manifest import manifest, manifest_lines
+from anchorinv.serving.files import from_recording
+from anchorinv.signal.readers import Recording
+from anchorinv.signal.statistics import Moments
 from tests.core.small import same
 from tests.models import CHANNELS, SMALL, again, fitted, windows
 
@@ -95,7 +93,7 @@ class TestDrift:
 
 class TestForgetting:
     @pytest.mark.parametrize("label", ["left", "right", "tongue"])
-    @pytest.mark.parametrize("method", sorted(set(CATALOGUE) - JUDGED - POOLED))
+    @pytest.mark.parametrize("method", sorted(set(METHODS) - JUDGED - POOLED))
     def test_predictions_among_the_others_are_unchanged(self, method, label):
         model, X = fitted(method), windows(60, seed=8)[0]
         kept = model.classes_ != label
@@ -121,13 +119,15 @@ class TestForgetting:
     @pytest.mark.parametrize("method", sorted(JUDGED))
     def test_the_covariance_is_measured_without_the_class(self, method):
         state = again(fitted(method)).forget_class("left").state_
-        trust = torch.tensor([1.0, 10 / 11])  # a base class, and one of ten shots
-        views = sizes_of(state)
+        shot_correction = torch.tensor([1.0, 10 / 11])  # a base class, and one of ten shots
+        views = view_sizes(state)
         kind = type(state.head)
-        others = mahalanobis_head(state.head.prototypes, state.anchors, trust=trust, views=views, kind=kind)
+        others = fit_covariance_head(
+            state.head.prototypes, state.anchors, shot_correction=shot_correction, views=views, kind=kind
+        )
         assert same(others.state_dict(), state.head.state_dict())
 
-    @pytest.mark.parametrize("method", CATALOGUE)
+    @pytest.mark.parametrize("method", METHODS)
     def test_nothing_of_the_class_is_left_but_in_the_weights(self, method, tmp_path):
         model = again(fitted(method))
         number = 0
@@ -146,11 +146,11 @@ class TestForgetting:
                 assert tensor.to(dtype).numpy().tobytes() not in content
         facts = manifest(header, tensors)
         assert facts["classes"] == ["right", "tongue"] and facts["forgotten"] == ["left"]
-        assert any("may keep traces" in line for line in told(facts))
+        assert any("may keep traces" in line for line in manifest_lines(facts))
         for labels in (t for name, t in tensors.items() if name.endswith("labels")):
             assert number not in labels.tolist()
 
-    @pytest.mark.parametrize("method", CATALOGUE)
+    @pytest.mark.parametrize("method", METHODS)
     def test_new_classes_are_learned_after_it_and_it_can_come_back(self, method):
         model = again(fitted(method)).forget_class("left")
         model.partial_fit(*windows(6, classes=("feet",), seed=3))
@@ -181,58 +181,6 @@ class TestForgetting:
         model = again(fitted()).partial_fit(*windows(6, classes=("feet",), seed=3)).forget_class("left")
         with pytest.raises(ValueError, match="last of the base classes"):
             model.forget_class("right")
-
-
-class TestLesson:
-    def test_a_lesson_tells_its_effect(self):
-        lesson = taught(again(fitted(taught=False)), *in_lists(windows(10, classes=("tongue",), seed=1)))
-        assert lesson.n_known == 12 and 0 <= lesson.after <= 1 and 0 <= lesson.before <= 1
-        (apart,) = lesson.apart
-        assert apart.name == "tongue" and apart.shots == 10
-        assert "12 samples kept" in lesson.told()[0] and "of 10 examples" in lesson.told()[1]
-
-    def test_an_old_class_under_a_new_name_is_noticed(self):
-        model = fitted(taught=False, epochs=60)
-        X, _ = windows(12, classes=("left",), seed=11)
-        lesson = taught(again(model), X, ["gauche"] * 12)
-        assert "looks like 'left'" in lesson.warnings()[0]
-
-    @pytest.mark.filterwarnings("ignore:.*the spectrum of channel 2 is far")
-    def test_a_class_that_stands_apart_is_not(self):
-        model = fitted(taught=False, epochs=60)
-        X = np.random.default_rng(3).normal(size=(10, 4, 64)) * 0.2
-        X[:, 2] += 8 * np.sin(np.arange(64))
-        lesson = taught(again(model), X, ["loud"] * 10)
-        assert not lesson.warnings() and lesson.apart[0].own == 10
-
-    def test_examples_lost_to_several_classes_are_noticed_too(self):
-        assert Apart("new", 10, 3, "left", 3).alike  # seven lost, three of them to the nearest
-        assert not Apart("new", 10, 7, "left", 3).alike
-        assert not Apart("new", 1, 0, None, 0).alike
-
-    def test_two_classes_at_once_are_told_from_each_other(self):
-        model = fitted(taught=False, epochs=60)
-        X, _ = windows(10, classes=("x",), seed=12)
-        lesson = taught(again(model), np.concatenate([X, X]), ["a"] * 10 + ["b"] * 10)
-        assert len(lesson.apart) == 2 and any(each.rival in ("a", "b") for each in lesson.apart)
-
-    @pytest.mark.parametrize("method", CATALOGUE)
-    def test_every_method_has_something_to_tell(self, method):
-        model = again(fitted(method, taught=False))
-        lines = taught(model, *in_lists(windows(4, classes=("tongue",), seed=1))).told()
-        assert lines[0].startswith("Old classes: ")
-        assert ("cannot be told" in lines[0]) == (
-            method in {"finetune", "protonet", "teen", *SUMMED, *CLOSED_FORM}
-        )
-
-    def test_a_single_example(self):
-        with pytest.warns(UserWarning, match="single example"):
-            lesson = taught(again(fitted(taught=False)), *in_lists(windows(1, classes=("x",))))
-        assert "a single example" in lesson.told()[1] and not lesson.warnings()
-
-
-def in_lists(samples):
-    return samples[0], samples[1].tolist()
 
 
 def test_other_methods_take_more_shots_if_they_have_prototypes():
@@ -274,7 +222,7 @@ class TestOutputsThatAreNotFinite:
     def test_fit_is_refused_and_changes_nothing(self, monkeypatch):
         model = again(fitted("protonet", taught=False))
         before = dict(vars(model))
-        monkeypatch.setattr(Foundation, "fit", _overflowing_fit(Foundation.fit))
+        monkeypatch.setattr(BaseSpec, "fit", _overflowing_fit(BaseSpec.fit))
         with pytest.raises(ValueError, match="are not finite"):
             model.fit(*windows())
         assert all(vars(model)[name] is value for name, value in before.items())
@@ -308,7 +256,7 @@ def test_a_loss_that_was_infinite_long_ago_does_not_stop_lessons():
 
 def test_a_recording_of_a_rate_far_from_the_models_is_refused(monkeypatch):
     far = Recording(Path("x.edf"), CHANNELS, ("V",) * 4, 1e6, 10**9, lambda *_: np.zeros((4, 1)))
-    monkeypatch.setattr("anchorinv.model.sources.open_recording", lambda path: far)
+    monkeypatch.setattr("anchorinv.serving.files.open_recording", lambda path: far)
     with pytest.raises(ValueError, match=r"at 1e\+06 Hz cannot be brought to 128 Hz"):
         next(from_recording(fitted(), Path("x.edf")))
 

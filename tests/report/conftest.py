@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorinv.report.write import make_report
+from anchorinv.report.page import make_report
 from anchorinv.study.execute import run_study
 from tests.report.made import made, smoke
 from tests.study.little import little
@@ -26,7 +26,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def portrayed(ran: Path) -> Path:
+def with_features(ran: Path) -> Path:
     """The report of the true run."""
     return make_report([ran], ran / "report").parent
 
@@ -34,11 +34,11 @@ def portrayed(ran: Path) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are composed but not rendered, which is what takes the time."""
-    from anchorinv.report import features, figures, matrices, plates, signals
+    from anchorinv.report import feature_figures, formats, score_figures
 
-    def stub(figure, slug, title, alt, caption):  # type: ignore[no-untyped-def]
-        wide = float(figure.get_size_inches()[0]) > plates.COLUMN + 0.1
-        return plates.Plate(slug, title, alt, caption, wide, "<svg/>", b"", b"")
+    def stub(drawing, slug, title, alt, caption):  # type: ignore[no-untyped-def]
+        wide = float(drawing.get_size_inches()[0]) > formats.COLUMN + 0.1
+        return formats.Figure(slug, title, alt, caption, wide, "<svg/>", b"", b"")
 
-    for module in (features, figures, matrices, signals):
-        monkeypatch.setattr(module, "plate", stub)
+    for module in (feature_figures, score_figures):
+        monkeypatch.setattr(module, "finished", stub)

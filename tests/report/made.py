@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.core.runner import SessionResult
 from anchorinv.study.config import Study
-from anchorinv.study.folder import Part, RunFolder
-from anchorinv.study.loading import load
-from anchorinv.study.scale import scaled
+from anchorinv.study.folder import RunFolder
+from anchorinv.study.loading import load, scaled
+from anchorinv.study.results import Job
+from anchorinv.study.runner import SessionResult
 
 SKILL = {"anchorinv": 0.7, "finetune": 0.2}
 
@@ -40,7 +40,7 @@ def made(
     study: Study,
     *,
     people: tuple[str, ...] = ("",),
-    skip: Callable[[Part], bool] = lambda part: False,
+    skip: Callable[[Job], bool] = lambda part: False,
 ) -> Path:
     """A run folder of a study, but for the parts to skip."""
     folder, rng = RunFolder(path), np.random.default_rng(0)
@@ -48,11 +48,11 @@ def made(
     data = {name: {"fingerprint": "0" * 24, "classes": classes} for name, classes in names.items()}
     with folder.locked():
         folder.prepare(study, data=data, people={name: list(people) for name in study.variants})
-        folder.add([r for part in folder.parts() for r in _results(part, study, rng) if not skip(part)])
+        folder.add([r for part in folder.jobs() for r in _results(part, study, rng) if not skip(part)])
     return path
 
 
-def _results(part: Part, study: Study, rng: np.random.Generator) -> list[SessionResult]:
+def _results(part: Job, study: Study, rng: np.random.Generator) -> list[SessionResult]:
     course = study.variants[part.variant].protocol
     base, new = [int(c) for c in course.base_classes], [int(c) for c in course.sessions]
     found = []

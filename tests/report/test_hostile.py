@@ -10,10 +10,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from anchorinv.data.dataset import Dataset
-from anchorinv.quoting import shown
-from anchorinv.report import features, plates, signals
-from anchorinv.report.cells import Column, Number, Table, as_csv, as_latex, as_markdown, document
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.errors import shown
+from anchorinv.report import feature_figures, formats
+from anchorinv.report.formats import Column, Number, Table, as_csv, as_latex, as_markdown, document
 from tests.hostile import NAMES, SENTENCE, check_readable
 from tests.models import RATE, windows
 from tests.test_terminal import main
@@ -65,9 +65,9 @@ def recordings(folder: Path, names) -> Path:
 
 @pytest.mark.parametrize("names", SETS)
 def test_a_run_and_its_report(names, tmp_path, monkeypatch):
-    monkeypatch.setattr(plates, "FORMATS", {"svg": {"Date": None}})
-    monkeypatch.setattr(features, "ITERATIONS", 250)
-    monkeypatch.setattr(signals, "LEAST_STEPS", 1)
+    monkeypatch.setattr(formats, "FORMATS", {"svg": {"Date": None}})
+    monkeypatch.setattr(feature_figures, "ITERATIONS", 250)
+    monkeypatch.setattr(feature_figures, "LEAST_STEPS", 1)
     data = [f"../{names[0].replace('=', '')}", f"b{names[1].replace('=', '')}"]
     names = [*names[:5], f"a{names[5]}", data[0], f"b{names[6]}", data[1]]
     (tmp_path / "c.toml").write_text(CONFIG.format(*map(toml, names)), encoding="utf-8")

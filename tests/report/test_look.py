@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from anchorinv.report import plates
-from anchorinv.report.write import make_report
+from anchorinv.report import formats
+from anchorinv.report.page import make_report
 from tests.report import looking
 from tests.report.made import alone, made, smoke
 
-# A page of each kind: methods beside the paper, portraits of signals and features, then the ablations.
-KINDS = ["drawn", "portrayed", "bci2a-shots", "bci2a-anchors", "bci2a-base-pairs", "anchor-selection",
+# A page of each kind: methods beside the paper, figures of signals and features, then the ablations.
+KINDS = ["drawn", "with_features", "bci2a-shots", "bci2a-anchors", "bci2a-base-pairs", "anchor-selection",
          "grabmyo-reduced-base", "people", "together"]  # fmt: skip
 
 
@@ -29,9 +29,9 @@ def browser():
 
 @pytest.fixture
 def report(request, browser, tmp_path, monkeypatch) -> Path:
-    if request.param in ("drawn", "portrayed"):
+    if request.param in ("drawn", "with_features"):
         return request.getfixturevalue(request.param)
-    monkeypatch.setattr(plates, "FORMATS", {"svg": {"Date": None}})  # the page shows no other
+    monkeypatch.setattr(formats, "FORMATS", {"svg": {"Date": None}})  # the page shows no other
     if request.param == "together":
         runs = [made(tmp_path / name, smoke(name)) for name in ("bci2a", "nhie", "grabmyo")]
     elif request.param == "people":

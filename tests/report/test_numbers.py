@@ -35,7 +35,7 @@ def recomputed(run: Path) -> dict[tuple[str, int, str], str]:
     }
 
 
-@pytest.mark.parametrize("which", ["drawn", "portrayed"])
+@pytest.mark.parametrize("which", ["drawn", "with_features"])
 def test_scores_are_those_of_scikit_learn(which, request):
     report = request.getfixturevalue(which)
     expected = recomputed(report.parent)
@@ -52,7 +52,7 @@ def test_scores_are_those_of_scikit_learn(which, request):
     assert len(rows) == (7 if which == "drawn" else 3)
 
 
-@pytest.mark.parametrize("which", ["drawn", "portrayed"])
+@pytest.mark.parametrize("which", ["drawn", "with_features"])
 def test_page_csv_and_latex_say_the_same(which, request):
     report = request.getfixturevalue(which)
     tables = in_page(report)
@@ -82,14 +82,13 @@ def test_the_best_is_bold_and_differences_are_marked(drawn):
 
 def test_tests_are_those_of_the_study(drawn):
     from anchorinv.study.folder import RunFolder
-    from anchorinv.study.names import method_name
-    from anchorinv.study.tables import comparisons
+    from anchorinv.study.scores import comparisons, method_title
 
     found = {(row[0], row[1]): row for row in in_csv(drawn, "bci2a-tests")}
     expected = list(comparisons(RunFolder(drawn.parent).read().results, "anchorinv"))
     assert len(found) == len(expected) == 12
     for each in expected:
-        row, c = found[method_name(each.comparison.method), str(each.session)], each.comparison
+        row, c = found[method_title(each.comparison.method), str(each.session)], each.comparison
         assert row[2:8] == [
             f"{c.difference:+.2f}", f"{c.low:+.2f}", f"{c.high:+.2f}", f"{c.p:.4f}", f"{c.p_holm:.4f}",
             f"{c.effect:+.2f}",

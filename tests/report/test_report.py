@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from anchorinv.report.write import make_report
+from anchorinv.report.page import make_report
 from anchorinv.study.loading import load, shipped
 from tests.report.made import made, smoke
 from tests.report.reading import in_page
@@ -115,7 +115,7 @@ def test_only_studies_of_the_paper_have_lengths_of_the_papers_choosing(tmp_path,
         assert ("The numbers of finetuning steps are the config" in page) != papers
 
 
-def test_the_honesty_box(tmp_path, undrawn):
+def test_the_provenance(tmp_path, undrawn):
     run = made(tmp_path / "run", smoke("bci2a", trials=4))
     page = make_report([run], tmp_path / "report").read_text()
     about = json.loads((run / "config.json").read_text())
@@ -139,13 +139,13 @@ def test_a_full_run_on_recordings_is_not_in_red(tmp_path, undrawn):
     assert "anchorinv run bci2a-shots --trials 2 --data bci2a=FOLDER" in page
 
 
-def test_the_page_is_one_small_file_beside_its_figures(portrayed):
-    page = (portrayed / "report.html").read_text()
+def test_the_page_is_one_small_file_beside_its_figures(with_features):
+    page = (with_features / "report.html").read_text()
     assert len(page) < 5e6
     assert not re.findall(r'(?:src|href)="(?!#|data:|tables/|figures/)[^"]*"', page)
     assert "http://" not in re.sub(r"data:[^\"]*", "", page) and "https://" not in page
     for path in re.findall(r'href="((?:tables|figures)/[^"]+)"', page):
-        assert (portrayed / path).stat().st_size > 0, path
+        assert (with_features / path).stat().st_size > 0, path
     images = re.findall(r'<img (?:[^>"]|"[^"]*")*>', page)  # a drawing has brackets of its own
     assert images and all(re.search(r'alt="[^"]{40,}"', image) for image in images)
 

@@ -4,20 +4,18 @@ import numpy as np
 import pytest
 
 from anchorinv import AnchorInvClassifier, Filter
-from anchorinv.data.labelling import Labelling
-from anchorinv.data.manifest import Entry
-from anchorinv.data.own import plan_bids, plan_manifest, plan_recordings
-from anchorinv.data.own_files import Options
-from anchorinv.data.writing import gather, prepare
-from anchorinv.model.sources import Reading, from_events
-from anchorinv.signal.event_files import read_events
+from anchorinv.datasets.own import Labelling, plan_bids, plan_manifest, plan_recordings
+from anchorinv.datasets.own_files import ManifestRow, OwnOptions
+from anchorinv.datasets.prepare import prepare, prepare_in_memory
+from anchorinv.serving.files import ReadOptions, from_events
+from anchorinv.signal.events import read_events
 from anchorinv.signal.readers import open_recording
-from tests.data import making
-from tests.data.genuine import shared
+from tests.datasets import making
+from tests.datasets.genuine import shared
 
 pytest.importorskip("mne")
 FISTS = Labelling({"T1": "left", "T2": "right"}, 0.0, 3.0)
-OPTIONS = Options(
+OPTIONS = OwnOptions(
     channels=("C3", "Cz", "C4"), band=Filter(2, 40), resample=128, window=3, at_least=1,
     allow=frozenset({"few"}),
 )  # fmt: skip
@@ -31,7 +29,7 @@ def sample():
 @pytest.fixture(scope="module")
 def fists(sample):
     """The genuine recording of imagined fists, by its own annotations."""
-    return gather(plan_recordings([sample / "S001R04.edf"], OPTIONS, FISTS, split="train"))
+    return prepare_in_memory(plan_recordings([sample / "S001R04.edf"], OPTIONS, FISTS, split="train"))
 
 
 def test_trials_of_a_genuine_recording(fists, sample, tmp_path):
@@ -51,13 +49,13 @@ def test_a_model_sees_the_windows_that_prepare_writes(fists, sample):
     windows = fists.signals(np.arange(len(fists)))
     labels = np.array(fists.class_names)[fists.labels]
     model = AnchorInvClassifier(method="lda", preprocessing=fists.preprocessing).fit(windows, labels)
-    ((_, found, named),) = from_events(model, [sample / "S001R04.edf"], FISTS)
+    ((_, cut, named),) = from_events(model, [sample / "S001R04.edf"], FISTS)
     assert named.tolist() == labels[np.argsort(fists.starts)].tolist()
     ordered = windows[np.argsort(fists.starts)]
-    np.testing.assert_allclose(found, ordered, atol=1e-5 * windows.std())
+    np.testing.assert_allclose(cut, ordered, atol=1e-5 * windows.std())
     # A longer stretch gives several windows.
     far = Labelling({"T1": "left"}, 0, 4.1)
-    ((_, more, _),) = from_events(model, [sample / "S001R04.edf"], far, Reading(step=0.5))
+    ((_, more, _),) = from_events(model, [sample / "S001R04.edf"], far, ReadOptions(step=0.5))
     assert len(more) == 3 * 8
     with pytest.raises(ValueError, match="no stretch is as long as a window of the model, 3 s"):
         list(from_events(model, [sample / "S001R04.edf"], Labelling({"T1": "left"}, 0, 2)))
@@ -66,11 +64,11 @@ def test_a_model_sees_the_windows_that_prepare_writes(fists, sample):
 
 
 def test_a_row_bounds_the_events_of_its_file(sample):
-    from anchorinv.data.labelling import rows_of_events
+    from anchorinv.datasets.own import rows_of_events
 
     path = sample / "S001R04.edf"
-    every, _ = rows_of_events([Entry(1, "r", path)], FISTS)
-    some, _ = rows_of_events([Entry(1, "r", path, start=10.0, stop=60.0)], FISTS)
+    every, _ = rows_of_events([ManifestRow(1, "r", path)], FISTS)
+    some, _ = rows_of_events([ManifestRow(1, "r", path, start=10.0, stop=60.0)], FISTS)
     inside = [row for row in every if row.start >= 10 and row.stop <= 60]
     assert [(row.start, row.label) for row in some] == [(row.start, row.label) for row in inside]
     assert 0 < len(some) < len(every)
@@ -88,7 +86,7 @@ def test_a_bids_folder(sample, tmp_path):
         folder = tmp_path / "bids" / f"sub-{i:02d}" / "eeg"
         folder.mkdir(parents=True)
         (folder / f"sub-{i:02d}_task-fists_eeg.edf").write_bytes((sample / f"{run}.edf").read_bytes())
-    data = gather(plan_bids(tmp_path / "bids", OPTIONS, FISTS, task="fists"))
+    data = prepare_in_memory(plan_bids(tmp_path / "bids", OPTIONS, FISTS, task="fists"))
     assert set(data.subjects) == {"01", "02"} and len(data) == 30
     assert set(data.split) == {"train", "test"}, "divided by subject"
 
@@ -96,10 +94,10 @@ def test_a_bids_folder(sample, tmp_path):
 def test_beats_of_a_genuine_record():
     pytest.importorskip("wfdb")
     path = shared("mitdb_sample") / "100.hea"
-    options = Options(at_least=1, allow=frozenset({"few", "duplicates"}))
+    options = OwnOptions(at_least=1, allow=frozenset({"few", "duplicates"}))
     around = Labelling({"N": "N", "A": "A"}, -0.25, 0.45)
     with pytest.warns(UserWarning, match="2 of 2272 stretches reach beyond"):
-        data = gather(plan_recordings([path], options, around, split="train"))
+        data = prepare_in_memory(plan_recordings([path], options, around, split="train"))
     counts = {name: int((data.labels == i).sum()) for i, name in enumerate(data.class_names)}
     assert counts == {"A": 33, "N": 2237} and data.n_times == 252
 

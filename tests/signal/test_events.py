@@ -10,14 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorinv.signal import event_files, event_tables
-from anchorinv.signal.event_files import find_events, read_events
-from anchorinv.signal.event_tables import events_beside, read_event_table
-from anchorinv.signal.events import Event, Stretch, labelled_parts, parse_events, stretches
+from anchorinv.signal import events
+from anchorinv.signal.events import (
+    Event,
+    Stretch,
+    events_beside,
+    find_events,
+    labelled_parts,
+    parse_events,
+    read_event_table,
+    read_events,
+    stretches,
+)
 from tests.campaigns.damage import damaged
-from tests.data import making
-from tests.data.genuine import shared
-from tests.data.notes import edf_plus
+from tests.datasets import making
+from tests.datasets.genuine import shared
+from tests.datasets.notes import edf_plus
 from tests.recording_files import write_edf, write_wfdb
 
 mne = pytest.importorskip("mne")
@@ -44,10 +52,10 @@ def as_tuples(events):
 class TestGenuine:
     def test_edf_plus(self):
         folder = shared("eegmmidb_sample")
-        found = find_events(folder / "S001R04.edf")
-        assert found.source == "annotations" and len(found.events) == 30
-        assert Counter(event.label for event in found.events) == {"T0": 15, "T1": 8, "T2": 7}
-        assert as_tuples(found.events[:3]) == [(0.0, 4.2, "T0"), (4.2, 4.1, "T2"), (8.3, 4.2, "T0")]
+        read = find_events(folder / "S001R04.edf")
+        assert read.source == "annotations" and len(read.events) == 30
+        assert Counter(event.label for event in read.events) == {"T0": 15, "T1": 8, "T2": 7}
+        assert as_tuples(read.events[:3]) == [(0.0, 4.2, "T0"), (4.2, 4.1, "T2"), (8.3, 4.2, "T0")]
         second = Counter(event.label for event in read_events(folder / "S001R06.edf"))
         assert second == {"T0": 15, "T1": 7, "T2": 8}
 
@@ -63,10 +71,10 @@ class TestGenuine:
 
     @pytest.mark.parametrize("name", ["100", "100.hea", "100.dat", "100.atr"])
     def test_wfdb(self, name):
-        found = find_events(shared("mitdb_sample") / name)
-        assert found.source == "100.atr" and len(found.events) == 2274
-        assert Counter(event.label for event in found.events) == {"N": 2239, "A": 33, "V": 1, "(N": 1}
-        assert found.events[1] == Event(77 / 360, 0.0, "N")
+        read = find_events(shared("mitdb_sample") / name)
+        assert read.source == "100.atr" and len(read.events) == 2274
+        assert Counter(event.label for event in read.events) == {"N": 2239, "A": 33, "V": 1, "(N": 1}
+        assert read.events[1] == Event(77 / 360, 0.0, "N")
 
     def test_another_record(self):
         counts = Counter(event.label for event in read_events(shared("mitdb_sample") / "119.hea"))
@@ -103,22 +111,22 @@ class TestAnnotations:
         making.brainvision(path, 1e6 * NOISE, NAMES)
         with path.with_suffix(".vmrk").open("a") as file:
             file.write("Mk2=Stimulus,S  1,257,1,0\nMk3=Response,R  2,513,1,0\n")
-        found = [event for event in read_events(path) if "Segment" not in event.label]
-        assert {event.duration for event in found} == {0.0}
-        assert [(event.onset, event.label) for event in found] == [
+        markers = [event for event in read_events(path) if "Segment" not in event.label]
+        assert {event.duration for event in markers} == {0.0}
+        assert [(event.onset, event.label) for event in markers] == [
             (2.0, "Stimulus/S  1"),
             (4.0, "Response/R  2"),
         ]
 
     def test_too_many(self, tmp_path, monkeypatch):
         path = edf_plus(tmp_path / "r.edf", notes((1, "a"), (2, "b"), (3, "c")))
-        monkeypatch.setattr(event_files, "EVENTS", 2)
+        monkeypatch.setattr(events, "EVENTS", 2)
         with pytest.raises(ValueError, match=r"r.edf has more than 2 annotations"):
             read_events(path)
 
     def test_without_events(self, tmp_path):
-        found = find_events(write_edf(tmp_path / "r.edf", NOISE, NAMES, 128))
-        assert found == event_files.Events("", ())
+        read = find_events(write_edf(tmp_path / "r.edf", NOISE, NAMES, 128))
+        assert read == events.Events("", ())
 
     @pytest.mark.parametrize("name", ["r.csv", "r.csv.gz", "r.npy", "r.npz"])
     def test_formats_without_events(self, tmp_path, name):
@@ -151,8 +159,8 @@ class TestWfdb:
         assert [event.onset for event in read_events(path)] == [2.0, 4.0]
 
     def test_texts_say_more_than_their_symbols(self, tmp_path):
-        told = {"sample": np.array([1, 2, 3, 4]), "symbol": ["+", '"', "+", "N"]}
-        path = self.record(tmp_path, atr=told | {"aux_note": ["(AFIB\0", "sleep 2", "", "loud"]})
+        notes_ = {"sample": np.array([1, 2, 3, 4]), "symbol": ["+", '"', "+", "N"]}
+        path = self.record(tmp_path, atr=notes_ | {"aux_note": ["(AFIB\0", "sleep 2", "", "loud"]})
         assert [event.label for event in read_events(path)] == ["(AFIB", "sleep 2", "+", "N"]
 
     def test_the_reference_the_only_one_or_the_one_asked_for(self, tmp_path):
@@ -176,10 +184,10 @@ class TestWfdb:
 
     def test_too_much(self, tmp_path, monkeypatch):
         path = self.record(tmp_path, atr={"sample": np.arange(1, 9), "symbol": ["N"] * 8})
-        monkeypatch.setattr(event_files, "BEATS", 7)
+        monkeypatch.setattr(events, "BEATS", 7)
         with pytest.raises(ValueError, match=r"r.hea has more than 7 events"):
             read_events(path)
-        monkeypatch.setattr(event_files, "_BEAT_BYTES", 10)
+        monkeypatch.setattr(events, "_BEAT_BYTES", 10)
         with pytest.raises(ValueError, match=r"r.atr has \d+ bytes, and at most 10 are read"):
             read_events(path)
 
@@ -200,24 +208,24 @@ def codes(n=1280):
 
 def oracle(path, reader, **options):
     raw = reader(path, verbose="error")
-    found = mne.find_events(raw, consecutive=True, shortest_event=1, verbose="error", **options)
-    return [((sample - raw.first_samp) / raw.info["sfreq"], str(code)) for sample, _, code in found]
+    codes = mne.find_events(raw, consecutive=True, shortest_event=1, verbose="error", **options)
+    return [((sample - raw.first_samp) / raw.info["sfreq"], str(code)) for sample, _, code in codes]
 
 
 @pytest.mark.filterwarnings("ignore")
 class TestStimulus:
     @pytest.mark.parametrize("piece", [1 << 22, 1000, 5])
     def test_bdf_status_as_mne_finds_it(self, tmp_path, monkeypatch, piece):
-        monkeypatch.setattr(event_files, "_PIECE", piece)
+        monkeypatch.setattr(events, "PIECE", piece)
         status = codes() + (1 << 16) * (np.arange(1280) // 400 % 2)  # the amplifier's bits change too
         digital = np.vstack([np.random.default_rng(0).integers(-999, 999, (3, 1280)), status])
         path = tmp_path / "r.bdf"
         making.edf(path, digital, ["A1", "A2", "A3", "Status"], sfreq=128, bdf=True)
-        found = find_events(path)
+        read = find_events(path)
         expected = oracle(path, mne.io.read_raw_bdf, mask=0xFFFF, mask_type="and")
-        assert [(event.onset, event.label) for event in found.events] == expected
-        assert found.source == "stimulus channel Status" and len(expected) == 5
-        assert {event.duration for event in found.events} == {0.0}
+        assert [(event.onset, event.label) for event in read.events] == expected
+        assert read.source == "stimulus channel Status" and len(expected) == 5
+        assert {event.duration for event in read.events} == {0.0}
 
     def test_edf_channel_by_its_name(self, tmp_path):
         path = tmp_path / "r.edf"
@@ -233,8 +241,8 @@ class TestStimulus:
         info = mne.create_info(["C3", "STI 001", "STI 014"], 128.0, kinds)
         values = np.vstack([NOISE[0], 5 * (codes() > 0), codes()])
         mne.io.RawArray(values, info, first_samp=77, verbose="error").save(tmp_path / "r_raw.fif")
-        found = [(event.onset, event.label) for event in read_events(tmp_path / "r_raw.fif")]
-        assert found == oracle(tmp_path / "r_raw.fif", mne.io.read_raw_fif, stim_channel="STI 014")
+        pairs = [(event.onset, event.label) for event in read_events(tmp_path / "r_raw.fif")]
+        assert pairs == oracle(tmp_path / "r_raw.fif", mne.io.read_raw_fif, stim_channel="STI 014")
 
     def test_annotations_come_first(self, tmp_path):
         info = mne.create_info(["C3", "STI 014"], 128.0, ["eeg", "stim"])
@@ -244,7 +252,7 @@ class TestStimulus:
         assert find_events(tmp_path / "r_raw.fif").source == "annotations"
 
     def test_a_channel_that_is_none(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(event_files, "EVENTS", 100)
+        monkeypatch.setattr(events, "EVENTS", 100)
         write_edf(tmp_path / "r.edf", NOISE, ["C3", "C4", "Cz", "Trigger 1"], 128)
         with pytest.raises(ValueError, match=r"r.edf has more than 100 events"):
             read_events(tmp_path / "r.edf")
@@ -276,9 +284,9 @@ class TestTables:
         table.write_text("onset\tduration\ttrial_type\n")
         assert find_events(path).source == "annotations"
         table.write_text("onset\tduration\ttrial_type\n5\t1\tright\n1.5\tn/a\tleft\n")
-        found = find_events(path)
-        assert found.source == "a_events.tsv"
-        assert as_tuples(found.events) == [(1.5, 0.0, "left"), (5.0, 1.0, "right")]
+        read = find_events(path)
+        assert read.source == "a_events.tsv"
+        assert as_tuples(read.events) == [(1.5, 0.0, "left"), (5.0, 1.0, "right")]
 
     @pytest.mark.parametrize(
         ("text", "labels"),
@@ -313,7 +321,7 @@ class TestTables:
         assert words in str(error.value) and "\n" not in str(error.value)
 
     def test_too_many(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(event_tables, "MOST", 2)
+        monkeypatch.setattr(events, "BEATS", 2)
         (tmp_path / "a_events.tsv").write_text("onset\tvalue\n" + "1\tgo\n" * 3)
         with pytest.raises(ValueError, match="more than 2 events"):
             read_event_table(tmp_path / "a_events.tsv")

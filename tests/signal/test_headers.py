@@ -9,8 +9,8 @@ import pytest
 
 from anchorinv.signal.headers import check_header
 from anchorinv.signal.readers import open_recording
-from tests.data import making
-from tests.data.notes import edf_plus
+from tests.datasets import making
+from tests.datasets.notes import edf_plus
 from tests.reading_whole import read_recording
 from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 

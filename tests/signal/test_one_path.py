@@ -10,9 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from anchorinv import StreamingPredictor
-from anchorinv.data.own_files import Options
-from anchorinv.signal.filters import Filter
-from anchorinv.signal.stages import rate_ratio, resampled_length
+from anchorinv.datasets.own_files import OwnOptions
+from anchorinv.signal.pipeline import rate_ratio, resampled_length
+from anchorinv.signal.preprocessing import Filter
 from tests.three_paths import EASY, Trained, assert_agree, predicted, prepared, streamed
 
 MOST = 60_000  # values of a recording: some are longer than the blocks they are processed in
@@ -50,7 +50,7 @@ def recordings(draw, *, causal=True):
     n_samples = floor((n_out - 1) / ratio) + 1
     if draw(st.integers(0, 7)) == 0:
         n_samples = max(n_samples, min(draw(st.integers(17_000, 40_000)), MOST // n_chans))
-    options = Options(
+    options = OwnOptions(
         channels=tuple(kept),
         band=draw(st.none() | filters(sfreq)) if causal else draw(filters(sfreq, causal=False)),
         resample=rate,
@@ -68,17 +68,17 @@ def signal(draw, n_chans, n_samples, edges):
     """Draw a recording whose gaps are anywhere, or begin or end where a window does."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     spreads = 10.0 ** draw(st.integers(-6, 3)) * rng.uniform(0.3, 3, size=(n_chans, 1))
-    found = rng.normal(size=(n_chans, n_samples))
-    found += 20 * rng.choice([-1, 0, 1], size=(n_chans, 1))  # an electrode's offset
-    found += np.linspace(0, draw(st.sampled_from([0, 5, -20])), n_samples)
+    signals = rng.normal(size=(n_chans, n_samples))
+    signals += 20 * rng.choice([-1, 0, 1], size=(n_chans, 1))  # an electrode's offset
+    signals += np.linspace(0, draw(st.sampled_from([0, 5, -20])), n_samples)
     if draw(st.booleans()):
-        found += rng.normal(size=found.shape).cumsum(axis=1) / 30
+        signals += rng.normal(size=signals.shape).cumsum(axis=1) / 30
     ends = st.integers(0, n_samples) | st.sampled_from([0, *edges])
     for first, last, everywhere in draw(st.lists(st.tuples(ends, ends, st.booleans()), max_size=3)):
         channels = slice(None) if everywhere else rng.integers(n_chans)
         last = last if last > first else first + 1 + (first - last) // 20
-        found[channels, first:last] = rng.choice([np.nan, np.nan, np.inf])
-    return spreads * found
+        signals[channels, first:last] = rng.choice([np.nan, np.nan, np.inf])
+    return spreads * signals
 
 
 @st.composite
@@ -133,7 +133,7 @@ def test_zero_phase_prepared_and_predicted_windows_agree(drawn):
 
 @pytest.mark.parametrize(("sfreq", "rate"), [(150, 64), (110, 250), (150, 128)])
 def test_gaps_that_begin_or_end_with_a_window_touch_no_other(sfreq, rate):
-    options = Options(sfreq=sfreq, resample=rate, window=32 / rate, **EASY)
+    options = OwnOptions(sfreq=sfreq, resample=rate, window=32 / rate, **EASY)
     for first in range(1, 7):
         edges = [floor(32 * k * sfreq / rate) for k in (first, first + 1)]
         assert rate_ratio(sfreq, rate) * edges[0] <= 32 * first

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy.signal import sosfilt, sosfilt_zi
 
 from anchorinv import AnchorInvClassifier, Filter, StreamingPredictor
-from anchorinv.data.dataset import Dataset
-from anchorinv.data.own import plan_manifest, plan_npz
-from anchorinv.data.own_files import Options
-from anchorinv.data.writing import prepare
-from anchorinv.model import serving
-from anchorinv.model.sources import Reading, from_recording, from_windows
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.own import plan_manifest, plan_npz
+from anchorinv.datasets.own_files import OwnOptions
+from anchorinv.datasets.prepare import prepare
+from anchorinv.serving import files
+from anchorinv.serving.files import ReadOptions, from_recording, from_windows
 from anchorinv.signal.preprocessing import UNITS, Preprocessing
 from anchorinv.signal.readers import open_recording
-from tests.data import making
+from tests.datasets import making
 from tests.models import command
 from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 from tests.three_paths import EASY, Trained, assert_agree, predicted, prepared, streamed
@@ -62,7 +62,7 @@ def sources(draw, *, gaps):
     names = NAMES[:n_chans]
     reference = draw(st.sampled_from([None, "average", "Fz", "bipolar"]))
     kept = {"bipolar": ("C3-Fz", "Fz-C3"), "Fz": tuple(names[:0:-1])}.get(reference, tuple(names[::-1]))
-    options = Options(
+    options = OwnOptions(
         channels=kept,
         band=draw(st.sampled_from([None, Filter(1, 40), Filter(0.5, order=2), Filter(high=30)])),
         resample=draw(st.sampled_from([None, 100.0, 160.0, 256.0])),
@@ -120,7 +120,7 @@ def test_windows_agree_through_files(name):
 class TestMeasuredFailures:
     def test_an_offset_of_twenty_spreads_leaves_no_trace_in_the_first_window(self, tmp_path):
         signals = np.random.default_rng(0).normal(size=(3, 2000))
-        options = Options(band=Filter(1, 40), sfreq=250, window=1.0, **EASY)
+        options = OwnOptions(band=Filter(1, 40), sfreq=250, window=1.0, **EASY)
         sections = options.band.sections(250)
         np.save(tmp_path / "r.npy", signals + 20)
         data = prepared(tmp_path / "r.npy", options)
@@ -136,7 +136,7 @@ class TestMeasuredFailures:
         spectrum = np.fft.rfft(rng.normal(size=(24, 2, 256))) / np.sqrt(np.arange(1, 130))
         pink = np.fft.irfft(spectrum)
         np.savez(tmp_path / "t.npz", X=pink, y=np.arange(24) % 2, sfreq=128.0)
-        prepare(plan_npz(tmp_path / "t.npz", Options(band=Filter(1, 40), **EASY)), tmp_path / "set")
+        prepare(plan_npz(tmp_path / "t.npz", OwnOptions(band=Filter(1, 40), **EASY)), tmp_path / "set")
         data = Dataset.open(tmp_path / "set")
         model = AnchorInvClassifier(preprocessing=data.preprocessing, random_state=0)
         model.fit(data.signals(np.arange(24)), data.labels).save(tmp_path / "m")
@@ -152,13 +152,13 @@ class TestMeasuredFailures:
             ValueError, match=rf"{words}.*predict its windows \(\.npz or \.npy\), or train on"
         ):
             list(from_recording(model, tmp_path / "r.npy"))
-        found = np.stack([window.values for window in from_windows(model, tmp_path / "set")])
-        np.testing.assert_array_equal(found, data.signals(np.arange(24)))
+        windows = np.stack([window.values for window in from_windows(model, tmp_path / "set")])
+        np.testing.assert_array_equal(windows, data.signals(np.arange(24)))
 
     def test_trials_as_they_are_can_be_had_live(self, tmp_path):
         X = np.random.default_rng(0).normal(size=(20, 2, 64))
         np.savez(tmp_path / "t.npz", X=X, y=np.arange(20) % 2, sfreq=128.0)
-        prepare(plan_npz(tmp_path / "t.npz", Options(reference="average", **EASY)), tmp_path / "set")
+        prepare(plan_npz(tmp_path / "t.npz", OwnOptions(reference="average", **EASY)), tmp_path / "set")
         how = Dataset.open(tmp_path / "set").preprocessing
         assert how.not_live is None and not how.by_trial
 
@@ -201,20 +201,20 @@ class TestModels:
         signals[2, 2000:2100] = np.nan
         write_csv(trained / "gap.csv", 1e6 * signals, NAMES, 250)
         shown = []
-        rows = list(serving.predicted(model, trained / "gap.csv", Reading(step=0.5), note=shown.append))
+        rows = list(files.predict_file(model, trained / "gap.csv", ReadOptions(step=0.5), note=shown.append))
         live = StreamingPredictor(model, step=50, sfreq=250, ch_names=NAMES[::-1], unit="V")
         chunks = np.array_split(signals[::-1], 100, axis=1)
-        found = [answer for chunk in chunks for answer in live.feed(chunk)] + live.finish()
-        assert [row.label for row in rows] == [answer.label for answer in found]
-        assert [row.time for row in rows] == [answer.start / 100 for answer in found]
+        answers = [answer for chunk in chunks for answer in live.feed(chunk)] + live.finish()
+        assert [row.label for row in rows] == [answer.label for answer in answers]
+        assert [row.time for row in rows] == [answer.start / 100 for answer in answers]
         gaps = [row.time for row in rows if row.label is None]
         assert gaps == [7.5, 8.0] and len(shown) == len(rows) - 2
-        both = [(r.probabilities, f.probabilities) for r, f in zip(rows, found, strict=True) if r.label]
+        both = [(r.probabilities, f.probabilities) for r, f in zip(rows, answers, strict=True) if r.label]
         np.testing.assert_allclose(*np.swapaxes(both, 0, 1), atol=1e-4)
 
     def test_windows_of_the_folder_are_those_of_the_file(self, trained):
         model, data = AnchorInvClassifier.load(trained / "m.anchorinv"), Dataset.open(trained / "set")
-        windows = list(from_recording(model, trained / "left.edf", Reading(step=0.5)))
+        windows = list(from_recording(model, trained / "left.edf", ReadOptions(step=0.5)))
         first = data.starts[(data.recordings == "left.edf") & (data.split == "train")]
         by_start = {window.start: window.values for window in windows}
         spread = data.samples.std(axis=0)[:, None]
@@ -227,7 +227,7 @@ class TestModels:
 def test_a_file_that_does_not_say_its_rate_is_told_it(tmp_path):
     signals = np.random.default_rng(0).normal(size=(2, 4000))
     np.save(tmp_path / "r.npy", signals)
-    options = Options(sfreq=1000, resample=250, window=0.5, **EASY)
+    options = OwnOptions(sfreq=1000, resample=250, window=0.5, **EASY)
     data = prepared(tmp_path / "r.npy", options)
     model = Trained(data.preprocessing)
     assert_agree(data, predicted(model, tmp_path / "r.npy", step=125, sfreq=1000))
@@ -237,7 +237,7 @@ def test_a_file_that_does_not_say_its_rate_is_told_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "unit", "band", "unrepeatable"),
+    ("done", "unit", "band", "unrepeatable"),
     [
         ({"low": 1, "high": 40, "order": 4, "causal": True, "attenuation": None}, "µV", Filter(1, 40), None),
         ("none", "µV", None, None),
@@ -246,9 +246,9 @@ def test_a_file_that_does_not_say_its_rate_is_told_it(tmp_path):
         ({"low": 1, "wavelet": "db4"}, "µV", None, "{'low': 1, 'wavelet': 'db4'}"),
     ],
 )
-def test_a_folder_of_a_former_version_is_understood(tmp_path, told, unit, band, unrepeatable):
+def test_a_folder_of_a_former_version_is_understood(tmp_path, done, unit, band, unrepeatable):
     X = np.random.default_rng(0).normal(size=(8, 2, 64))
-    meta = {} if told is None else {"filter": told, "unit": "uV"}
+    meta = {} if done is None else {"filter": done, "unit": "uV"}
     made = Dataset.from_arrays(X, [0, 1] * 4, sfreq=128, split=["train"] * 8, ch_names=("C3", "C4"), **meta)
     made.write(tmp_path / "set")
     how = Dataset.open(tmp_path / "set").preprocessing

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data import making
+from tests.datasets import making
 from tests.reading_whole import read_recording
 
 NAMES = ["Fz", "Cz", "Pz"]
@@ -24,21 +24,21 @@ def fif(path, values, sfreq=128.0):
 
 def written(folder, kind):
     """Write a recording of three channels at 128 Hz; return its path and its samples in µV."""
-    found = digital()
+    counts = digital()
     path = folder / f"rec.{kind}"
     if kind == "edf":
-        making.edf(path, found, NAMES, sfreq=128)
-        return path, making.edf_values(found)
+        making.edf(path, counts, NAMES, sfreq=128)
+        return path, making.edf_values(counts)
     if kind == "bdf":
-        making.edf(path, found, NAMES, sfreq=128, bdf=True)
-        return path, making.edf_values(found, bdf=True)
+        making.edf(path, counts, NAMES, sfreq=128, bdf=True)
+        return path, making.edf_values(counts, bdf=True)
     if kind == "gdf":
-        making.gdf(path, found, [(3, 768)], sfreq=128)
-        return path, making.microvolts(found)
+        making.gdf(path, counts, [(3, 768)], sfreq=128)
+        return path, making.microvolts(counts)
     if kind == "hea":
-        making.wfdb_record(folder, "rec", found, NAMES, [100.0, 50.0, 7.0], [3, -4, 0], sfreq=128, unit="uV")
-        return path, (found - np.array([[3], [-4], [0]])) / np.array([[100.0], [50.0], [7.0]])
-    values = found / 10
+        making.wfdb_record(folder, "rec", counts, NAMES, [100.0, 50.0, 7.0], [3, -4, 0], sfreq=128, unit="uV")
+        return path, (counts - np.array([[3], [-4], [0]])) / np.array([[100.0], [50.0], [7.0]])
+    values = counts / 10
     if kind in ("csv", "csv.xz"):
         making.table_xz(path, values, NAMES, 128)
     elif kind == "npy":
@@ -57,25 +57,25 @@ KINDS = ["edf", "bdf", "gdf", "fif", "vhdr", "hea", "csv", "csv.xz", "npy"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_comes_back_in_microvolts(tmp_path, kind):
     path, values = written(tmp_path, kind)
-    found = read_recording(path)
-    np.testing.assert_allclose(found.signals, values, atol=1e-6)
+    recording = read_recording(path)
+    np.testing.assert_allclose(recording.signals, values, atol=1e-6)
     if kind != "npy":
-        assert found.sfreq == 128
+        assert recording.sfreq == 128
     if kind not in ("npy", "gdf"):
-        assert found.ch_names == tuple(NAMES)
+        assert recording.ch_names == tuple(NAMES)
         swapped = read_recording(path, channels=["pz", "Fz"])
         np.testing.assert_allclose(swapped.signals, values[[2, 0]], atol=1e-6)
         assert swapped.ch_names == ("Pz", "Fz")
         with pytest.raises(ValueError, match="lacks 1 of 1 channels: Oz; it has Fz, Cz, Pz"):
             read_recording(path, channels=["Oz"])
-    assert set(found.units) == ({""} if kind in ("csv", "csv.xz", "npy") else {"µV"})
+    assert set(recording.units) == ({""} if kind in ("csv", "csv.xz", "npy") else {"µV"})
 
 
 @pytest.mark.parametrize("unit", ["mV", "V"])
 def test_other_units_become_microvolts(tmp_path, unit):
     making.wfdb_record(tmp_path, "rec", digital(), NAMES, [100.0] * 3, [0] * 3, sfreq=128, unit=unit)
-    found = read_recording(tmp_path / "rec.hea")
-    np.testing.assert_allclose(found.signals, digital() / 100 * {"mV": 1e3, "V": 1e6}[unit])
+    recording = read_recording(tmp_path / "rec.hea")
+    np.testing.assert_allclose(recording.signals, digital() / 100 * {"mV": 1e3, "V": 1e6}[unit])
     making.edf(tmp_path / "rec.edf", digital(), NAMES, sfreq=128, unit=unit)
     np.testing.assert_allclose(
         read_recording(tmp_path / "rec.edf").signals,
@@ -87,16 +87,16 @@ def test_other_units_become_microvolts(tmp_path, unit):
 
 def test_a_unit_that_is_no_voltage_stays(tmp_path):
     making.edf(tmp_path / "rec.edf", digital(), NAMES, sfreq=128, unit="degC")
-    found = read_recording(tmp_path / "rec.edf")
-    np.testing.assert_allclose(found.signals, making.edf_values(digital()), atol=1e-6)
-    assert "µV" not in found.units
+    recording = read_recording(tmp_path / "rec.edf")
+    np.testing.assert_allclose(recording.signals, making.edf_values(digital()), atol=1e-6)
+    assert "µV" not in recording.units
 
 
 def test_a_table_with_gaps_and_without_times(tmp_path):
     (tmp_path / "a.csv").write_text("Fz,Cz\n1,2\n,4\n5,nan\n")
-    found = read_recording(tmp_path / "a.csv")
-    assert found.sfreq is None
-    np.testing.assert_array_equal(found.signals, [[1, np.nan, 5], [2, 4, np.nan]])
+    recording = read_recording(tmp_path / "a.csv")
+    assert recording.sfreq is None
+    np.testing.assert_array_equal(recording.signals, [[1, np.nan, 5], [2, 4, np.nan]])
     (tmp_path / "b.csv").write_text("time,Fz\n0,1\n0.1,2\n0.5,4\n")
     with pytest.raises(ValueError, match="not evenly spaced"):
         read_recording(tmp_path / "b.csv")
@@ -175,11 +175,11 @@ def test_damaged_headers_end_in_a_sentence_or_in_a_recording(tmp_path, kind):
     def damaged(changes):
         path.write_bytes(making.damaged(whole, changes))
         try:
-            found = read_recording(path)
+            recording = read_recording(path)
         except ValueError as error:
             assert str(path) in str(error)
         else:
-            assert found.signals.ndim == 2 and len(found.signals) == len(found.ch_names)
+            assert recording.signals.ndim == 2 and len(recording.signals) == len(recording.ch_names)
 
     damaged()
 
@@ -187,6 +187,6 @@ def test_damaged_headers_end_in_a_sentence_or_in_a_recording(tmp_path, kind):
 def test_wfdb_signals_without_a_name_go_by_their_number(tmp_path):
     path, values = written(tmp_path, "hea")
     path.write_text(path.read_text().replace(" Cz", ""))
-    found = read_recording(path)
-    assert found.ch_names == ("Fz", "ch2", "Pz")
-    np.testing.assert_allclose(found.signals, values, atol=1e-6)
+    recording = read_recording(path)
+    assert recording.ch_names == ("Fz", "ch2", "Pz")
+    np.testing.assert_allclose(recording.signals, values, atol=1e-6)

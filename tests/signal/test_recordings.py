@@ -7,14 +7,10 @@ import pytest
 from scipy.signal import resample_poly, sosfilt, sosfilt_zi
 
 from anchorinv import AnchorInvClassifier, Filter, Preprocessing
-from anchorinv.model.serving import predicted, shots
-from anchorinv.model.sources import Reading, from_recording
-from anchorinv.model.watching import Watch
-from anchorinv.signal import recordings as recordings_module
-from anchorinv.signal.channels import pick_channels
+from anchorinv.serving.files import ReadOptions, from_recording, predict_file, read_shots
+from anchorinv.serving.streaming import DriftMonitor
 from anchorinv.signal.preprocessing import AS_GIVEN
-from anchorinv.signal.readers import open_recording
-from anchorinv.signal.recordings import Recording, inputs_of
+from anchorinv.signal.readers import PIECE, Recording, open_recording, pick_channels, select_inputs
 from tests.models import CHANNELS, RATE, SMALL, windows
 from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 
@@ -41,7 +37,7 @@ def model():
 
 
 def rows(model, path, **options):
-    return list(predicted(model, path, Reading(**options), note=Watch(model)))
+    return list(predict_file(model, path, ReadOptions(**options), note=DriftMonitor(model)))
 
 
 def by_hand(model, volts, rate, step):
@@ -62,10 +58,10 @@ def by_hand(model, volts, rate, step):
 def test_every_format_gives_what_one_computes_by_hand(kind, rate, model, tmp_path):
     path = FORMATS[kind](tmp_path, SIGNAL, CHANNELS, rate)
     starts, expected = by_hand(model, SIGNAL, rate, 32)
-    found = rows(model, path, step=0.25)
-    assert [row.time for row in found] == [start / RATE for start in starts]
+    predictions = rows(model, path, step=0.25)
+    assert [row.time for row in predictions] == [start / RATE for start in starts]
     # All but FIF hold 16 bits.
-    np.testing.assert_allclose([row.probabilities for row in found], expected, atol=2e-3)
+    np.testing.assert_allclose([row.probabilities for row in predictions], expected, atol=2e-3)
 
 
 def test_channels_are_found_by_name_and_put_in_order(model, tmp_path):
@@ -88,17 +84,17 @@ def test_names_that_could_be_two_channels_are_not_guessed():
     assert pick_channels(["C3"], ["C3", "EEG C3"], source="r") == [0]
     two = Recording(Path("r"), ("a", "b"), ("V", "V"), 100.0, 10, lambda *_: np.zeros((2, 10)))
     with pytest.raises(ValueError, match="has 2 channels, the model takes 3 and does not know their names"):
-        inputs_of(two, AS_GIVEN, n_chans=3)
+        select_inputs(two, AS_GIVEN, n_chans=3)
 
 
 def test_gaps_have_no_class(model, tmp_path):
     broken = SIGNAL.copy()
     broken[1, 300:310] = np.nan
     path = write_fif(tmp_path / "r_raw.fif", broken, CHANNELS, 128)
-    found = rows(model, path)
-    assert [row.window for row in found if row.label is None] == [4]
-    windows_, labels = shots(model, path)
-    assert labels is None and len(windows_) == len(found) - 1 and np.isfinite(windows_).all()
+    predictions = rows(model, path)
+    assert [row.window for row in predictions if row.label is None] == [4]
+    windows_, labels = read_shots(model, path)
+    assert labels is None and len(windows_) == len(predictions) - 1 and np.isfinite(windows_).all()
 
 
 def test_too_short_a_recording(model, tmp_path):
@@ -132,8 +128,8 @@ def test_models_that_know_too_little(settings, words, tmp_path):
 def test_damaged_recordings_are_one_sentence(name, content, tmp_path):
     (tmp_path / name).write_bytes(content)
     (tmp_path / "r.hea").write_bytes(content)
-    told = r"cannot be read|holds no samples|damaged|cut short|is no |is of no known format"
-    with pytest.raises(ValueError, match=told) as caught:
+    message = r"cannot be read|holds no samples|damaged|cut short|is no |is of no known format"
+    with pytest.raises(ValueError, match=message) as caught:
         open_recording(tmp_path / name)
     assert "\n" not in str(caught.value)
     with pytest.raises(FileNotFoundError, match="there is no"):
@@ -149,12 +145,12 @@ def test_memory_is_bounded_however_long_the_recording(model, monkeypatch):
 
     n_times = 5_000_000  # eleven hours
     endless = Recording(Path("r"), (*CHANNELS, "EOG"), ("V",) * 5, 256.0, n_times, read)
-    monkeypatch.setattr("anchorinv.model.sources.open_recording", lambda path: endless)
+    monkeypatch.setattr("anchorinv.serving.files.open_recording", lambda path: endless)
     n = 0
-    for window in from_recording(model, Path("r"), Reading(step=1.0)):
+    for window in from_recording(model, Path("r"), ReadOptions(step=1.0)):
         assert window.start == 128 * n and window.values.shape == (4, 64)
         n += 1
-    assert n == 5_000_000 // 256 and max(asked) * 5 <= recordings_module.PIECE and sum(asked) == n_times
+    assert n == 5_000_000 // 256 and max(asked) * 5 <= PIECE and sum(asked) == n_times
 
 
 def test_a_file_that_breaks_while_it_is_read(model, monkeypatch):
@@ -162,7 +158,7 @@ def test_a_file_that_breaks_while_it_is_read(model, monkeypatch):
         raise IndexError("beyond\nthe end")
 
     monkeypatch.setattr(
-        "anchorinv.model.sources.open_recording",
+        "anchorinv.serving.files.open_recording",
         lambda path: Recording(Path("r"), CHANNELS, ("V",) * 4, 128.0, 999, read),
     )
     with pytest.raises(ValueError, match=r"r cannot be read \(beyond the end\)"):

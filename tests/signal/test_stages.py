@@ -6,11 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import resample_poly, sosfilt, sosfilt_zi, sosfiltfilt
 
-from anchorinv.signal.facts import facts_of, preprocessing_from, preprocessing_of
-from anchorinv.signal.filters import Filter
-from anchorinv.signal.pipeline import Pipeline, Windows
-from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
-from anchorinv.signal.stages import BLOCK, CausalFilter, filtering, resampling
+from anchorinv.signal.pipeline import BLOCK, CausalFilter, Pipeline, Windows, filtering, resampling
+from anchorinv.signal.preprocessing import AS_GIVEN, Filter, Preprocessing
 
 RNG = np.random.default_rng(0)
 SIGNAL = RNG.normal(size=(3, 60_000)).cumsum(axis=1) / 50 + RNG.normal(size=(3, 60_000))
@@ -47,8 +44,8 @@ class TestStages:
     )
     def test_a_zero_phase_filter_is_that_of_the_whole_recording(self, n_chunks, how):
         sections = how.sections(256)
-        found = through(filtering(how, 256), np.array_split(SIGNAL, n_chunks, axis=1))
-        np.testing.assert_allclose(found, sosfiltfilt(sections, SIGNAL, axis=1), atol=1e-4)
+        ours = through(filtering(how, 256), np.array_split(SIGNAL, n_chunks, axis=1))
+        np.testing.assert_allclose(ours, sosfiltfilt(sections, SIGNAL, axis=1), atol=1e-4)
 
     @pytest.mark.parametrize("n_chunks", [1, 7, 60])
     @pytest.mark.parametrize(
@@ -56,11 +53,11 @@ class TestStages:
         [(250, 128, 64, 125), (128, 256, 2, 1), (2048, 256, 1, 8), (200, 256, 32, 25)],
     )
     def test_a_change_of_rate_is_that_of_the_whole_recording(self, n_chunks, source, target, up, down):
-        found = through(resampling(source, target), np.array_split(SIGNAL, n_chunks, axis=1))
+        ours = through(resampling(source, target), np.array_split(SIGNAL, n_chunks, axis=1))
         # Before its first sample as if that had always been there, and so at the end.
         wanted = resample_poly(np.pad(SIGNAL, ((0, 0), (down * 40,) * 2), "edge"), up, down, axis=1)
-        wanted = wanted[:, up * 40 : up * 40 + found.shape[1]]
-        np.testing.assert_allclose(found, wanted, atol=1e-9)
+        wanted = wanted[:, up * 40 : up * 40 + ours.shape[1]]
+        np.testing.assert_allclose(ours, wanted, atol=1e-9)
 
     @pytest.mark.parametrize("stage", [lambda: filtering(ZERO_PHASE, 250), lambda: resampling(250, 128)])
     def test_little_is_held(self, stage):
@@ -78,7 +75,7 @@ class TestStages:
         kinds = [
             type(s).__name__ for s in Pipeline(Preprocessing(filter=Filter(4, 40), sfreq=100), 250)._stages
         ]
-        assert kinds == ["CausalFilter", "Overlapping"]
+        assert kinds == ["CausalFilter", "_Overlapping"]
         assert Pipeline(Preprocessing(sfreq=250), 250)._stages == []
         with pytest.raises(ValueError, match="a filter to 40 Hz reaches beyond what a rate of 64 Hz holds"):
             Pipeline(Preprocessing(filter=Filter(4, 40), sfreq=250), 64)
@@ -90,11 +87,11 @@ class TestWindows:
     def test_windows_are_those_of_a_naive_loop(self, places, step, n_times):
         signal = SIGNAL[:, :2000]
         cutter = Windows(Pipeline(AS_GIVEN), n_times, step)
-        found = [window for chunk in chunks_of(signal, places) for window in cutter.push(chunk)]
-        found += cutter.finish()
+        windows = [window for chunk in chunks_of(signal, places) for window in cutter.push(chunk)]
+        windows += cutter.finish()
         starts = [start for start in range(0, 2000, step) if start + n_times <= 2000]
-        assert [window.start for window in found] == starts
-        for window in found:
+        assert [window.start for window in windows] == starts
+        for window in windows:
             assert window.whole
             assert np.array_equal(window.values, signal[:, window.start : window.start + n_times])
 
@@ -105,8 +102,8 @@ class TestWindows:
         for start, length in gaps:
             signal[1, start : start + length] = np.nan
         cutter = Windows(Pipeline(Preprocessing(filter=Filter(4, 40)), 250), 100, 30)
-        found = [window for chunk in chunks_of(signal, places) for window in cutter.push(chunk)]
-        for window in found:
+        windows = [window for chunk in chunks_of(signal, places) for window in cutter.push(chunk)]
+        for window in windows:
             gap = np.isnan(signal[:, window.start : window.start + 100]).any()
             assert window.whole == (not gap) and np.isfinite(window.values).all()
 
@@ -114,8 +111,8 @@ class TestWindows:
         signal = SIGNAL[:, :4000].copy()
         signal[0, 1000] = np.nan
         cutter = Windows(Pipeline(Preprocessing(sfreq=100), 200), 50, 50)
-        found = [*cutter.push(signal), *cutter.finish()]
-        assert [window.start for window in found if not window.whole] == [500] and len(found) == 40
+        windows = [*cutter.push(signal), *cutter.finish()]
+        assert [window.start for window in windows if not window.whole] == [500] and len(windows) == 40
 
     def test_memory_is_constant(self):
         cutter = Windows(Pipeline(AS_GIVEN), 100, 350)  # steps longer than windows, too
@@ -126,55 +123,7 @@ class TestWindows:
         broken = np.full((3, 1000), np.nan)
         for _ in range(50):
             list(cutter.push(broken))
-            assert len(cutter._pipeline.gaps._stretches) < 5
-
-
-class TestPreprocessing:
-    @pytest.mark.parametrize("edges", [(None, None), (40, 4), (4, 4), (-1, 4), (0, None), (1, float("inf"))])
-    def test_edges_that_make_no_filter(self, edges):
-        with pytest.raises(ValueError, match="lower one first"):
-            Filter(*edges)
-
-    def test_what_a_folder_of_a_former_version_tells(self):
-        told = {"filter": {"low": 0.5, "high": 30, "order": 5, "causal": False}, "unit": "uV"}
-        assert preprocessing_of(told, ch_names=("C3",)) == Preprocessing(
-            ("C3",), "µV", Filter(0.5, 30, 5, causal=False)
-        )
-        assert preprocessing_of({}) == Preprocessing()
-        # They filtered from rest, resampled by the spectrum, put zeros into gaps, cut .npz trials before.
-        own = {"form": "own", "filter": {"low": 1, "high": 40, "order": 5, "causal": True}}
-        found = preprocessing_of({**own, "options": {"resample": 64}, "sources": {"a.edf": "x"}})
-        assert found.filter.from_rest and found.resampling == "fourier" and found.gaps == "zero"
-        assert found.not_live and not found.not_repeatable
-        assert preprocessing_of({**own, "sources": {"a.npz": "x"}}).not_repeatable
-        odd = preprocessing_of({"filter": "conformer", "unit": "furlong"})
-        assert odd == Preprocessing(unrepeatable="conformer")
-
-    @given(
-        st.builds(
-            Preprocessing,
-            st.none() | st.just(("C3-Cz", "C4-Cz")),
-            unit=st.sampled_from([None, "uV", "MV", "V"]),
-            filter=st.none() | st.builds(Filter, st.floats(0.1, 5), st.floats(6, 90), causal=st.booleans()),
-            reference=st.sampled_from([None, "average"]),
-            limit=st.none() | st.floats(1, 1e6),
-            gaps=st.sampled_from(["hold", "zero"]),
-            sfreq=st.none() | st.floats(1, 1e4),
-            resampling=st.sampled_from(["polyphase", "fourier"]),
-            by_trial=st.booleans(),
-            n_times=st.none() | st.integers(1, 9999),
-        )
-    )
-    def test_what_is_written_is_what_is_read(self, how):
-        assert preprocessing_from(facts_of(how)) == how
-
-    def test_mistakes(self):
-        with pytest.raises(ValueError, match="'C3' is named twice"):
-            Preprocessing(("C3", "C3"))
-        with pytest.raises(ValueError, match="must be one of V, mV"):
-            Preprocessing(unit="parsec")
-        with pytest.raises(ValueError, match="order"):
-            Filter(4, 40, order=0)
+            assert len(cutter._pipeline.gaps.stretches) < 5
 
 
 @pytest.mark.parametrize(("source", "target"), [(1e7, 128), (0.01, 128)])

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorinv.study.config import Study
-from anchorinv.study.loading import load, merge
-from anchorinv.study.scale import scaled
+from anchorinv.study.loading import load, merge, scaled
 
 METHODS = ("finetune", "protonet", "anchorinv")
 

@@ -7,19 +7,17 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from anchorinv.core.anchors import euclidean_distance
-from anchorinv.core.catalogue import CATALOGUE, PUBLISHED
-from anchorinv.core.geometry import GEOMETRIES, Geometry
-from anchorinv.core.priors import energy, length
-from anchorinv.core.schedule import OneCycle
-from anchorinv.core.selection import Validated
-from anchorinv.data import ecg_beats, longterm, motor_imagery, stress
-from anchorinv.data.dataset import Dataset
-from anchorinv.study.config import FINETUNED, Experiment, dotted
-from anchorinv.study.loading import load, shipped
-from anchorinv.study.methods import REPLAYING, methods_of
-from anchorinv.study.samples import geometry_of
-from anchorinv.study.scale import scaled
+from anchorinv.core.adaptation import CrossValidatedFinetune
+from anchorinv.core.inversion import energy, length
+from anchorinv.core.minimise import OneCycle
+from anchorinv.core.networks import GEOMETRIES, Geometry
+from anchorinv.core.prototypes import euclidean_distance
+from anchorinv.core.registry import METHODS
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.npz_sets import ECG_BEATS, EEG_MOTOR_IMAGERY, EEG_STRESS, EMG_LONGTERM
+from anchorinv.study.config import Experiment, Study, dotted
+from anchorinv.study.experiment import geometry_of, methods_of
+from anchorinv.study.loading import load, scaled, shipped
 
 NAMES = [
     "bci2a", "nhie", "grabmyo", "bci2a-published", "nhie-published", "grabmyo-published",
@@ -28,13 +26,15 @@ NAMES = [
 ]  # fmt: skip
 #: Real recordings that the paper does not have.
 OURS = {
-    "emg-longterm": longterm.FORM,
-    "eeg-stress": stress.FORM,
-    "eeg-motor-imagery": motor_imagery.FORM,
-    "ecg-beats": ecg_beats.FORM,
+    "emg-longterm": EMG_LONGTERM,
+    "eeg-stress": EEG_STRESS,
+    "eeg-motor-imagery": EEG_MOTOR_IMAGERY,
+    "ecg-beats": ECG_BEATS,
 }
 #: Other questions to the same recordings.
 BESIDE = ["eeg-stress-people", "eeg-motor-imagery-people", "eeg-motor-imagery-published"]
+FINETUNED = [name for name, spec in METHODS.items() if spec.finetunes]
+PUBLISHED = [name for name, spec in METHODS.items() if spec.published]
 SEVEN = ("finetune", "nc-fscil", "protonet", "teen", "deepdream", "deepinv", "anchorinv")
 
 
@@ -183,7 +183,7 @@ class TestPaper:
             variants = list(load(name).variants.values())
             geometry = GEOMETRIES["bci2a"]
             assert (
-                len({methods_of(v, geometry, (0, 1))["anchorinv"].foundation.training for v in variants}) == 1
+                len({methods_of(v, geometry, (0, 1))["anchorinv"].base_spec.training for v in variants}) == 1
             )
 
     def test_what_is_not_published_says_so_in_the_file_too(self):
@@ -210,11 +210,11 @@ class TestOurs:
         found = only(name)
         later = name in ("eeg-motor-imagery", "ecg-beats")
         left_out = ("finetune", "nc-fscil", "deepdream", "deepinv") if later else ()
-        assert found.methods == tuple(m for m in CATALOGUE if m not in left_out)
+        assert found.methods == tuple(m for m in METHODS if m not in left_out)
         assert found.protocol.seeds == (1, 2, 3)
         assert set(FINETUNED) <= set(found.finetuning.steps), "--methods may name any"
         assert load(name).reference == found.methods[-1] == "discriminant"
-        assert found.standardise.per_channel and found.standardise.by == "base" and found.inversion.swift
+        assert found.standardise.per_channel and found.standardise.by == "base" and found.inversion.lbfgs
         assert not load(name).paper and not found.not_published
         text = shipped()[name].read_text()
         assert "chosen on" in text and "--hold-out" in text
@@ -262,7 +262,8 @@ class TestBeside:
         assert [each.finetuning.refresh for each in validated] == [False, True]
         for each in validated:
             assert (each.finetuning.select, each.finetuning.start) == ("validation", "mean")
-            assert set(each.methods) == set(published.methods) & set(REPLAYING)
+            replaying = {name for name in METHODS if METHODS[name].replays}
+            assert set(each.methods) == set(published.methods) & replaying
         whole = only("eeg-motor-imagery")
         for each in study.variants.values():
             assert (each.training, each.geometry, each.protocol) == (
@@ -410,7 +411,7 @@ def test_class_sizes_follow_their_classes():
     sizes = only("nhie-published")
     for order, wanted in (((0, 1), (104, 31)), ((1, 0), (31, 104))):
         made = methods_of(sizes, GEOMETRIES["nhie"], order)["protonet"]
-        assert made.foundation.training.class_weights == wanted
+        assert made.base_spec.training.class_weights == wanted
 
 
 def test_the_rate_stays_unless_asked_otherwise():
@@ -419,7 +420,7 @@ def test_the_rate_stays_unless_asked_otherwise():
         update={"training": plain.training.model_copy(update={"schedule": "one-cycle"})}
     )
     for experiment, wanted in ((plain, None), (cycled, OneCycle())):
-        training = methods_of(experiment, GEOMETRIES["bci2a"], (0, 1))["protonet"].foundation.training
+        training = methods_of(experiment, GEOMETRIES["bci2a"], (0, 1))["protonet"].base_spec.training
         assert training.schedule == wanted and training.patience is None
 
 
@@ -452,8 +453,8 @@ def test_how_far_to_finetune_can_be_left_to_validation():
     experiment = Experiment(protocol=course, finetuning={"start": "mean", "steps": steps, **chosen})
     made = methods_of(experiment, Geometry(3, 40, kernel=5, pool=6, pool_stride=3), (0, 1))
     for name, recipe in made.items():
-        choosing = name in REPLAYING
-        assert recipe.refresh == choosing and isinstance(recipe.adapt, Validated) == choosing
+        choosing = METHODS[name].replays
+        assert recipe.refresh == choosing and isinstance(recipe.adapt, CrossValidatedFinetune) == choosing
     adapt = made["anchorinv"].adapt
     assert (adapt.lengths, adapt.lrs, adapt.folds, adapt.refresh) == ((0, 7), (1e-3,), 4, True)
     assert Experiment(protocol=course, methods=["protonet"]).finetuning.select == "fixed"
@@ -470,3 +471,31 @@ def test_the_choices_on_the_results_page_extend_the_studies(name):
         assert ("validation" in variant) == (experiment.finetuning.select == "validation")
         assert ("refreshed" in variant) == experiment.finetuning.refresh
         assert (experiment.training, experiment.geometry) == (whole.training, whole.geometry)
+
+
+class TestKeysThatWereRenamed:
+    """``inversion.swift`` is ``inversion.lbfgs`` now."""
+
+    TEXT = 'extends = "bci2a"\nnot_published = ["inversion.swift"]\n[inversion]\nswift = true\n'
+
+    def test_are_read_with_a_note(self, tmp_path, caplog):
+        own = tmp_path / "own.toml"
+        own.write_text(self.TEXT)
+        experiment = load(str(own)).variants[""]
+        assert experiment.inversion.lbfgs and experiment.not_published == ("inversion.lbfgs",)
+        assert "'inversion.swift' is called 'inversion.lbfgs' now" in caplog.text
+
+    def test_win_over_what_they_extend(self, tmp_path):
+        own = tmp_path / "own.toml"
+        own.write_text('extends = "emg-longterm"\n[inversion]\nswift = false\n')
+        assert not load(str(own)).variants[""].inversion.lbfgs
+
+    def test_in_a_variant(self, tmp_path):
+        own = tmp_path / "own.toml"
+        own.write_text('extends = "bci2a"\n[[variants]]\nname = "a"\ninversion.swift = true\n')
+        assert load(str(own)).variants["a"].inversion.lbfgs
+
+    def test_in_a_folder_of_a_former_version(self):
+        study = load("emg-longterm")
+        text = study.model_dump_json()
+        assert Study.model_validate_json(text.replace('"lbfgs"', '"swift"')) == study

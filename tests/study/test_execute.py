@@ -18,16 +18,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorinv.core.adaptation import Finetune
 from anchorinv.core.catalogue import latent_replay
-from anchorinv.core.progress import Tick, listening
-from anchorinv.core.recipe import Foundation, Recipe
-from anchorinv.core.training import Finetune
-from anchorinv.data.dataset import Dataset
+from anchorinv.core.recipe import BaseSpec, Recipe
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.progress import Tick, listening
 from anchorinv.study.config import Study
 from anchorinv.study.execute import run_study
+from anchorinv.study.experiment import opened, people, protocol_of, samples_of
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.results import from_line, to_line
-from anchorinv.study.samples import opened, people, protocol_of, samples_of
 from tests.study.little import METHODS, lines, little
 
 
@@ -269,8 +269,8 @@ class TestIndependence:
         assert by_seed[5] == lines(whole)
         assert [x["confusion"] for x in by_seed[6]] != [x["confusion"] for x in by_seed[5]]
 
-    def test_a_shelf_can_be_shared(self, whole, tmp_path):
-        run_study(little(protocol={"trials": 1}), tmp_path / "a", shelf=whole / "bases")
+    def test_base_models_can_be_shared(self, whole, tmp_path):
+        run_study(little(protocol={"trials": 1}), tmp_path / "a", cache=whole / "bases")
         assert not (tmp_path / "a" / "bases").exists()
         assert all(line in lines(whole) for line in lines(tmp_path / "a"))
 
@@ -477,8 +477,8 @@ class TestPreparedFolder:
 
 
 def test_a_method_of_ones_own_runs_in_the_same_study(whole, tmp_path):
-    def mine(foundation: Foundation) -> Recipe:
-        return latent_replay(foundation, per_class=3, adapt=Finetune(steps=(2,), lr=1e-3))
+    def mine(base_spec: BaseSpec) -> Recipe:
+        return latent_replay(base_spec, per_class=3, adapt=Finetune(steps=(2,), lr=1e-3))
 
     run_study(little(), tmp_path / "run", own={"mine": mine})
     found = lines(tmp_path / "run")

@@ -10,30 +10,31 @@ import torch
 from anchorinv.core import catalogue
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine, Mlp
-from anchorinv.core.recipe import Foundation
-from anchorinv.core.schedule import OneCycle
+from anchorinv.core.minimise import OneCycle
+from anchorinv.core.recipe import BaseSpec
+from anchorinv.core.registry import METHODS
 from anchorinv.core.training import Training
-from anchorinv.study.identity import described, digest
-from tests.core.small import SMALL, foundation
+from anchorinv.study.cache import FORMER_DOTTED_NAMES, described, digest
+from tests.core.small import SMALL, base_spec
 
 
 def test_settings_made_twice_are_the_same() -> None:
-    assert digest(foundation()) == digest(foundation())
-    assert digest(catalogue.anchorinv(foundation())) == digest(catalogue.anchorinv(foundation()))
+    assert digest(base_spec()) == digest(base_spec())
+    assert digest(catalogue.anchorinv(base_spec())) == digest(catalogue.anchorinv(base_spec()))
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        replace(foundation(), head=Mlp.start),
-        replace(foundation(), training=Training(epochs=4, batch_size=8, lr=1e-3)),
-        replace(foundation(), backbone=partial(Conformer, replace(SMALL, depth=3))),
-        catalogue.nc_fscil(foundation(), n_all=4).foundation,
-        catalogue.finetune(foundation()).foundation,
+        replace(base_spec(), head=Mlp.start),
+        replace(base_spec(), training=Training(epochs=4, batch_size=8, lr=1e-3)),
+        replace(base_spec(), backbone=partial(Conformer, replace(SMALL, depth=3))),
+        catalogue.nc_fscil(base_spec(), n_all=4).base_spec,
+        catalogue.finetune(base_spec()).base_spec,
     ],
 )
-def test_every_difference_counts(other: Foundation) -> None:
-    assert digest(other) != digest(foundation())
+def test_every_difference_counts(other: BaseSpec) -> None:
+    assert digest(other) != digest(base_spec())
 
 
 def test_arrays_count_by_shape_kind_and_value() -> None:
@@ -66,3 +67,26 @@ def test_a_setting_that_came_later_is_told_when_it_is_on() -> None:
     assert digest(Training()) == "36367ad2bcce75fdf4b7c73e"
     later = [{"schedule": OneCycle()}, {"patience": 3}, {"gain": 0.1}]
     assert len({digest(replace(Training(), **each)) for each in ({}, *later)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "with_memory"),
+    [
+        ("anchorinv", "61fd3309fe01f2cbb597ecd2", "e0a56b2ef9d5840704319f43"),
+        ("deepinv", "61fd3309fe01f2cbb597ecd2", "5d30e39ef16209df80916901"),
+        ("finetune", "e487c78a356280d771098936", "0b6c8c9beb160654b1dad4df"),
+        ("discriminant", "375ffca2347457f6b3dd8633", "c9860a501a8a3976b5a677cc"),
+        ("mdm", "728629602dd907969ae3286c", "9c7587c8dfeee31554c9e6f2"),
+    ],
+)
+def test_base_models_of_former_versions_are_found(name: str, base: str, with_memory: str) -> None:
+    # Who renames or moves a class adds its former dotted name to FORMER_DOTTED_NAMES, and these stay.
+    method = METHODS[name].make(base_spec(), {"network": "never"})  # the only choice that there was
+    assert digest(method.base_spec) == base
+    assert digest(method.base_spec, method.memory) == with_memory
+
+
+def test_a_class_that_was_renamed_is_hashed_by_its_former_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    present, former = "anchorinv.core.training.Training", "anchorinv.core.minimise.Plan"
+    monkeypatch.setitem(FORMER_DOTTED_NAMES, present, former)
+    assert described(Training())["type"] == former

@@ -5,8 +5,7 @@ import socket
 
 import pytest
 
-from anchorinv.study.folder import RunFolder
-from anchorinv.study.record import Record, write_record
+from anchorinv.study.folder import Record, RunFolder, write_record
 from anchorinv.study.results import to_line
 from tests.report.made import made, smoke
 
@@ -18,7 +17,7 @@ def run(tmp_path_factory):
 
 def test_a_record_reads_as_the_run_it_was_made_from(run, tmp_path):
     record = write_record(run, tmp_path / "new" / "mine.jsonl")
-    assert record.study() == run.study() and record.parts() == run.parts() and record.name == "mine"
+    assert record.study() == run.study() and record.jobs() == run.jobs() and record.name == "mine"
     found = record.read()
     assert not found.damage and len(found.results) == 17 * 2 * (1 + 2 * 2)
     assert [to_line(r) for r in found.results] == [to_line(r) for r in run.read().results]

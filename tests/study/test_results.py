@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anchorinv.core.runner import SessionResult
 from anchorinv.study import results as store
 from anchorinv.study.execute import run_study
 from anchorinv.study.folder import RunFolder
-from anchorinv.study.parts import Outline, Part
+from anchorinv.study.results import ExpectedResults, Job
+from anchorinv.study.runner import SessionResult
 from tests.report.made import made, smoke
 from tests.study.little import little
 
@@ -154,7 +154,7 @@ def check(run: RunFolder, other: RunFolder, content: bytes, *, n_damaged: int, n
     assert (found.n_damaged, found.n_loose) == (n_damaged, n_loose)
     there = {store.to_line(each) for each in found.results}
     lost = [each for each in everything.results if store.to_line(each) not in there]
-    assert len(lost) <= 2 and len({Part.of(each) for each in lost}) <= 1
+    assert len(lost) <= 2 and len({Job.of(each) for each in lost}) <= 1
     assert "\x1b" not in found.damage and len(found.damage) < 1000
     about = other.about()
     with other.locked():
@@ -172,9 +172,9 @@ def test_two_lines_that_contradict_each_other_are_both_damaged(run, other):
     check(run, other, b"".join([*lines, json.dumps(value).encode() + b"\n"]), n_damaged=2, n_loose=0)
 
 
-def claimed(line: bytes) -> list[Part]:
+def claimed(line: bytes) -> list[Job]:
     try:
-        return [Part.of(store.from_line(line))]
+        return [Job.of(store.from_line(line))]
     except ValueError:
         return []
 
@@ -188,7 +188,7 @@ def test_whatever_bytes_change_the_parts_that_were_not_hit_are_kept(run, tmp_pat
         content[place] = data.draw(st.integers(0, 255))
     path, aside = tmp_path / "results.jsonl", tmp_path / "aside"
     path.write_bytes(content)
-    found = store.read_lines(path, Outline(run.study(), run.about()))
+    found = store.read_lines(path, ExpectedResults(run.study(), run.about()))
     after = bytes(content).split(b"\n")
     touched = {part for line in {*before} ^ {*after} for part in claimed(line)}
     kept = {store.to_line(each).encode() for each in found.results}

@@ -17,13 +17,11 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from anchorinv.cluster.executor import RayExecutor
-from anchorinv.core.progress import Tick, listening
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Curve
-from anchorinv.study.environment import peak_mb
-from anchorinv.study.execute import run_study
-from anchorinv.study.work import Unfinished
+from anchorinv.progress import Tick, listening
+from anchorinv.study.execute import Unfinished, peak_mb, run_study
+from anchorinv.study.ray_executor import RayExecutor
 from tests.study.little import lines, little
 
 PARTS = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
@@ -94,7 +92,7 @@ class Broken(Nearest):
 def killed_node(cluster: Cluster, node: Any, folder: Path) -> dict[str, Any]:
     """One of two nodes dies while trials run on it."""
     study = little(protocol={"trials": 4})
-    own = {"waiting": lambda foundation: Waiting(folder)}
+    own = {"waiting": lambda base_spec: Waiting(folder)}
     waiting_there = folder / f"at-{node.node_id}"
     at_kill: list[int] = []
 

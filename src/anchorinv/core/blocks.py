@@ -6,11 +6,13 @@ stay the same whatever the base classes are.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from anchorinv.core.registry import Registry
 
 #: In units of the base data's standard deviation, added before a logarithm: silence is quiet, not -inf.
 FLOOR = 1e-3
@@ -51,6 +53,19 @@ class Block(nn.Module, ABC):
         """Return features (n, size)."""
 
 
+B = TypeVar("B", bound=type[Block])
+
+#: All blocks by the names under which files know them.
+BLOCKS: Registry[type[Block]] = Registry("block", ("anchorinv.core.blocks", "anchorinv.core.riemannian"))
+
+
+def register_block(block: B) -> B:
+    """Let encoders and model files use blocks of a class; a decorator."""
+    BLOCKS.register(block.name, block)
+    return block
+
+
+@register_block
 class TimeDomain(Block):
     """Mean absolute value, waveform length, zero crossings and slope sign changes of each channel."""
 
@@ -73,6 +88,7 @@ class TimeDomain(Block):
         return torch.cat([*amplitudes, *events], dim=1)
 
 
+@register_block
 class Spectrum(Block):
     """Log power of each channel in five bands of equal width, by averaged periodograms."""
 
@@ -89,6 +105,7 @@ class Spectrum(Block):
         return band_powers(signals)
 
 
+@register_block
 class Autocorrelation(Block):
     """Correlation of each channel with itself a few samples later: its rhythm, whatever its amplitude."""
 
@@ -109,6 +126,7 @@ class Autocorrelation(Block):
         return torch.cat([product / power for product in products], dim=1)
 
 
+@register_block
 class Moments(Block):
     """Shape of each channel's distribution: skewness, log kurtosis, mean absolute value over deviation."""
 
@@ -128,6 +146,7 @@ class Moments(Block):
         return torch.cat([scaled.pow(3).mean(2), kurtosis, scaled.abs().mean(2)], dim=1)
 
 
+@register_block
 class Envelope(Block):
     """Log mean absolute value of each channel in four parts of the window: how its strength goes on."""
 
@@ -146,6 +165,7 @@ class Envelope(Block):
         return (parts + 10 * FLOOR).log().flatten(1)
 
 
+@register_block
 class Waveform(Block):
     """The signal itself as 32 local means, for windows of one or two channels that are cut at an event."""
 

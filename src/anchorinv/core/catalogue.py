@@ -1,34 +1,44 @@
-"""Every method as a short composition, with its source. Defaults are the paper's settings for BCI."""
+"""Every method as one entry: a short composition and its facts. Defaults are the paper's for BCI."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import nn
 
-from anchorinv.core.anchors import Selection, random_anchors
+from anchorinv.core.adaptation import Adaptation, Finetune, NoAdaptation
 from anchorinv.core.closed_form import ClosedForm, MinimumDistance
 from anchorinv.core.heads import DotRegression, Mlp
-from anchorinv.core.inversion import Inversion
-from anchorinv.core.inverted import InvertedAnchors, InvertedLabels
-from anchorinv.core.mahalanobis import PRIOR, FitMahalanobis
-from anchorinv.core.memory import Anchors, ClassMeans, LatentSamples, Nothing, RealSamples
-from anchorinv.core.priors import Prior, Term, energy, statistics, total_variation
+from anchorinv.core.inversion import Inversion, Prior, Term, energy, statistics, total_variation
+from anchorinv.core.mahalanobis import SHRINKAGE, FitMahalanobis
+from anchorinv.core.memory import (
+    Anchors,
+    ClassMeans,
+    InvertedAnchors,
+    InvertedLabels,
+    LatentSamples,
+    NoMemory,
+    RealSamples,
+)
+from anchorinv.core.networks import Projected, Whole
 from anchorinv.core.prototypes import (
     Calibrated,
     Placement,
+    Selection,
     add_statistics,
     mean_of_shots,
     new_outputs,
     next_vertices,
+    random_anchors,
     random_rows,
 )
-from anchorinv.core.ranpac import N_RANDOM, RidgeStatistics
-from anchorinv.core.recipe import Foundation, Recipe
-from anchorinv.core.ridge import PENALTY, ByRidge
-from anchorinv.core.splits import Projected, Whole
-from anchorinv.core.training import Adaptation, Finetune, Stay
+from anchorinv.core.recipe import BaseSpec, FitHead, Recipe
+from anchorinv.core.registry import method
+from anchorinv.core.ridge import N_RANDOM, PENALTY, FitRidge, RidgeStatistics
 from anchorinv.core.views import VIEWS
+
+paper_method = partial(method, published=True)
 
 # Published as ranges, of which these are the middles: 0 to 150, 150 to 1000 and 0 to 3450 steps.
 FINETUNE_ONLY = Finetune(steps=(75,), lr=2e-5)
@@ -37,8 +47,108 @@ FINETUNE_ON_LABELS = Finetune(steps=(1725,), lr=2e-5)
 FINETUNE = Finetune(steps=(1275,), lr=2e-5)
 
 
+@paper_method(
+    "finetune",
+    title="Finetune",
+    citation="plain finetuning; classifier of Song et al., EEG Conformer, IEEE TNSRE 2023",
+    look=("#7F7F7F", "<"),
+    head="mlp",
+    memory=NoMemory,
+)
+def finetune(base_spec: BaseSpec, *, adapt: Finetune = FINETUNE_ONLY, whole_network: bool = False) -> Recipe:
+    """Train the last block, or the whole network, and an ordinary classifier on the new shots alone."""
+    with_mlp = replace(base_spec, head=Mlp.start)
+    if whole_network:
+        with_mlp = replace(with_mlp, backbone=partial(_whole, base_spec.backbone))
+    return Recipe("finetune", with_mlp, new_outputs, adapt, NoMemory())
+
+
+@paper_method(
+    "nc-fscil",
+    title="NC-FSCIL",
+    citation="Yang et al., Neural Collapse Inspired Feature-Classifier Alignment for FSCIL, ICLR 2023",
+    look=("#CC79A7", "D"),
+    head="dot-regression",
+    memory=ClassMeans,
+)
+def nc_fscil(base_spec: BaseSpec, *, n_all: int = 16, adapt: Finetune = FINETUNE_PROJECTOR) -> Recipe:
+    """Train a projector towards fixed vertices, one for each of ``n_all`` classes ever to come."""
+    projected = replace(
+        base_spec,
+        backbone=partial(_projected, base_spec.backbone),
+        head=partial(DotRegression.start, n_all=n_all),
+    )
+    return Recipe("nc-fscil", projected, next_vertices, adapt, ClassMeans())
+
+
+@paper_method(
+    "protonet",
+    title="ProtoNet",
+    citation="Snell et al., Prototypical Networks for Few-shot Learning, NeurIPS 2017",
+    look=("#0072B2", "s"),
+    memory=NoMemory,
+)
+def protonet(base_spec: BaseSpec) -> Recipe:
+    """Place new prototypes at the mean of their shots and leave the network alone."""
+    return Recipe("protonet", base_spec, mean_of_shots, NoAdaptation(), NoMemory())
+
+
+@paper_method(
+    "teen",
+    title="TEEN",
+    citation="Wang et al., FSCIL via Training-Free Prototype Calibration, NeurIPS 2023",
+    look=("#56B4E9", "P"),
+    memory=NoMemory,
+)
+def teen(base_spec: BaseSpec, *, tau: float = 32.0, alpha: float = 0.5) -> Recipe:
+    """Place new prototypes near their shots' mean, drawn towards similar base prototypes."""
+    return Recipe("teen", base_spec, Calibrated(tau, alpha), NoAdaptation(), NoMemory())
+
+
+def _from_labels(name: str, *priors: Prior) -> Callable[..., Recipe]:
+    """Replay signals inverted from labels, kept small and smooth, and by further priors."""
+
+    def build(
+        base_spec: BaseSpec,
+        *,
+        start: Placement = random_rows,
+        adapt: Adaptation = FINETUNE_ON_LABELS,
+        per_class: int = 50,
+        inversion: Inversion = Inversion(),
+        l2: Term = energy,
+    ) -> Recipe:
+        terms = (Prior("l2", l2), Prior("tv", total_variation), *priors)
+        return Recipe(name, base_spec, start, adapt, InvertedLabels(per_class, inversion, terms))
+
+    return build
+
+
+deepdream = paper_method(
+    "deepdream",
+    title="DeepDream",
+    citation="Mordvintsev et al., Inceptionism, 2015",
+    look=("#E69F00", "v"),
+    memory=InvertedLabels,
+)(_from_labels("deepdream"))
+
+deepinv = paper_method(  # with the statistics that the BatchNorm has seen
+    "deepinv",
+    title="DeepInv",
+    citation="Yin et al., Dreaming to Distill, CVPR 2020",
+    look=("#009E73", "^"),
+    memory=InvertedLabels,
+)(_from_labels("deepinv", Prior("statistics", statistics)))
+
+
+@paper_method(
+    "anchorinv",
+    title="AnchorInv",
+    citation="Li et al., AnchorInv, 2025",
+    look=("#D55E00", "o"),
+    memory=InvertedAnchors,
+)
 def anchorinv(
-    foundation: Foundation,
+    base_spec: BaseSpec,
     *,
     start: Placement = random_rows,
     adapt: Adaptation = FINETUNE,
@@ -49,152 +159,65 @@ def anchorinv(
 ) -> Recipe:
     """Replay signals inverted from anchors while the last block and the new prototypes learn."""
     memory = InvertedAnchors(per_class, select, inversion, priors)
-    return Recipe("anchorinv", foundation, start, adapt, memory, "Li et al., AnchorInv, 2025")
+    return Recipe("anchorinv", base_spec, start, adapt, memory)
 
 
-def deepdream(
-    foundation: Foundation,
-    *,
-    start: Placement = random_rows,
-    adapt: Adaptation = FINETUNE_ON_LABELS,
-    per_class: int = 50,
-    inversion: Inversion = Inversion(),
-    l2: Term = energy,
-) -> Recipe:
-    """Replay signals inverted from labels, kept small and smooth."""
-    priors = (Prior("l2", l2), Prior("tv", total_variation))
-    memory = InvertedLabels(per_class, inversion, priors)
-    return Recipe("deepdream", foundation, start, adapt, memory, "Mordvintsev et al., Inceptionism, 2015")
+def _from_samples(name: str, memory: type[RealSamples] | type[LatentSamples]) -> Callable[..., Recipe]:
+    """Replay what is kept of real samples."""
+
+    def build(
+        base_spec: BaseSpec,
+        *,
+        start: Placement = random_rows,
+        adapt: Adaptation = FINETUNE,
+        per_class: int = 50,
+    ) -> Recipe:
+        return Recipe(name, base_spec, start, adapt, memory(per_class))
+
+    return build
 
 
-def deepinv(
-    foundation: Foundation,
-    *,
-    start: Placement = random_rows,
-    adapt: Adaptation = FINETUNE_ON_LABELS,
-    per_class: int = 50,
-    inversion: Inversion = Inversion(),
-    l2: Term = energy,
-) -> Recipe:
-    """Replay signals inverted from labels, with the statistics that the BatchNorm has seen."""
-    priors = (Prior("l2", l2), Prior("tv", total_variation), Prior("statistics", statistics))
-    memory = InvertedLabels(per_class, inversion, priors)
-    return Recipe("deepinv", foundation, start, adapt, memory, "Yin et al., Dreaming to Distill, CVPR 2020")
+real_replay = paper_method(  # recordings: the bound that inversion aims at, at the price of privacy
+    "real-replay",
+    title="RealReplay",
+    citation="Li et al., AnchorInv, 2025, appendix",
+    look=("#000000", "X"),
+    memory=RealSamples,
+)(_from_samples("real-replay", RealSamples))
+
+latent_replay = paper_method(  # the last block's inputs: the numbers of real replay, without recordings
+    "latent-replay",
+    title="LatentReplay",
+    citation="after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020",
+    look=("#8C510A", ">"),
+    memory=LatentSamples,
+)(_from_samples("latent-replay", LatentSamples))
 
 
-def real_replay(
-    foundation: Foundation,
-    *,
-    start: Placement = random_rows,
-    adapt: Adaptation = FINETUNE,
-    per_class: int = 50,
-) -> Recipe:
-    """Replay recordings: the bound that inversion aims at, at the price of privacy."""
-    memory = RealSamples(per_class)
-    return Recipe("real-replay", foundation, start, adapt, memory, "Li et al., AnchorInv, 2025, appendix")
+def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
+    return Projected(backbone())
 
 
-def latent_replay(
-    foundation: Foundation,
-    *,
-    start: Placement = random_rows,
-    adapt: Adaptation = FINETUNE,
-    per_class: int = 50,
-) -> Recipe:
-    """Replay the last block's inputs of real samples: the numbers of real replay, without recordings."""
-    memory = LatentSamples(per_class)
-    citation = "after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020"
-    return Recipe("latent-replay", foundation, start, adapt, memory, citation)
+def _whole(backbone: Callable[[], nn.Module]) -> nn.Module:
+    return Whole(backbone())
 
 
-def protonet(foundation: Foundation) -> Recipe:
-    """Place new prototypes at the mean of their shots and leave the network alone."""
-    citation = "Snell et al., Prototypical Networks for Few-shot Learning, NeurIPS 2017"
-    return Recipe("protonet", foundation, mean_of_shots, Stay(), Nothing(), citation)
+STATISTICS_FORGET = (
+    "its statistics are gone. If it was a base class, how features are computed may keep traces."
+)
+STATISTICS: dict[str, Any] = {
+    "network": False,
+    "statistics": True,
+    "holds": (
+        "It holds how features are computed, and of each class a count, a mean and a scatter of them.",
+        "The mean of a class learned from one window is that window's features; the scatter of a class "
+        "learned from few spans what they differ by.",
+    ),
+    "forgetting": STATISTICS_FORGET,
+}
 
-
-def teen(foundation: Foundation, *, tau: float = 32.0, alpha: float = 0.5) -> Recipe:
-    """Place new prototypes near their shots' mean, drawn towards similar base prototypes."""
-    citation = "Wang et al., FSCIL via Training-Free Prototype Calibration, NeurIPS 2023"
-    return Recipe("teen", foundation, Calibrated(tau, alpha), Stay(), Nothing(), citation)
-
-
-def fecam(
-    foundation: Foundation,
-    *,
-    per_class: int = 50,
-    select: Selection = random_anchors,
-    prior: float = PRIOR,
-) -> Recipe:
-    """Measure Mahalanobis distance to prototypes, by covariance of the anchors. Not in the paper."""
-    citation = "after Goswami et al., FeCAM, NeurIPS 2023"
-    judge = FitMahalanobis(prior)
-    return Recipe("fecam", foundation, mean_of_shots, Stay(), Anchors(per_class, select), citation, judge)
-
-
-def whitened(
-    foundation: Foundation,
-    *,
-    per_class: int = 50,
-    select: Selection = random_anchors,
-    prior: float = PRIOR,
-) -> Recipe:
-    """Compare by cosine where anchors of a class are as wide in all directions. Not in the paper."""
-    judge = FitMahalanobis(prior, by_angle=True)
-    memory = Anchors(per_class, select)
-    return Recipe(
-        "whitened", foundation, mean_of_shots, Stay(), memory, "nearest class mean, whitened", judge
-    )
-
-
-def ridge(
-    foundation: Foundation,
-    *,
-    per_class: int = 50,
-    select: Selection = random_anchors,
-    penalty: float = PENALTY,
-) -> Recipe:
-    """Fit linear outputs to the anchors of all classes by ridge regression. Not in the paper."""
-    memory, judge = Anchors(per_class, select), ByRidge(penalty)
-    return Recipe("ridge", foundation, mean_of_shots, Stay(), memory, "Hoerl & Kennard, 1970", judge)
-
-
-def ranpac(foundation: Foundation, *, n_random: int = N_RANDOM) -> Recipe:
-    """Fit ridge outputs to random projections of the features, by sums over all samples. Not in the paper."""
-    citation = "McDonnell et al., RanPAC, NeurIPS 2023"
-    return Recipe("ranpac", foundation, add_statistics, Stay(), RidgeStatistics(n_random), citation)
-
-
-def anchorinv_plus(
-    foundation: Foundation,
-    *,
-    per_class: int = 50,
-    select: Selection = random_anchors,
-    prior: float = PRIOR,
-    views: tuple[str, ...] = tuple(VIEWS),
-) -> Recipe:
-    """Measure Mahalanobis distance in features, spectrum and covariance alike. Not in the paper."""
-    citation = "anchors as in AnchorInv; covariance after FeCAM; log-covariances after Barachant et al., 2012"
-    memory, judge = Anchors(per_class, select), FitMahalanobis(prior)
-    return Recipe("anchorinv-plus", foundation, mean_of_shots, Stay(), memory, citation, judge, views)
-
-
-#: Whether a discriminant has a network beside its other features.
+#: Whether a discriminant has networks beside its other features.
 NETWORKS = ("never", "rehearse", "always")
-
-
-def discriminant(foundation: Foundation, *, network: str = "never") -> Recipe:
-    """Judge by a discriminant on classical features; no sample is kept. Not in the paper.
-
-    ``network`` is ``"never"``, ``"always"``, or ``"rehearse"``: train one if held-out base classes are told
-    clearly better with one.
-    """
-    citation = "probabilistic LDA after Ioffe, ECCV 2006; random projections after RanPAC, NeurIPS 2023"
-    base = ClosedForm()
-    if network != "never":
-        base = ClosedForm(network=foundation, always=network == "always")
-    return Recipe("discriminant", base, add_statistics, Stay(), Nothing(), citation)
-
 
 #: What a textbook would take, each feature as it is.
 TEXTBOOK = ClosedForm(
@@ -208,91 +231,135 @@ TEXTBOOK = ClosedForm(
 )
 
 
-def lda(foundation: Foundation) -> Recipe:
-    """Judge by linear discriminant analysis on textbook features; no network. Not in the paper."""
-    citation = "Fisher, 1936; shrinkage of Ledoit & Wolf, 2004; tangent space of Barachant et al., 2012"
-    return Recipe("lda", TEXTBOOK, add_statistics, Stay(), Nothing(), citation)
+def _fitted_to_anchors(
+    name: str, fit: Callable[[float], FitHead], strength: float, views: tuple[str, ...] = ()
+) -> Callable[..., Recipe]:
+    """Leave the network alone and classify with a head that is fitted to the anchors of all classes."""
+
+    def build(
+        base_spec: BaseSpec,
+        *,
+        per_class: int = 50,
+        select: Selection = random_anchors,
+        prior: float = strength,
+        views: tuple[str, ...] = views,
+    ) -> Recipe:
+        memory = Anchors(per_class, select)
+        return Recipe(name, base_spec, mean_of_shots, NoAdaptation(), memory, fit(prior), views)
+
+    return build
 
 
-def mdm(foundation: Foundation) -> Recipe:
+ridge = method(  # linear outputs by ridge regression
+    "ridge",
+    title="Ridge",
+    citation="Hoerl & Kennard, 1970",
+    look=("#882255", "h"),
+    head="linear",
+    memory=Anchors,
+)(_fitted_to_anchors("ridge", FitRidge, PENALTY))
+
+whitened = method(  # cosine, where anchors of a class are as wide in all directions
+    "whitened",
+    title="Whitened",
+    citation="nearest class mean, whitened",
+    look=("#999933", "d"),
+    head="whitened",
+    memory=Anchors,
+)(_fitted_to_anchors("whitened", partial(FitMahalanobis, by_angle=True), SHRINKAGE))
+
+fecam = method(  # Mahalanobis distance to prototypes, by a covariance of the anchors
+    "fecam",
+    title="FeCAM",
+    citation="after Goswami et al., FeCAM, NeurIPS 2023",
+    look=("#332288", "p"),
+    head="mahalanobis",
+    former=("spread",),
+    memory=Anchors,
+)(_fitted_to_anchors("fecam", FitMahalanobis, SHRINKAGE))
+
+anchorinv_plus = method(  # the same in network features, spectrum and covariance alike
+    "anchorinv-plus",
+    title="AnchorInv+",
+    citation="anchors as in AnchorInv; covariance after FeCAM; log-covariances after Barachant et al., 2012",
+    look=("#117777", "8"),
+    head="mahalanobis",
+    memory=Anchors,
+)(_fitted_to_anchors("anchorinv-plus", FitMahalanobis, SHRINKAGE, tuple(VIEWS)))
+
+
+@method(
+    "ranpac",
+    title="RanPAC",
+    citation="McDonnell et al., RanPAC, NeurIPS 2023",
+    look=("#661100", "x"),
+    head="projected-ridge",
+    holds=(
+        "It holds the network's weights and a random projection; of each class a count and a sum of "
+        "projected features, and of all classes together sums of their squares and products.",
+        "The sum of a class learned from one window is that window's projected features.",
+    ),
+    forgetting="its sum is gone, but weights and the squares and products of all classes may keep traces.",
+    memory=RidgeStatistics,
+    statistics=True,
+)
+def ranpac(base_spec: BaseSpec, *, n_random: int = N_RANDOM) -> Recipe:
+    """Fit ridge outputs to random projections of the features, by sums over all samples. Not in the paper."""
+    return Recipe("ranpac", base_spec, add_statistics, NoAdaptation(), RidgeStatistics(n_random))
+
+
+@method(
+    "lda",
+    title="LDA",
+    citation="Fisher, 1936; shrinkage of Ledoit & Wolf, 2004; tangent space of Barachant et al., 2012",
+    look=("#EE8866", "*"),
+    head="discriminant",
+    **STATISTICS,
+    memory=NoMemory,
+)
+def lda(base_spec: BaseSpec) -> Recipe:
+    """Classify by linear discriminant analysis on textbook features; no network. Not in the paper."""
+    return Recipe("lda", TEXTBOOK, add_statistics, NoAdaptation(), NoMemory())
+
+
+@method(
+    "mdm",
+    title="MDM",
+    citation="Barachant et al., Riemannian Geometry, IEEE TBME 2012: minimum distance to mean",
+    look=("#AA4499", "H"),
+    network=False,
+    head="riemannian-means",
+    holds=(
+        "It holds a reference, and of each class a count and the mean of its windows' covariances.",
+        "The mean of a class learned from one window is that window's covariance.",
+    ),
+    forgetting=STATISTICS_FORGET,
+    memory=NoMemory,
+    statistics=True,
+)
+def mdm(base_spec: BaseSpec) -> Recipe:
     """Take the class with the nearest mean covariance; no network, no sample kept. Not in the paper."""
-    citation = "Barachant et al., Riemannian Geometry, IEEE TBME 2012: minimum distance to mean"
-    return Recipe("mdm", MinimumDistance(), add_statistics, Stay(), Nothing(), citation)
+    return Recipe("mdm", MinimumDistance(), add_statistics, NoAdaptation(), NoMemory())
 
 
-def finetune(
-    foundation: Foundation, *, adapt: Finetune = FINETUNE_ONLY, whole_network: bool = False
-) -> Recipe:
-    """Train the last block, or the whole network, and an ordinary classifier on the new shots alone."""
-    citation = "plain finetuning; classifier of Song et al., EEG Conformer, IEEE TNSRE 2023"
-    with_mlp = replace(foundation, head=Mlp.start)
-    if whole_network:
-        with_mlp = replace(with_mlp, backbone=partial(_whole, foundation.backbone))
-    return Recipe("finetune", with_mlp, new_outputs, adapt, Nothing(), citation)
+@method(
+    "discriminant",
+    title="Discriminant",
+    citation="probabilistic LDA after Ioffe, ECCV 2006; random projections after RanPAC, NeurIPS 2023",
+    look=("#6699CC", "+"),
+    head="discriminant",
+    **STATISTICS,
+    memory=NoMemory,
+)
+def discriminant(base_spec: BaseSpec, *, network: str = "rehearse") -> Recipe:
+    """Classify by a discriminant on classical features; no sample is kept. Not in the paper.
 
-
-def nc_fscil(foundation: Foundation, *, n_all: int = 16, adapt: Finetune = FINETUNE_PROJECTOR) -> Recipe:
-    """Train a projector towards fixed vertices, one for each of ``n_all`` classes ever to come."""
-    citation = "Yang et al., Neural Collapse Inspired Feature-Classifier Alignment for FSCIL, ICLR 2023"
-    projected = replace(
-        foundation,
-        backbone=partial(_projected, foundation.backbone),
-        head=partial(DotRegression.start, n_all=n_all),
-    )
-    return Recipe("nc-fscil", projected, next_vertices, adapt, ClassMeans(), citation)
-
-
-#: All methods by the name under which studies ask for them.
-CATALOGUE: dict[str, Callable[..., Recipe]] = {
-    "finetune": finetune,
-    "nc-fscil": nc_fscil,
-    "protonet": protonet,
-    "teen": teen,
-    "deepdream": deepdream,
-    "deepinv": deepinv,
-    "anchorinv": anchorinv,
-    "real-replay": real_replay,
-    "latent-replay": latent_replay,
-    "ridge": ridge,
-    "whitened": whitened,
-    "fecam": fecam,
-    "anchorinv-plus": anchorinv_plus,
-    "ranpac": ranpac,
-    "lda": lda,
-    "mdm": mdm,
-    "discriminant": discriminant,
-}
-
-#: Names that methods had, still understood in settings, files and records.
-FORMER_NAMES = {"spread": "fecam"}
-
-#: Ours, which leave the network alone and classify by the anchors.
-JUDGED = ("ridge", "whitened", "fecam", "anchorinv-plus")
-
-#: Those that leave the network alone and keep sums over all samples.
-SUMMED = ("ranpac",)
-
-#: Ours, which need no network and keep statistics of classes alone.
-CLOSED_FORM = ("lda", "mdm", "discriminant")
-
-#: Those of the paper and its appendix.
-PUBLISHED = tuple(name for name in CATALOGUE if name not in (*JUDGED, *SUMMED, *CLOSED_FORM))
-
-
-def current_name(method: str) -> str:
-    """Return what a method is called now.
-
-    Examples
-    --------
-    >>> current_name("spread"), current_name("protonet")
-    ('fecam', 'protonet')
+    ``network`` is ``"never"``, ``"always"``, or ``"rehearse"``: train networks where classical features
+    hardly separate the base classes, and use them if they do so better (``rehearsal.py``).
     """
-    return FORMER_NAMES.get(method, method)
-
-
-def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
-    return Projected(backbone())
-
-
-def _whole(backbone: Callable[[], nn.Module]) -> nn.Module:
-    return Whole(backbone())
+    base = ClosedForm()
+    if network != "never":
+        # Windows are held out by folds already; varied gains would hide how strong a rhythm is where.
+        training = replace(base_spec.training, patience=None, gain=0.0)
+        base = ClosedForm(network=replace(base_spec, training=training), always=network == "always")
+    return Recipe("discriminant", base, add_statistics, NoAdaptation(), NoMemory())

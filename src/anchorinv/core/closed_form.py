@@ -1,32 +1,33 @@
-"""Base models without a gradient: a discriminant on what blocks see of a window, or means of covariances."""
+"""Base models without a gradient: a discriminant on feature blocks, or Riemannian means; and calibration."""
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.checkpoint import Checkpoint
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.encoder import (
-    BLOCKS,
+    CLASSICAL,
     MOST_FEATURES,
     MOST_RANDOM,
     SHARE,
     Encoder,
+    FeatureNetwork,
     covariance_encoder,
     fit_encoder,
 )
-from anchorinv.core.heads import StatisticalHead, class_means
-from anchorinv.core.network_block import FeatureNetwork
-from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.progress import tick
+from anchorinv.core.head import StatisticalHead
+from anchorinv.core.heads import class_means
+from anchorinv.core.minimise import Checkpoint
+from anchorinv.core.networks import encode, frozen
 from anchorinv.core.recipe import BaseLearner
-from anchorinv.core.rehearsal import Choice, clearly_better, held_out, rehearse, taught_scores
+from anchorinv.core.rehearsal import Choice, NetworkComparison, compare_networks, rehearse
 from anchorinv.core.riemannian import RiemannianMeans
-from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State, columns
+from anchorinv.progress import tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,12 @@ class ClosedForm:
     rehearsed : bool
         Whether settings are chosen by rehearsal, or are those of theory.
     network : BaseLearner, optional
-        Trains a network, whose features are one block more.
+        Trains networks, one for each fold of the base windows, whose features are blocks more.
     always : bool
-        Whether the network is used whatever rehearsal says of it.
+        Whether they are used whatever rehearsal says of them.
     """
 
-    blocks: tuple[str, ...] = tuple(BLOCKS)
+    blocks: tuple[str, ...] = CLASSICAL
     most_features: int = MOST_FEATURES
     most_random: int = MOST_RANDOM
     share: float = SHARE
@@ -69,19 +70,24 @@ class ClosedForm:
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds."""
         classes, signals = _two_at_least(samples), samples.values
-        gain, network = math.nan, None
+        targets = columns(samples.labels, classes)
+        encoder = self._encoder(signals, (), rng)
+        features = encode(encoder, signals)
+        comparison = NetworkComparison()
         if self.network is not None:
-            gain, wanted = self._network_gain(self.network, samples, rng)
-            if wanted or self.always:
-                network = _trained(self.network, samples, stream(rng, "network"))
-            if math.isfinite(gain):
-                tick(
-                    f"a network: {100 * gain:+.1f} points in rehearsal, {'used' if network else 'not used'}",
-                    1,
-                    1,
-                )
-        encoder = self._encoder(signals, network, rng)
-        features, targets = mapped(encoder, signals), columns(samples.labels, classes)
+            comparison = compare_networks(
+                self.network,
+                samples,
+                features,
+                shrinkage=ledoit_wolf(features, targets),
+                prior=self.prior,
+                always=self.always,
+                rng=rng,
+            )
+            tick(str(comparison), 1, 1)
+        if comparison.networks:
+            encoder = self._encoder(signals, comparison.networks, rng)
+            features = encode(encoder, signals)
         choice = Choice(ledoit_wolf(features, targets))
         if self.rehearsed:
             choice = rehearse(
@@ -95,19 +101,20 @@ class ClosedForm:
             scale=choice.scale,
             centring=choice.centring,
         )
-        told = {
+        chosen = {
             "shrinkage": choice.shrinkage,
             "rehearsed macro-F1": choice.score,
             "scale": choice.scale,
-            "gain of a network": gain,
+            "base macro-F1 without a network": comparison.classical,
+            "base macro-F1 of networks": comparison.learned,
         }
         state = _state(encoder, head.to(signals).learned(features, targets), classes, rng)
         curves = [
-            Curve(name, 0, torch.tensor([value])) for name, value in told.items() if math.isfinite(value)
+            Curve(name, 0, torch.tensor([value])) for name, value in chosen.items() if math.isfinite(value)
         ]
         return replace(state, curves=tuple(curves))
 
-    def _encoder(self, signals: Tensor, network: FeatureNetwork | None, rng: torch.Generator) -> Encoder:
+    def _encoder(self, signals: Tensor, networks: Sequence[FeatureNetwork], rng: torch.Generator) -> Encoder:
         return fit_encoder(
             signals,
             self.blocks,
@@ -115,33 +122,9 @@ class ClosedForm:
             most_random=self.most_random,
             share=self.share,
             by_block=self.by_block,
-            network=network,
+            networks=networks,
             rng=rng,
         )
-
-    def _network_gain(self, learner: BaseLearner, samples: Batch, rng: torch.Generator) -> tuple[float, bool]:
-        """Return what a network that never saw a third of the classes brings to telling them, and if clearly.
-
-        Of fewer than four classes nothing can be said: a network of two classes knows no others.
-        """
-        classes = samples.classes
-        if len(classes) < 4 or self.always:
-            return math.nan, False
-        held = held_out(len(classes), stream(rng, "network"))[0]
-        seen = torch.isin(samples.labels, torch.tensor([c for i, c in enumerate(classes) if i not in held]))
-        part = samples[seen]
-        network = _trained(learner, part, stream(rng, "rehearsed network"))
-        targets, scores = columns(samples.labels, classes), []
-        for some in (None, network):
-            encoder = self._encoder(part.values, some, rng)
-            features = mapped(encoder, samples.values)
-            shrinkage = ledoit_wolf(features[seen], columns(part.labels, part.classes))
-            rounds = taught_scores(
-                features, targets, samples.groups, held, shrinkage=shrinkage, prior=self.prior, rng=rng
-            )
-            scores.append(rounds)
-        gains = scores[1] - scores[0]
-        return (float(gains.mean()) if len(gains) else math.nan), clearly_better(gains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +140,7 @@ class MinimumDistance:
         """Return the base model of signals (n, n_chans, n_times); who they are of plays no part."""
         classes, signals = _two_at_least(samples), samples.values
         encoder = covariance_encoder(signals)
-        features, targets = mapped(encoder, signals), columns(samples.labels, classes)
+        features, targets = encode(encoder, signals), columns(samples.labels, classes)
         head = RiemannianMeans.empty(encoder.dim).to(signals)
         return _state(encoder, head.learned(features, targets), classes, rng)
 
@@ -180,12 +163,6 @@ def _two_at_least(samples: Batch) -> tuple[int, ...]:
     return classes
 
 
-def _trained(learner: BaseLearner, samples: Batch, rng: torch.Generator) -> FeatureNetwork:
-    state = learner.fit(samples, rng=rng)
-    dim = mapped(state.tail, mapped(state.trunk, samples.values[:1])).shape[1]
-    return frozen(FeatureNetwork(state.trunk, state.tail, dim))
-
-
 def _no_network() -> nn.Module:
     raise TypeError("a closed form has no network; these are facts of another method")
 
@@ -203,3 +180,56 @@ def ledoit_wolf(features: Tensor, targets: Tensor) -> float:
     if not residuals.abs().max() > 0:
         return 1.0  # of single windows: a sphere is all there is
     return float(ledoit_wolf_shrinkage(residuals.double().numpy(), assume_centered=True))
+
+
+#: Of fewer windows a mean says more about the windows than about the person.
+FEWEST = 10
+
+
+def calibrated(state: State, signals: Tensor) -> State:
+    """Return the state for whoever made signals (n, n_chans, n_times), whatever they did: no labels needed.
+
+    The mean of their features becomes that of the base windows. It is right as far as they do the same things
+    about as often; :func:`check_calibration` says what rehearsal found.
+    """
+    encoder, head = _parts(state)
+    plain = _shifted(encoder, torch.zeros_like(encoder.shift))
+    return replace(state, trunk=_shifted(encoder, encode(plain, signals).mean(0) - head.middle))
+
+
+def uncalibrated(state: State) -> State:
+    """Return the state as it is for everybody."""
+    encoder, _ = _parts(state)
+    return replace(state, trunk=_shifted(encoder, torch.zeros_like(encoder.shift)))
+
+
+def check_calibration(state: State, n_signals: int, *, force: bool) -> None:
+    """Refuse a calibration that rehearsal speaks against, or knows nothing of, unless it is forced."""
+    _, head = _parts(state)
+    if n_signals < FEWEST:
+        raise ValueError(f"{n_signals} windows are too few to calibrate by; record {FEWEST} or more")
+    if force:
+        return
+    if math.isnan(head.centring):
+        raise ValueError(
+            "whether calibration helps here is not known, because fit was not told which windows belong to "
+            "one person or recording; train with groups= (--new-people), or pass force=True (--force)"
+        )
+    if head.centring <= 0:
+        raise ValueError(
+            f"rehearsal on the base data speaks against calibration: it may cost people who were not seen "
+            f"{-100 * head.centring:.1f} points, probably because not all of them do the same things equally "
+            f"often; pass force=True (--force) if these windows do"
+        )
+
+
+def _parts(state: State) -> tuple[Encoder, Discriminant]:
+    if not isinstance(state.trunk, Encoder) or not isinstance(state.head, Discriminant):
+        raise ValueError("only the methods discriminant and lda can be calibrated; train with one of them")
+    return state.trunk, state.head
+
+
+def _shifted(encoder: Encoder, shift: Tensor) -> Encoder:
+    other = copy.copy(encoder)  # all else is shared: it never changes
+    other._buffers = {**encoder._buffers, "shift": shift}
+    return frozen(other)

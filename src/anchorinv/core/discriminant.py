@@ -1,23 +1,25 @@
 """A linear discriminant on sufficient statistics: of each class a count, a mean and a scatter, no sample.
 
-Classes share one within-class covariance. A class mean is known as well as its examples are many: the mean of
-ten is drawn towards the middle of the classes as far as base classes say that classes lie there, and what is
-left uncertain widens the class (probabilistic linear discriminant analysis: Ioffe, ECCV 2006). Everything
-follows from the statistics in closed form, so the order in which examples come does not matter, and a class
-is forgotten exactly.
+Classes share one within-class covariance. Class means are Gaussian around the grand mean, with a
+between-class covariance that the base classes show. The posterior of a mean known from few examples is
+shrunk towards the grand mean, and what is left uncertain of it widens the class (probabilistic linear
+discriminant analysis: Ioffe, ECCV 2006). Everything follows from the statistics in closed form, so the
+order in which examples come does not matter, and a class is forgotten exactly.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
-from anchorinv.core.heads import StatisticalHead
+from anchorinv.core.head import Count, Expected, HeadFacts, Scale, StatisticalHead, register_head, without_row
+from anchorinv.core.types import Batch
 
-#: New classes lie further apart than base classes do: the variance between means is taken so many times.
+#: New classes lie further apart than base classes do: the between-class variance is multiplied by this.
 BETWEEN = 4.0
 #: How much of the log-determinant counts. Features are less Gaussian than their covariance says; all of it
 #: keeps new classes down, none of it lets them win too often.
@@ -27,20 +29,20 @@ _LEAST = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """What the statistics amount to, as matrices that features are multiplied by.
+    """The posterior of the classes' means, in a space where the within-class covariance is the identity.
 
     Parameters
     ----------
     centre : Tensor, shape (dim,)
-        The mean of the base classes' means.
+        The grand mean: the mean of the base classes' means.
     whitening : Tensor, shape (dim, dim)
-        Makes the within-class covariance the identity.
+        Inverse root of the within-class covariance.
     axes : Tensor, shape (n_axes, dim)
-        Orthonormal directions, after whitening, in which base classes differ.
+        Orthonormal principal axes of the base classes' means, after whitening.
     means : Tensor, shape (n_classes, dim)
-        Expected, after centring and whitening.
+        Posterior means, centred and whitened.
     along, across : Tensor, shape (n_classes, n_axes) and (n_classes,)
-        Variance of a window of each class along each axis, and in all other directions.
+        Predictive variance of a window of each class along each axis, and in all other directions.
     """
 
     centre: Tensor
@@ -51,26 +53,50 @@ class Solution:
     across: Tensor
 
 
+@register_head
 class Discriminant(StatisticalHead):
-    """Log-densities of classes, each a Gaussian with its own mean and the covariance of all.
+    """Log-densities of classes, each a Gaussian with its own mean and the within-class covariance of all.
 
     Parameters
     ----------
     counts : Tensor, shape (n_classes,), int64
+        Examples of each class.
     means : Tensor, shape (n_classes, dim)
+        Of the examples of each class.
     scatters : Tensor, shape (n_classes, dim (dim + 1) / 2)
-        Upper triangles of the sums of squares and products around the mean.
+        Upper triangles of the scatter matrices: sums of squares and products around the mean.
     n_base : int
-        The first so many classes say how classes differ.
+        The first so many classes show how class means vary.
     shrinkage : float
-        In [0, 1]: how far the within-class covariance is drawn to a sphere.
-    prior : bool
-        False takes means as they are, with squared distances n / (n + 1): the textbook's discriminant.
-    scale : float
+        In [0, 1]: of the within-class covariance towards a sphere.
+    prior : bool, default=True
+        Whether means have a prior. False takes them as they are, with squared distances n / (n + 1): the
+        textbook's discriminant.
+    scale : float, default=1.0
         What log-densities are multiplied by before the softmax: features are not independent.
-    centring : float
+    centring : float, default=nan
         What rehearsal says that centring an unseen person's windows brings; nan where it is not known.
+
+    Examples
+    --------
+    >>> head = Discriminant.empty(2, n_base=2, shrinkage=0.1)
+    >>> features = torch.tensor([[0.0, 0.0], [0.0, 1.0], [5.0, 0.0], [5.0, 1.0]])
+    >>> head = head.learned(features, torch.tensor([0, 0, 1, 1]))
+    >>> head(torch.tensor([[4.0, 0.5]])).argmax(1).tolist(), head.counts.tolist()
+    ([1], [2, 2])
     """
+
+    kind = "discriminant"
+    parts = ("counts", "means", "scatters")
+
+    class Facts(HeadFacts):
+        """All settings, centring where it is known."""
+
+        n_base: Count
+        shrinkage: Annotated[float, Field(ge=0, le=1)]
+        prior: bool
+        scale: Scale
+        centring: Annotated[float, Field(ge=-1, le=1)] | None = None
 
     def __init__(
         self,
@@ -85,7 +111,6 @@ class Discriminant(StatisticalHead):
         centring: float = math.nan,
     ) -> None:
         super().__init__()
-        self.counts: Tensor
         self.means: Tensor
         self.scatters: Tensor
         self.register_buffer("counts", counts)
@@ -122,8 +147,7 @@ class Discriminant(StatisticalHead):
         targets : Tensor, shape (n,)
             Columns of known classes, or of new ones behind them.
         """
-        n_classes = max(len(self.counts), int(targets.max()) + 1 if len(targets) else 0)
-        missing = n_classes - len(self.counts)
+        missing = self.n_unknown(targets)
         counts = F.pad(self.counts, (0, missing))
         means, scatters = (F.pad(each, (0, 0, 0, missing)).clone() for each in (self.means, self.scatters))
         for target in sorted(set(targets.tolist())):
@@ -138,11 +162,11 @@ class Discriminant(StatisticalHead):
             counts[target] = n + m
         return self._with(counts, means, scatters, self.n_base)
 
-    def without(self, column: int) -> "Discriminant":
+    def without(self, column: int, anchors: Batch | None = None) -> "Discriminant":
         """Return the discriminant as if a class had never been learned."""
-        kept = [i for i in range(len(self.counts)) if i != column]
+        counts, means = without_row(self.counts, column), without_row(self.means, column)
         n_base = self.n_base - (column < self.n_base)
-        return self._with(self.counts[kept], self.means[kept], self.scatters[kept], n_base)
+        return self._with(counts, means, without_row(self.scatters, column), n_base)
 
     def _with(self, counts: Tensor, means: Tensor, scatters: Tensor, n_base: int) -> "Discriminant":
         return Discriminant(
@@ -156,12 +180,31 @@ class Discriminant(StatisticalHead):
             centring=self.centring,
         )
 
+    def fits(self, expected: Expected) -> bool:
+        """Return whether every class has a count, a mean and a scatter matrix."""
+        n_classes, dim = expected.n_classes, expected.dim
+        return (
+            self.has_examples(n_classes)
+            and self.means.shape == (n_classes, dim)
+            and self.scatters.shape == (n_classes, dim * (dim + 1) // 2)
+            and self.n_base == expected.n_base
+        )
+
+    @classmethod
+    def n_values(cls, dim: int, n_classes: int, n_anchors: int) -> int:
+        """Return those of a mean and a scatter matrix per class."""
+        return n_classes * (dim + dim * (dim + 1) // 2)
+
     @property
     def solution(self) -> Solution:
-        """What the statistics amount to; found when it is first asked for."""
+        """What follows from the statistics; computed when it is first asked for."""
         if self._solution is None:
             self._solution = self._solved()
         return self._solution
+
+    def prepare(self) -> None:
+        """Solve for the posterior of the means, or say that the statistics are no covariance."""
+        _ = self.solution
 
     def _apply(self, fn: object, recurse: bool = True) -> Self:
         self._solution = None  # it belongs to the tensors as they were
@@ -171,6 +214,28 @@ class Discriminant(StatisticalHead):
     @torch.no_grad()
     def _solved(self) -> Solution:
         counts, means = self.counts.double(), self.means.double()
+        whitening = self._whitening(counts, means)
+        base = means[: self.n_base] if self.n_base > 1 else means
+        centre = base.mean(0)
+        observed, base_means = (means - centre) @ whitening, (base - centre) @ whitening
+        if not self.prior:
+            axes, along = base_means[:0], observed[:, :0]
+            across = 1 + 1 / counts
+            expected = observed
+        else:
+            axes, between, elsewhere = _between(base_means, counts[: len(base)])
+            along, rest = (_predictive(each, counts) for each in (between, elsewhere[None]))
+            across = rest[:, 0]
+            on_axes = observed @ axes.T
+            kept_on_axes, kept_elsewhere = (
+                _posterior_weight(each, counts) for each in (between, elsewhere[None])
+            )
+            expected = kept_elsewhere * (observed - on_axes @ axes) + (kept_on_axes * on_axes) @ axes
+        like = self.means
+        return Solution(*(each.to(like) for each in (centre, whitening, axes, expected, along, across)))
+
+    def _whitening(self, counts: Tensor, means: Tensor) -> Tensor:
+        """Return the inverse root (dim, dim) of the shrunk within-class covariance."""
         dim = means.shape[1]
         pooled = square_of(self.scatters.double().sum(0), dim) / (counts.sum() - len(counts)).clamp(min=1)
         level = pooled.diagonal().mean()
@@ -183,74 +248,57 @@ class Discriminant(StatisticalHead):
                 "the statistics of the classes are no covariance: they are damaged, or features are far too "
                 "large; use an earlier copy of the model, or train it anew"
             )
-        whitening = torch.linalg.solve_triangular(factor, torch.eye(dim).to(factor), upper=False).T
-        base = means[: self.n_base] if self.n_base > 1 else means
-        n_base = counts[: len(base)]
-        centre = base.mean(0)
-        placed, differing = (means - centre) @ whitening, (base - centre) @ whitening
-        if not self.prior:
-            axes = differing[:0]
-            spread = 1 + 1 / counts
-            along, expected = placed[:, :0], placed
-        else:
-            axes, along_axes, elsewhere = _between(differing, n_base)
-            along, across = (_predictive(each, counts) for each in (along_axes, elsewhere[None]))
-            spread = across[:, 0]
-            on_axes = placed @ axes.T
-            drawn, rest = (_drawn(each, counts) for each in (along_axes, elsewhere[None]))
-            expected = rest * (placed - on_axes @ axes) + (drawn * on_axes) @ axes
-        like = self.means
-        return Solution(*(each.to(like) for each in (centre, whitening, axes, expected, along, spread)))
+        root: Tensor = torch.linalg.solve_triangular(factor, torch.eye(dim).to(factor), upper=False)
+        return root.T
 
     def forward(self, features: Tensor) -> Tensor:
         """Return ``scale`` · log-densities up to a constant (n, n_classes)."""
-        found = self.solution
-        placed = (features - found.centre) @ found.whitening  # (n, dim)
-        on_axes = placed @ found.axes.T
-        means_on_axes = found.means @ found.axes.T
-        squares = (
-            placed.square().sum(1, keepdim=True) - 2 * placed @ found.means.T + found.means.square().sum(1)
-        )
+        posterior = self.solution
+        means, axes = posterior.means, posterior.axes
+        whitened = (features - posterior.centre) @ posterior.whitening  # (n, dim)
+        on_axes, means_on_axes = whitened @ axes.T, means @ axes.T
+        squares = whitened.square().sum(1, keepdim=True) - 2 * whitened @ means.T + means.square().sum(1)
         on = (
             on_axes.square().sum(1, keepdim=True)
             - 2 * on_axes @ means_on_axes.T
             + means_on_axes.square().sum(1)
         )
-        weights = 1 / found.along
+        precisions = 1 / posterior.along
         along = (
-            on_axes.square() @ weights.T
-            - 2 * on_axes @ (weights * means_on_axes).T
-            + (weights * means_on_axes.square()).sum(1)
+            on_axes.square() @ precisions.T
+            - 2 * on_axes @ (precisions * means_on_axes).T
+            + (precisions * means_on_axes.square()).sum(1)
         )
-        distances = along + (squares - on) / found.across
+        distances = along + (squares - on) / posterior.across
         if self.prior:
-            n_others = placed.shape[1] - len(found.axes)
-            distances = distances + DETERMINANT * (found.along.log().sum(1) + n_others * found.across.log())
+            n_others = whitened.shape[1] - len(axes)
+            determinants = posterior.along.log().sum(1) + n_others * posterior.across.log()
+            distances = distances + DETERMINANT * determinants
         return -0.5 * self.scale * distances
 
-    def likeness(self, some: Tensor, others: Tensor) -> Tensor:
+    def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return minus the squared Mahalanobis distance of features (n, dim) and others (m, dim)."""
         whitening = self.solution.whitening
         return -torch.cdist(some @ whitening, others @ whitening).square()
 
 
-def _between(differing: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the axes in which whitened base means differ, the variance along them, and in all others.
+def _between(base_means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the principal axes of whitened base means, and the variance of means along these and elsewhere.
 
-    Of few classes the axes are mostly theirs: their variance is drawn to a sphere by 2 / n_classes.
+    Of few classes the axes are mostly theirs: their variance is shrunk towards a sphere by 2 / n_classes.
     """
-    n_classes, dim = differing.shape
-    _, lengths, axes = torch.linalg.svd(differing / (n_classes - 1) ** 0.5, full_matrices=False)
-    variances, axes = lengths[: n_classes - 1].square(), axes[: n_classes - 1]
+    n_classes, dim = base_means.shape
+    _, deviations, axes = torch.linalg.svd(base_means / (n_classes - 1) ** 0.5, full_matrices=False)
+    variances, axes = deviations[: n_classes - 1].square(), axes[: n_classes - 1]
     # Without what the means vary by because they are means of a few windows.
     level = (variances.sum() / dim - (1 / counts).mean()).clamp(min=1e-3)
-    drawn = min(1.0, 2 / n_classes)
-    elsewhere: Tensor = BETWEEN * drawn * level
-    return axes, BETWEEN * (1 - drawn) * variances + elsewhere, elsewhere
+    shrinkage = min(1.0, 2 / n_classes)
+    elsewhere: Tensor = BETWEEN * shrinkage * level
+    return axes, BETWEEN * (1 - shrinkage) * variances + elsewhere, elsewhere
 
 
-def _drawn(between: Tensor, counts: Tensor) -> Tensor:
-    """Return what is left of a mean's place (n_classes, n_axes) where means vary by ``between``."""
+def _posterior_weight(between: Tensor, counts: Tensor) -> Tensor:
+    """Return the weight (n_classes, n_axes) of an observed mean against the grand mean, in its posterior."""
     return between / (between + 1 / counts[:, None])
 
 

@@ -1,36 +1,32 @@
-"""From a window to the features that a discriminant works on: blocks, evened out, and bounded in number."""
+"""From a window to the features of a discriminant: blocks, networks among them, scaled and bounded."""
 
+import copy
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.blocks import Autocorrelation, Block, Envelope, Moments, Spectrum, TimeDomain, Waveform
-from anchorinv.core.network_block import NETWORK, FeatureNetwork, NetworkBlock, principal_components
-from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.progress import tick
+from anchorinv.core.blocks import BLOCKS, Block
+from anchorinv.core.networks import encode, frozen
+from anchorinv.core.riemannian import Covariance
 from anchorinv.core.rng import stream
-from anchorinv.core.tangent import Covariance, DifferenceCovariance, EnvelopeCovariance, LaggedCovariance
+from anchorinv.progress import tick
 
-#: By the names under which files know them, in the order of their features.
-BLOCKS: dict[str, type[Block]] = {
-    block.name: block
-    for block in (
-        Covariance,
-        DifferenceCovariance,
-        EnvelopeCovariance,
-        LaggedCovariance,
-        TimeDomain,
-        Spectrum,
-        Autocorrelation,
-        Moments,
-        Envelope,
-        Waveform,
-    )
-}
-#: Of its standard deviation beside that of another block. At 1 it did harm on two sets of four.
-NETWORK_WEIGHT = 0.3
+#: The blocks of the default method, in the order of their features.
+CLASSICAL = (
+    "covariance",
+    "covariance of differences",
+    "covariance of envelopes",
+    "covariance with the past",
+    "time-domain",
+    "spectrum",
+    "autocorrelation",
+    "moments",
+    "envelope",
+    "waveform",
+)
 #: Features in all: what a covariance of them takes in a file, and a second, is bounded by it.
 MOST_FEATURES = 768
 #: At most so many features to a base window: of more, a covariance is mostly chance.
@@ -40,6 +36,73 @@ _FEWEST = 8
 MOST_RANDOM = 500
 
 
+#: Its name; a shape alone does not make it.
+NETWORK = "network"
+
+
+class FeatureNetwork(nn.Sequential):
+    """Trunk and tail of a network in one, signals -> features (n, dim)."""
+
+    def __init__(self, trunk: nn.Module, tail: nn.Module, dim: int) -> None:
+        super().__init__(trunk, tail)
+        self.dim = dim
+
+
+class NetworkBlock(Block):
+    """The first principal components of a trained network's features.
+
+    All of them would be far more than all other blocks have, and most say the same.
+    """
+
+    name = NETWORK
+    citation = "Song et al., EEG Conformer, IEEE TNSRE 2023"
+    most = 100
+
+    def __init__(self, n_chans: int, n_times: int, network: FeatureNetwork) -> None:
+        super().__init__(n_chans, n_times)
+        self.network, dim = network, network.dim
+        self.centre: Tensor
+        self.components: Tensor
+        self.register_buffer("centre", torch.zeros(dim))
+        self.register_buffer("components", torch.zeros(min(self.most, dim), dim))
+
+    @property
+    def size(self) -> int:
+        """As many as there are components."""
+        return len(self.components)
+
+    def fitted(self, signals: Tensor) -> Self:
+        """Return the block with the components of base windows."""
+        block, features = copy.copy(self), encode(self.network, signals).double()
+        centre = features.mean(0)
+        deviation = (features - centre).square().mean(0).sqrt().clamp(min=1e-6)
+        found = principal_components((features - centre) / deviation, min(self.size, len(features)))
+        missing = found.new_zeros(self.size - len(found), found.shape[1])
+        components = torch.cat([found / deviation, missing])
+        block._buffers = {"centre": centre.to(signals), "components": components.to(signals)}
+        return block
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return components (n, size)."""
+        components: Tensor = (self.network(signals) - self.centre) @ self.components.T
+        return components
+
+
+def principal_components(values: Tensor, n: int) -> Tensor:
+    """Return the first principal components (n, dim) of centred values, with signs that are not chance."""
+    wide = len(values) < values.shape[1]
+    # Of the two Gram matrices the smaller: their eigenvalues are the same.
+    gram = values @ values.T if wide else values.T @ values
+    found, vectors = torch.linalg.eigh(gram)
+    directions = vectors.flip(1)[:, :n].T
+    if wide:
+        lengths = found.flip(0)[:n].clamp(min=0).sqrt()[:, None]
+        directions = directions @ values / lengths.clamp(min=1e-6 * float(lengths.max()) + 1e-12)
+    signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
+    components: Tensor = directions * signs
+    return components
+
+
 class Encoder(nn.Module):
     """Signals -> features: components of the blocks' features, and rectified random projections of them.
 
@@ -47,23 +110,9 @@ class Encoder(nn.Module):
     all, so that no block rules by its size. Projections at random, rectified, let a linear classifier draw
     curved borders (McDonnell et al., RanPAC, NeurIPS 2023).
 
-    Parameters
-    ----------
-    shape : (int, int)
-        Channels and samples of a signal.
-    names : sequence of str
-        Of the blocks.
-    n_components : int
-        As many principal components; as many as the blocks have features takes these as they are.
-    n_random : int
-        As many random projections.
-    network : FeatureNetwork, optional
-        Signals -> features, for the block of this name.
-
-    Attributes
-    ----------
-    shift : Tensor, shape (dim,)
-        Taken from the features: what a person differs by from the base windows, where that was measured.
+    For signals of a shape (n_chans, n_times); ``n_components`` as many as the blocks have features takes them
+    as they are. There is a network for each block of that name. ``shift`` (dim,) is taken from the features:
+    what a person differs by from the base windows, where that was measured.
     """
 
     def __init__(
@@ -72,11 +121,11 @@ class Encoder(nn.Module):
         names: Sequence[str],
         n_components: int,
         n_random: int,
-        network: FeatureNetwork | None = None,
+        networks: Sequence[FeatureNetwork] = (),
     ) -> None:
         super().__init__()
         self.shape, self.names = shape, tuple(names)
-        self.blocks = nn.ModuleList([make_block(name, shape, network) for name in names])
+        self.blocks = nn.ModuleList(make_blocks(shape, names, networks))
         n_columns = self.n_columns
         if not 0 < n_components <= n_columns:
             raise ValueError(f"{n_components} components of {n_columns} features cannot be")
@@ -93,14 +142,18 @@ class Encoder(nn.Module):
         self.register_buffer("shift", torch.zeros(n_components + n_random))
 
     @property
-    def network(self) -> FeatureNetwork | None:
-        """The network behind one of the blocks, if there is one."""
-        return next((block.network for block in self.blocks if isinstance(block, NetworkBlock)), None)
+    def networks(self) -> tuple[FeatureNetwork, ...]:
+        """The networks behind blocks, if there are any."""
+        return tuple(block.network for block in self.blocks if isinstance(block, NetworkBlock))
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Features of each block, by its name."""
-        return {block.name: block.size for block in self.blocks if isinstance(block, Block)}
+        """Features of each kind of block, by its name."""
+        sizes = dict.fromkeys(self.names, 0)
+        for block in self.blocks:
+            if isinstance(block, Block):
+                sizes[block.name] += block.size
+        return sizes
 
     @property
     def n_columns(self) -> int:
@@ -120,16 +173,17 @@ class Encoder(nn.Module):
         return torch.cat([components, torch.relu(components @ self.random)], dim=1) - self.shift
 
 
-def make_block(name: str, shape: tuple[int, int], network: FeatureNetwork | None = None) -> Block:
-    """Return a block for signals of a shape (n_chans, n_times), not fitted yet."""
-    if name != NETWORK:
-        return BLOCKS[name](*shape)
-    if network is None:
-        raise ValueError(f"the block {NETWORK!r} needs a network")
-    return NetworkBlock(*shape, network)
+def make_blocks(
+    shape: tuple[int, int], names: Sequence[str], networks: Sequence[FeatureNetwork] = ()
+) -> list[Block]:
+    """Return blocks for signals of a shape (n_chans, n_times), not fitted yet."""
+    if (n_blocks := tuple(names).count(NETWORK)) != len(networks):
+        raise ValueError(f"{n_blocks} blocks {NETWORK!r} cannot have {len(networks)} networks")
+    left = iter(networks)
+    return [NetworkBlock(*shape, next(left)) if name == NETWORK else BLOCKS[name](*shape) for name in names]
 
 
-def suitable(shape: tuple[int, int], names: Sequence[str] = tuple(BLOCKS)) -> tuple[str, ...]:
+def suitable(shape: tuple[int, int], names: Sequence[str] = CLASSICAL) -> tuple[str, ...]:
     """Return the blocks that suit signals of a shape (n_chans, n_times)."""
     return tuple(name for name in names if BLOCKS[name].suits(*shape))
 
@@ -137,51 +191,42 @@ def suitable(shape: tuple[int, int], names: Sequence[str] = tuple(BLOCKS)) -> tu
 @torch.no_grad()
 def fit_encoder(
     signals: Tensor,
-    names: Sequence[str] = tuple(BLOCKS),
+    names: Sequence[str] = CLASSICAL,
     *,
     most_features: int = MOST_FEATURES,
     most_random: int = MOST_RANDOM,
     share: float = SHARE,
     by_block: bool = True,
-    network: FeatureNetwork | None = None,
+    networks: Sequence[FeatureNetwork] = (),
     rng: torch.Generator,
 ) -> Encoder:
     """Return the encoder that base windows (n, n_chans, n_times) determine; their classes play no part.
 
-    Parameters
-    ----------
-    most_features : int
-        That come out; fewer where base windows are few.
-    most_random : int
-        Random projections among them, where there is room.
-    share : float
-        Features to a base window, at the most.
-    by_block : bool
-        Whether each block has the same variance in all, or each feature of every block.
-    network : FeatureNetwork, optional
-        Trained and frozen: its features are one block more, with less weight than the others.
+    At most ``share`` features to a window come out, ``most_random`` random projections among them where there
+    is room. ``by_block`` gives each block the same variance in all, or else each feature. Frozen networks are
+    blocks more, all together with the weight of another.
     """
     shape = (signals.shape[1], signals.shape[2])
-    names = suitable(shape, names) + (() if network is None else (NETWORK,))
+    names = suitable(shape, names) + (NETWORK,) * len(networks)
     blocks, parts = [], []
-    for i, name in enumerate(names):
-        tick("features", i, len(names), note=name)
-        blocks.append(make_block(name, shape, network).to(signals).fitted(signals))
-        parts.append(mapped(blocks[-1], signals))
+    for i, block in enumerate(make_blocks(shape, names, networks)):
+        tick("features", i, len(names), note=block.name)
+        blocks.append(block.to(signals).fitted(signals))
+        parts.append(encode(blocks[-1], signals))
     tick("features", len(names), len(names))
     columns = torch.cat(parts, dim=1).double()
     centre = columns.mean(0)
     deviation = (columns - centre).square().mean(0).sqrt()
     # A feature that never varied says nothing here, and whatever it may say later.
     power = -0.5 if by_block else 0.0
-    shares = [block.size**power * (NETWORK_WEIGHT if block.name == NETWORK else 1.0) for block in blocks]
+    shares = [block.size**power * names.count(block.name) ** -0.5 for block in blocks]
     sizes = torch.tensor([block.size for block in blocks])
     weights = torch.tensor(shares).to(deviation).repeat_interleave(sizes)
     gain = torch.where(deviation > 1e-6 * (1 + centre.abs()), weights / deviation, 0.0)
     room = int(min(most_features, max(_FEWEST, share * len(signals))))
     n_components = columns.shape[1] if columns.shape[1] <= room else min(room, len(signals))
     n_random = min(most_random, room - n_components)
-    encoder = Encoder(shape, names, n_components, n_random, network).to(signals)
+    encoder = Encoder(shape, names, n_components, n_random, networks).to(signals)
     encoder.blocks = nn.ModuleList(blocks)
     encoder.centre, encoder.gain = centre.to(signals), gain.to(signals)
     if n_components < columns.shape[1]:

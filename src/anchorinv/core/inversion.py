@@ -1,28 +1,25 @@
-"""Inversion: signals that a frozen network maps to what one wants (Eq. 9 of the paper).
+"""Inversion: signals whose features match anchors or whose class is a label, with priors."""
 
-A *goal* says how far each signal is from what is wanted: from an anchor in the feature space, or from being
-classified as a label. *Priors* (core/priors.py) are added to it.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from anchorinv.core.descend import Descent, Plateau, descend
+from anchorinv.core.conformer import FrontEnd
+from anchorinv.core.minimise import EarlyStopping, Optimiser, minimise
 
 # The published loss is a mean over a batch, ours a sum over samples, so that no sample depends on its
 # neighbours. Gradients are as many times larger as a batch has samples, and so is Adam's eps: same steps.
 EPS = 1e-8
 
 #: (signals (n, n_chans, n_times), which of all samples they are) -> errors (n,).
-Goal = Callable[[Tensor, slice], Tensor]
+InversionLoss = Callable[[Tensor, slice], Tensor]
 
 #: When a swift inversion is close enough: when fifty steps lower the squared error by less than a fifth.
-SWIFT = Plateau(window=25, tolerance=0.2, patience=2)
+LBFGS_STOPPING = EarlyStopping(window=25, tolerance=0.2, patience=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +28,24 @@ class Inversion:
 
     Parameters
     ----------
-    steps, lr, betas : of Adam on the signals.
-    from_zeros : start from zeros instead of standard normal noise (the paper's figure does).
-    chunk : samples inverted at once; bounds the memory. A step of 50 samples of the paper's sizes lives on
-        memory that the last one left; a step of 100 gives it back to the system and asks for it again.
-    curvature : towards anchors alone, take quasi-Newton steps on the squared error: a tenth of the steps
-        gets as close. Priors and labels are always pursued by Adam.
-    stop : leave a sample where it is when its loss has stopped falling, by its own curve; the chunk ends
-        with its last one.
-    batch, new_batch : samples of base and of new classes whose mean the published loss is; they scale Adam's
-        eps and nothing else. The authors invert the 10 shots of a new class by themselves: there it is 10.
-    shared_noise : start every new class in every trial from the same noise, as the authors' runs do.
+    steps, lr, betas : int, float, (float, float)
+        Of Adam on the signals.
+    from_zeros : bool, default=False
+        Start from zeros instead of standard normal noise (the paper's figure does).
+    chunk : int, default=50
+        Samples inverted at once; bounds the memory. A step of 50 samples of the paper's sizes lives on memory
+        that the last one left; a step of 100 gives it back to the system and asks for it again.
+    use_lbfgs : bool, default=False
+        Towards anchors alone, take L-BFGS steps on the squared error: a tenth of the steps gets as close.
+        Losses with priors or labels are always minimised by Adam.
+    stop : EarlyStopping or None, default=None
+        Leave a sample where it is when its loss has stopped falling, by its own curve; the chunk ends with
+        its last one.
+    batch, new_batch : int
+        Samples of base and of new classes whose mean the published loss is; they scale Adam's eps and nothing
+        else. The authors invert the 10 shots of a new class by themselves: there it is 10.
+    shared_noise : bool, default=False
+        Start every new class in every trial from the same noise, as the authors' runs do.
     """
 
     steps: int = 4000
@@ -49,16 +53,16 @@ class Inversion:
     betas: tuple[float, float] = (0.9, 0.999)
     from_zeros: bool = False
     chunk: int = 50
-    curvature: bool = False
-    stop: Plateau | None = None
+    use_lbfgs: bool = False
+    stop: EarlyStopping | None = None
     batch: int = 100
     new_batch: int = 100
     shared_noise: bool = False
 
     @classmethod
-    def swift(cls, steps: int = 4000, **settings: Any) -> "Inversion":
-        """Return quasi-Newton steps, each sample until its error hardly falls any more."""
-        return cls(steps, curvature=True, stop=SWIFT, **settings)
+    def lbfgs(cls, steps: int = 4000, **settings: Any) -> "Inversion":
+        """Return L-BFGS steps, each sample until its error hardly falls any more."""
+        return cls(steps, use_lbfgs=True, stop=LBFGS_STOPPING, **settings)
 
     def start(self, n: int, shape: tuple[int, int], *, rng: torch.Generator) -> Tensor:
         """Return the signals (n, n_chans, n_times) from which the inversion starts."""
@@ -67,14 +71,16 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inverted:
-    """What an inversion found.
+    """The result of an inversion.
 
     Parameters
     ----------
-    signals : (n, n_chans, n_times)
-    errors : (n,) of each signal, the mean absolute error of its features where anchors are the goal.
-    curve : (n_steps + 1,) mean error before each step and at the end; a chunk that stopped early counts
-        with its last value from there on.
+    signals : Tensor, shape (n, n_chans, n_times)
+    errors : Tensor, shape (n,)
+        Of each signal, the mean absolute error of its features where anchors are to be matched.
+    curve : Tensor, shape (n_steps + 1,)
+        Mean error before each step and at the end; a chunk that stopped early counts with its last value from
+        there on.
     """
 
     signals: Tensor
@@ -83,8 +89,8 @@ class Inverted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reach:
-    """Want the features of each signal to be its anchor (n, dim), by mean absolute error."""
+class MatchFeatures:
+    """Mean absolute error between the features of each signal and its anchor (n, dim)."""
 
     network: Callable[[Tensor], Tensor]
     anchors: Tensor
@@ -99,13 +105,11 @@ class Reach:
         return away.square().mean(1), away.detach().abs().mean(1)
 
 
-def reach(network: Callable[[Tensor], Tensor], anchors: Tensor) -> Goal:
-    """Want the features of each signal to be its anchor (n, dim), by mean absolute error."""
-    return Reach(network, anchors)
+match_features: Callable[..., InversionLoss] = MatchFeatures
 
 
-def classify(logits: Callable[[Tensor], Tensor], targets: Tensor) -> Goal:
-    """Want each signal to be classified as its target (n,), by cross-entropy."""
+def match_labels(logits: Callable[[Tensor], Tensor], targets: Tensor) -> InversionLoss:
+    """Cross-entropy of each signal's logits and its target (n,)."""
     return lambda signals, part: F.cross_entropy(logits(signals), targets[part], reduction="none")
 
 
@@ -114,51 +118,54 @@ def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, 
 
     Parameters
     ----------
-    network : signals -> features; frozen.
-    anchors : (n, dim)
-    start : (n, n_chans, n_times)
+    network : callable
+        Signals -> features; frozen.
+    anchors : Tensor, shape (n, dim)
+    start : Tensor, shape (n, n_chans, n_times)
+    plan : Inversion
+        How to invert.
 
     Returns
     -------
     Inverted. A signal that got no closer than it started is returned as it started.
     """
-    return pursue(reach(network, anchors), start, plan)
+    return invert_with(MatchFeatures(network, anchors), start, plan)
 
 
-def pursue(goal: Goal, start: Tensor, plan: Inversion) -> Inverted:
-    """Move signals (n, n_chans, n_times) towards a goal, chunk by chunk."""
+def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion) -> Inverted:
+    """Move signals (n, n_chans, n_times) until an inversion loss is small, chunk by chunk."""
     parts = [slice(i, i + plan.chunk) for i in range(0, len(start), plan.chunk)]
     signals = torch.empty_like(start)  # filled in place: of long windows, a copy more is gigabytes
-    found = []
+    results = []
     for part in parts:
-        chunk = _pursue_chunk(goal, part, start[part], plan)
+        chunk = _invert_chunk(loss, part, start[part], plan)
         signals[part] = chunk.signals
-        found.append((chunk.errors, chunk.curve))
-    longest = max(len(curve) for _, curve in found)
-    curves = torch.stack([_padded(curve, longest) for _, curve in found])
-    sizes = torch.tensor([len(errors) for errors, _ in found]).to(curves)
+        results.append((chunk.errors, chunk.curve))
+    longest = max(len(curve) for _, curve in results)
+    curves = torch.stack([_padded(curve, longest) for _, curve in results])
+    sizes = torch.tensor([len(errors) for errors, _ in results]).to(curves)
     mean = (sizes[:, None] * curves).sum(0) / sizes.sum()
-    return Inverted(signals, torch.cat([errors for errors, _ in found]), mean)
+    return Inverted(signals, torch.cat([errors for errors, _ in results]), mean)
 
 
-def _pursue_chunk(goal: Goal, part: slice, start: Tensor, plan: Inversion) -> Inverted:
+def _invert_chunk(loss: InversionLoss, part: slice, start: Tensor, plan: Inversion) -> Inverted:
     # The leaf lies in memory as (n, n_times, n_chans), the layout that the front end takes without a copy.
     leaf = start.transpose(1, 2).contiguous().clone().requires_grad_()
-    smooth = goal.smoothly if plan.curvature and isinstance(goal, Reach) else None
+    smooth = loss.smoothly if plan.use_lbfgs and isinstance(loss, MatchFeatures) else None
     errors: list[Tensor] = []
 
     def objective(step: int) -> Tensor:
         signals = leaf.transpose(1, 2)
-        losses, error = smooth(signals, part) if smooth else (found := goal(signals, part), found.detach())
+        losses, error = smooth(signals, part) if smooth else (each := loss(signals, part), each.detach())
         errors.append(error)
         return losses
 
-    descent = Descent(
-        plan.steps, plan.lr, plan.betas, EPS * plan.batch, plan.stop, curvature=smooth is not None
+    optimiser = Optimiser(
+        plan.steps, plan.lr, plan.betas, EPS * plan.batch, plan.stop, use_lbfgs=smooth is not None
     )
-    descend(objective, [leaf], descent, task="inverting")
+    minimise(objective, [leaf], optimiser, task="inverting")
     with torch.no_grad():
-        after = goal(leaf.transpose(1, 2), part)
+        after = loss(leaf.transpose(1, 2), part)
     before = errors[0] if errors else after
     worse = ~(after <= before)  # what overflowed is worse, too
     reached = torch.where(worse, before, after)
@@ -168,3 +175,78 @@ def _pursue_chunk(goal: Goal, part: slice, start: Tensor, plan: Inversion) -> In
 
 def _padded(curve: Tensor, length: int) -> Tensor:
     return torch.cat([curve, curve[-1:].expand(length - len(curve))])
+
+
+#: (trunk, signals (n, n_chans, n_times)) -> how unlikely they are, (n,) or one number for the whole batch.
+Term = Callable[[nn.Module, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """A term and its weight; None sets the weight so that it starts at the magnitude of the loss."""
+
+    name: str
+    term: Term
+    weight: float | None = None
+
+
+def energy(trunk: nn.Module, signals: Tensor) -> Tensor:
+    """Return the mean square of each signal (n,)."""
+    return signals.square().mean((1, 2))
+
+
+def length(trunk: nn.Module, signals: Tensor) -> Tensor:
+    """Return the Euclidean norm of each signal (n,): the ℓ2 of DeepInv's authors, and of the paper's runs."""
+    norms: Tensor = signals.flatten(1).norm(dim=1)
+    return norms
+
+
+def total_variation(trunk: nn.Module, signals: Tensor) -> Tensor:
+    """Return the mean absolute step from sample to sample (n,)."""
+    return signals.diff(dim=2).abs().mean((1, 2))
+
+
+def roughness(trunk: nn.Module, signals: Tensor) -> Tensor:
+    """Return the mean square of the second difference along time (n,)."""
+    return signals.diff(n=2, dim=2).square().mean((1, 2))
+
+
+def statistics(trunk: nn.Module, signals: Tensor) -> Tensor:
+    """Return how far the batch's statistics are from those that the BatchNorm has seen in training (DeepInv).
+
+    ‖mean - running mean‖ + ‖variance - running variance‖, biased, of the BatchNorm's own input.
+    """
+    front = next((module for module in trunk.modules() if isinstance(module, FrontEnd)), None)
+    if front is None or front.norm.running_mean is None or front.norm.running_var is None:
+        raise TypeError("the statistics prior needs a trunk whose front end has a BatchNorm")
+    steps = front.filtered(signals)  # (n, width, 1, n_steps)
+    mean, variance = steps.mean((0, 2, 3)), steps.var((0, 2, 3), correction=0)
+    distance: Tensor = (mean - front.norm.running_mean).norm() + (variance - front.norm.running_var).norm()
+    return distance
+
+
+def with_priors(
+    loss: InversionLoss, priors: Sequence[Prior], trunk: nn.Module, start: Tensor
+) -> tuple[InversionLoss, dict[str, float]]:
+    """Add priors to a loss.
+
+    Returns
+    -------
+    The sum as a loss, and the weights used by name, where left open measured on ``start``.
+    """
+    if not priors:
+        return loss, {}
+    with torch.no_grad():
+        magnitude = loss(start, slice(None)).mean()
+        weights = {
+            prior.name: float(magnitude / prior.term(trunk, start).mean().clamp_min(1e-12))
+            if prior.weight is None
+            else prior.weight
+            for prior in priors
+        }
+
+    def total(signals: Tensor, part: slice) -> Tensor:
+        terms = [weights[prior.name] * prior.term(trunk, signals) for prior in priors]
+        return loss(signals, part) + sum(terms, start=signals.new_zeros(()))
+
+    return total, weights

@@ -1,215 +1,351 @@
 """Mahalanobis distance to prototypes, by a shrunk within-class covariance of what is kept of each class.
 
-The anchors that are kept to be inverted also tell how features of one class scatter around their mean. One
-covariance, shared by all classes and drawn towards a sphere, turns cosine into Mahalanobis distance, at no
-price in memory (after Goswami et al., FeCAM, NeurIPS 2023, who keep a covariance per class of all samples).
-Where the features are several views side by side, each is measured by itself and has the same vote.
+The anchors that are kept to be inverted also show how features of one class vary around their mean. One
+covariance, pooled over all classes and shrunk towards a sphere, turns cosine into Mahalanobis distance, at
+no price in memory (after Goswami et al., FeCAM, NeurIPS 2023, who keep a covariance per class of all
+samples). Where the features are several views side by side, each is measured by itself and has the same
+vote.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from anchorinv.core.heads import Cosine, class_means
+from anchorinv.core.head import Expected, ScaleFacts, register_head, without_row
+from anchorinv.core.heads import PrototypeHead, class_means, prototype_head
 from anchorinv.core.types import Batch, State, columns
-from anchorinv.core.views import sizes_of
+from anchorinv.core.views import view_sizes
 
-#: How strongly the covariance is drawn towards a sphere: as if so many more samples had been seen on one. Few
-#: samples are thus trusted little, and many much; results hardly change between 50 and 200.
-PRIOR = 100.0
+#: Shrinkage of the covariance towards a sphere, as a number of samples: as if so many more had been seen on
+#: one. Results hardly change between 50 and 200.
+SHRINKAGE = 100.0
 
 
-class Scatter(nn.Module):
-    """How samples of a class differ from their mean in one view.
+class ShrunkCovariance(nn.Module):
+    """A within-class covariance of one view, shrunk towards a sphere, as the whitening that belongs to it.
 
     Parameters
     ----------
-    directions : (n_directions, dim) orthonormal, along which samples of a class differ.
-    shares : (n_directions,) what is left of a difference along each; all others are left as they are.
-    unit : the typical distance of a sample from its mean, which counts as 1. Thousands of dimensions are far
+    eigenvectors : Tensor, shape (n_eigenvectors, dim)
+        Orthonormal, of the covariance before it was shrunk.
+    gains : Tensor, shape (n_eigenvectors,)
+        What is left of a difference along each; all other directions are left as they are.
+    scale : Tensor, shape ()
+        The typical distance of a sample from its mean, which counts as 1. Thousands of dimensions are far
         from independent, and -½ · distance² itself would be sure of everything.
+
+    Examples
+    --------
+    >>> residuals = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> ShrunkCovariance.fit(residuals, shrinkage=4.0).gains
+    tensor([0.5976, 0.9129])
     """
 
-    def __init__(self, directions: Tensor, shares: Tensor, unit: Tensor) -> None:
+    def __init__(self, eigenvectors: Tensor, gains: Tensor, scale: Tensor) -> None:
         super().__init__()
-        self.directions: Tensor
-        self.shares: Tensor
-        self.unit: Tensor
-        self.register_buffer("directions", directions)
-        self.register_buffer("shares", shares)
-        self.register_buffer("unit", unit)
+        self.eigenvectors: Tensor
+        self.gains: Tensor
+        self.scale: Tensor
+        self.register_buffer("eigenvectors", eigenvectors)
+        self.register_buffer("gains", gains)
+        self.register_buffer("scale", scale)
 
     @classmethod
-    def of(cls, apart: Tensor, *, prior: float) -> "Scatter":
-        """Measure by differences (n, dim) of samples from the mean of their class.
+    def fit(cls, residuals: Tensor, *, shrinkage: float) -> "ShrunkCovariance":
+        """Return (1 - a) · C + a · t · I, where C is the covariance of the residuals, t its mean variance.
 
-        The covariance is (1 - a) · C + a · t · I, where C is that of the differences, t its mean variance and
-        a = prior / (prior + n).
+        Parameters
+        ----------
+        residuals : Tensor, shape (n, dim)
+            Differences of samples from the mean of their class.
+        shrinkage : float
+            In samples: a = shrinkage / (shrinkage + n).
         """
-        drawn = prior / (prior + len(apart))
+        weight = shrinkage / (shrinkage + len(residuals))
         # Of more dimensions than samples, only those that samples span have a variance of their own.
-        _, lengths, directions = torch.linalg.svd(apart / len(apart) ** 0.5, full_matrices=False)
-        variances = lengths.square()
-        sphere = drawn * variances.sum() / apart.shape[1]
-        shares = torch.sqrt(sphere / ((1 - drawn) * variances + sphere))
-        # In the directions themselves, where a difference has the length that its variance says.
-        unit = (shares * lengths).square().sum().sqrt()
-        return cls(directions.contiguous(), shares, unit)
+        _, deviations, eigenvectors = torch.linalg.svd(residuals / len(residuals) ** 0.5, full_matrices=False)
+        variances = deviations.square()
+        sphere = weight * variances.sum() / residuals.shape[1]
+        gains = torch.sqrt(sphere / ((1 - weight) * variances + sphere))
+        # Along the eigenvectors, where a residual has the length that its variance says.
+        scale = (gains * deviations).square().sum().sqrt()
+        return cls(eigenvectors.contiguous(), gains, scale)
 
     @classmethod
-    def unknown(cls, prototypes: Tensor) -> "Scatter":
-        """Return a sphere as large as prototypes (n, dim) are apart: of single samples nothing is known."""
+    def unknown(cls, prototypes: Tensor) -> "ShrunkCovariance":
+        """Return a sphere as large as prototypes (n, dim) are apart: single samples have no residuals."""
         apart = (prototypes - prototypes.mean(0)).square().sum(1).mean().sqrt()
-        unit = torch.where(apart > 0, apart, torch.ones_like(apart))
-        return cls(prototypes[:0].clone(), prototypes.new_zeros(0), unit)
+        scale = torch.where(apart > 0, apart, torch.ones_like(apart))
+        return cls(prototypes[:0].clone(), prototypes.new_zeros(0), scale)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return values (n, dim) in a space where every class is about as wide in all directions."""
-        along = values @ self.directions.T
-        evened: Tensor = (values - (along * (1 - self.shares)) @ self.directions) / self.unit
-        return evened
+        """Return values (n, dim) whitened: every class is about as wide in all directions."""
+        along = values @ self.eigenvectors.T
+        whitened: Tensor = (values - (along * (1 - self.gains)) @ self.eigenvectors) / self.scale
+        return whitened
+
+    def fits(self, dim: int, n_samples: int) -> bool:
+        """Return whether it is one of features of a size, that so many samples can have."""
+        n, shape = len(self.gains), self.eigenvectors.shape
+        sizes = shape == (n, dim) and n <= min(dim, n_samples)
+        return sizes and self.gains.ndim == 1 and not self.scale.ndim and bool(self.scale > 0)
 
 
-class MahalanobisHead(Cosine):
-    """Prototypes, compared by Mahalanobis distance: logits are -½ · ``scale`` · squared distance.
-
-    New prototypes are placed, and trained, by cosine of the features; the covariance is found anew after it.
+class CovarianceHead(PrototypeHead):
+    """Prototypes compared in the space that a covariance of each view whitens.
 
     Parameters
     ----------
-    prototypes : (n_classes, dim)
-    scatters : of the features, and of each view beside them, side by side.
-    trust : (n_classes,) of each prototype. The mean of n shots has 1 / n of the covariance itself, and a
-        class looks further away than it is: its squared distances count n / (n + 1).
+    prototypes : Tensor, shape (n_classes, dim)
+        Means of the classes.
+    covariances : sequence of ShrunkCovariance
+        Of the features, and of each view beside them, side by side.
+    shot_correction : Tensor, shape (n_classes,)
+        What squared distances are multiplied by. The mean of n shots has itself 1 / n of the covariance, so
+        a class looks further away than it is: n / (n + 1).
+    scale : float, default=16.0
+        What distances or cosines are multiplied by before the softmax.
+    shrinkage : float or None, default=None
+        By which the covariances were shrunk, in samples; None for the usual 100.
     """
 
+    names_in_files: ClassVar = {
+        "covariances": "scatters",
+        "eigenvectors": "directions",
+        "gains": "shares",
+        "scale": "unit",
+        "shot_correction": "trust",
+    }
+
+    class Facts(ScaleFacts):
+        """Scale, and the shrinkage where that is another than usual."""
+
+        shrinkage: Annotated[float, Field(gt=0, le=1e30)] | None = None
+
     def __init__(
-        self, prototypes: Tensor, scatters: Sequence[Scatter], trust: Tensor, *, scale: float = 16.0
+        self,
+        prototypes: Tensor,
+        covariances: Sequence[ShrunkCovariance],
+        shot_correction: Tensor,
+        *,
+        scale: float = 16.0,
+        shrinkage: float | None = None,
     ) -> None:
-        width = scatters[0].directions.shape[1]
+        width = covariances[0].eigenvectors.shape[1]
         super().__init__(prototypes[:0].clone(), prototypes, scale=scale, width=width)
-        self.scatters = nn.ModuleList(scatters)
-        self.trust: Tensor
-        self.register_buffer("trust", trust)
+        self.covariances = nn.ModuleList(covariances)
+        self.shot_correction: Tensor
+        self.register_buffer("shot_correction", shot_correction)
+        self.shrinkage = None if shrinkage == SHRINKAGE else shrinkage
+
+    @classmethod
+    def blank(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        """Return a head of the packed sizes, with as many covariances as there are."""
+        covariances: list[ShrunkCovariance] = []
+        while (name := f"covariances.{len(covariances)}") and cls._in_files(f"{name}.scale") in tensors:
+            shells = cls.shells(tensors, f"{name}.eigenvectors", f"{name}.gains", f"{name}.scale")
+            covariances.append(ShrunkCovariance(*shells))
+        prototypes, shot_correction = cls.shells(tensors, "fixed", "shot_correction")
+        return cls(prototypes, covariances, shot_correction, **settings)
+
+    @property
+    def each_covariance(self) -> list[ShrunkCovariance]:
+        """The covariances of features and views, as a list."""
+        return [each for each in self.covariances if isinstance(each, ShrunkCovariance)]
 
     @property
     def sizes(self) -> list[int]:
         """Columns of the features, and of each view."""
-        return [int(scatter.get_buffer("directions").shape[1]) for scatter in self.scatters]
+        return [each.eigenvectors.shape[1] for each in self.each_covariance]
 
-    @property
-    def measured(self) -> list[Scatter]:
-        """The scatters, as a list."""
-        return [scatter for scatter in self.scatters if isinstance(scatter, Scatter)]
+    def with_prototypes(self, prototypes: Tensor) -> Self:
+        """Return these prototypes (n_classes, dim) with the same covariance."""
+        return type(self)(
+            prototypes.detach().clone(),
+            self.each_covariance,
+            self.shot_correction,
+            scale=self.scale,
+            shrinkage=self.shrinkage,
+        )
 
-    def likeness(self, some: Tensor, others: Tensor) -> Tensor:
-        """Return minus the squared distance of features (n, dim) and others (m, dim), averaged over views."""
-        # Products instead of differences; that features far from zero lose digits does not matter for ranks.
+    def without(self, column: int, anchors: Batch | None = None) -> "CovarianceHead":
+        """Return the head without a class, fitted anew: the covariance had the class's own samples in it."""
+        if anchors is None:
+            raise ValueError(
+                "the covariance of the other classes is that of their anchors, and there are none"
+            )
+        return fit_covariance_head(
+            without_row(self.prototypes, column),
+            anchors,
+            shot_correction=without_row(self.shot_correction, column),
+            views=self.sizes[1:],
+            shrinkage=self.shrinkage or SHRINKAGE,
+            scale=self.scale,
+            kind=type(self),
+        )
+
+    def fits(self, expected: Expected) -> bool:
+        """Return whether each view has a covariance that the anchors can have."""
+        if not super().fits(expected) or self.shot_correction.shape != (expected.n_classes,):
+            return False
+        pairs = zip(self.each_covariance, expected.sizes, strict=False)
+        return len(self.covariances) == len(expected.sizes) and all(
+            covariance.fits(size, expected.n_anchors) for covariance, size in pairs
+        )
+
+    @classmethod
+    def n_values(cls, dim: int, n_classes: int, n_anchors: int) -> int:
+        """Return those of a prototype per class and an eigenvector per anchor."""
+        return (n_classes + n_anchors) * dim
+
+    def _whitened(self, *values: Tensor) -> list[list[Tensor]]:
+        """Return values (n, dim), each as its views, from the middle of all prototypes and whitened."""
         centre = self.prototypes.mean(0)
-        parts = [torch.split(values - centre, self.sizes, dim=1) for values in (some, others)]
+        parts = [torch.split(each - centre, self.sizes, dim=1) for each in values]
+        return [[c(view) for c, view in zip(self.covariances, views, strict=True)] for views in parts]
+
+
+@register_head
+class MahalanobisHead(CovarianceHead):
+    """Logits are -½ · ``scale`` · squared Mahalanobis distance to the prototypes.
+
+    The parameters are those of :class:`CovarianceHead`.
+
+    Examples
+    --------
+    >>> sphere = ShrunkCovariance.unknown(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    >>> head = MahalanobisHead(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), [sphere], torch.ones(2), scale=1.0)
+    >>> head(torch.tensor([[1.0, 0.0]])).tolist()
+    [[-2.0, 0.0]]
+    """
+
+    kind = "mahalanobis"
+    former_kinds = ("spread",)
+
+    def similarity(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return minus the squared distance of features (n, dim) and others (m, dim), over views (n, m)."""
+        # Products instead of differences; that features far from zero lose digits does not matter for ranks.
         total = some.new_zeros(len(some), len(others))
-        for scatter, mine, theirs in zip(self.scatters, *parts, strict=True):
-            mine, theirs = scatter(mine), scatter(theirs)
+        for mine, theirs in zip(*self._whitened(some, others), strict=True):
             squares = mine.square().sum(1, keepdim=True) + theirs.square().sum(1)
             total = total + (2 * mine @ theirs.T - squares)
-        return total / len(self.scatters)
+        return total / len(self.covariances)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return -½ · ``scale`` · squared distance to each prototype (n, n_classes)."""
-        return 0.5 * self.scale * self.trust * self.likeness(features, self.prototypes)
-
-    def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "MahalanobisHead":
-        """Return these prototypes (n_classes, dim) with the same covariance."""
-        return MahalanobisHead(prototypes.detach().clone(), self.measured, self.trust, scale=self.scale)
+        return 0.5 * self.scale * self.shot_correction * self.similarity(features, self.prototypes)
 
 
-class Whitened(MahalanobisHead):
-    """The same space, compared by cosine from the middle of all prototypes: a nearest mean, whitened."""
+@register_head
+class WhitenedHead(CovarianceHead):
+    """Logits are ``scale`` · cosine in the whitened space, seen from the middle of all prototypes.
 
-    def likeness(self, some: Tensor, others: Tensor) -> Tensor:
+    The parameters are those of :class:`CovarianceHead`.
+
+    Examples
+    --------
+    >>> sphere = ShrunkCovariance.unknown(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    >>> head = WhitenedHead(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), [sphere], torch.ones(2), scale=1.0)
+    >>> head(torch.tensor([[5.0, 0.0]])).tolist()
+    [[-1.0, 1.0]]
+    """
+
+    kind = "whitened"
+
+    def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return the cosine of features (n, dim) and others (m, dim), averaged over views (n, m)."""
-        centre = self.prototypes.mean(0)
-        parts = [torch.split(values - centre, self.sizes, dim=1) for values in (some, others)]
-        cosines = [
-            F.normalize(scatter(mine)) @ F.normalize(scatter(theirs)).T
-            for scatter, mine, theirs in zip(self.scatters, *parts, strict=True)
-        ]
-        return torch.stack(cosines).mean(0)
+        pairs = zip(*self._whitened(some, others), strict=True)
+        return torch.stack([F.normalize(mine) @ F.normalize(theirs).T for mine, theirs in pairs]).mean(0)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return ``scale`` · cosine (n, n_classes)."""
-        return self.scale * self.likeness(features, self.prototypes)
-
-    def with_prototypes(self, prototypes: Tensor, *, width: int | None = None) -> "Whitened":
-        """Return these prototypes (n_classes, dim) with the same covariance."""
-        return Whitened(prototypes.detach().clone(), self.measured, self.trust, scale=self.scale)
+        return self.scale * self.similarity(features, self.prototypes)
 
 
 @dataclass(frozen=True, slots=True)
 class FitMahalanobis:
-    """Judge by Mahalanobis distance, the covariance being that of what is kept of each class.
+    """Fit a head to the covariance of what is kept of each class.
 
     Parameters
     ----------
-    prior : how strongly it is drawn towards a sphere.
-    by_angle : compare by cosine in the same space instead; trust in prototypes then plays no part.
+    shrinkage : float, default=100.0
+        Of the covariance towards a sphere, in samples.
+    by_angle : bool, default=False
+        Whether to compare by cosine in the whitened space, where the number of shots plays no part.
     """
 
-    prior: float = PRIOR
+    shrinkage: float = SHRINKAGE
     by_angle: bool = False
 
-    def __call__(self, state: State, features: Batch) -> MahalanobisHead:
-        """Return the head of a state whose prototypes are compared by Mahalanobis distance."""
-        head = state.head
-        if not isinstance(head, Cosine):
-            raise TypeError(f"prototypes belong to a Cosine head, not to a {type(head).__name__}")
+    def __call__(self, state: State, features: Batch) -> CovarianceHead:
+        """Return the head of a state whose prototypes are compared in the whitened space."""
+        head = prototype_head(state.head)
         counts = state.columns(features.labels).bincount(minlength=len(state.classes))
-        return mahalanobis_head(
+        return fit_covariance_head(
             head.prototypes,
             features,
-            trust=trust_in(counts, state.n_base),
-            views=sizes_of(state),
-            prior=self.prior,
+            shot_correction=shot_correction(counts, state.n_base),
+            views=view_sizes(state),
+            shrinkage=self.shrinkage,
             scale=head.scale,
-            kind=Whitened if self.by_angle else MahalanobisHead,
+            kind=WhitenedHead if self.by_angle else MahalanobisHead,
         )
 
 
-def trust_in(counts: Tensor, n_base: int) -> Tensor:
+def shot_correction(counts: Tensor, n_base: int) -> Tensor:
     """Return n / (n + 1) for new classes of n shots; of base classes all samples were averaged, not a few."""
-    trust = counts / (counts + 1)
-    trust[:n_base] = 1.0
-    return trust
+    correction = counts / (counts + 1)
+    correction[:n_base] = 1.0
+    return correction
 
 
-def mahalanobis_head(
+def fit_covariance_head(
     prototypes: Tensor,
     samples: Batch,
     *,
-    trust: Tensor,
+    shot_correction: Tensor,
     views: Sequence[int] = (),
-    prior: float = PRIOR,
+    shrinkage: float = SHRINKAGE,
     scale: float = 16.0,
-    kind: type[MahalanobisHead] = MahalanobisHead,
-) -> MahalanobisHead:
-    """Return a head by how samples (n, dim) scatter around the mean of their class.
+    kind: type[CovarianceHead] = MahalanobisHead,
+) -> CovarianceHead:
+    """Return a head by the covariance of samples (n, dim) around the mean of their class.
 
     Parameters
     ----------
-    trust : (n_classes,) in each prototype.
-    views : how many of the last columns each view takes; the features are before them.
+    prototypes : Tensor, shape (n_classes, dim)
+        What features are compared with.
+    samples : Batch
+        Features (n, dim) with their classes.
+    shot_correction : Tensor, shape (n_classes,)
+        Of each prototype.
+    views : sequence of int, default=()
+        How many of the last columns each view takes; the features are before them.
+    shrinkage : float, default=100.0
+        In samples.
+    scale : float, default=16.0
+        Of the logits.
+    kind : type, default=MahalanobisHead
+        Of the head.
     """
-    if not prior > 0:
-        raise ValueError(f"prior (={prior}) must be above 0")
+    if not shrinkage > 0:
+        raise ValueError(f"shrinkage (={shrinkage}) must be above 0")
     places = columns(samples.labels, samples.classes)
-    apart = samples.values - class_means(samples.values, places)[places]
-    sizes = [apart.shape[1] - sum(views), *views]
-    parts = zip(torch.split(apart, sizes, dim=1), torch.split(prototypes.detach(), sizes, dim=1), strict=True)
-    scatters = [
-        Scatter.of(part, prior=prior) if part.abs().max() > 0 else Scatter.unknown(means)
+    residuals = samples.values - class_means(samples.values, places)[places]
+    sizes = [residuals.shape[1] - sum(views), *views]
+    parts = zip(
+        torch.split(residuals, sizes, dim=1), torch.split(prototypes.detach(), sizes, dim=1), strict=True
+    )
+    covariances = [
+        ShrunkCovariance.fit(part, shrinkage=shrinkage)
+        if part.abs().max() > 0
+        else ShrunkCovariance.unknown(means)
         for part, means in parts
     ]
-    return kind(prototypes.detach().clone(), scatters, trust.to(prototypes), scale=scale)
+    correction = shot_correction.to(prototypes)
+    return kind(prototypes.detach().clone(), covariances, correction, scale=scale, shrinkage=shrinkage)

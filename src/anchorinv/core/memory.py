@@ -1,128 +1,234 @@
-"""What is replayed of the classes learned before, and how it comes about.
+"""What is kept of the classes learned before, and replayed.
 
-A memory does two things. After a session it *keeps* something of what was learned; at the start of the
-next one it *recalls*: it makes the replay samples that are not there yet. Replay samples are held as
-latents, the inputs of the tail: the trunk is frozen, so encoding a sample once is exact.
+A memory does two things. After a session it *keeps* something of what was learned; at the start of the next
+one it *recalls*: it makes the replay samples that are not there yet. Replay samples are held as latents,
+the inputs of the tail: the trunk is frozen, so encoding a sample once is exact. Memories that hold no real
+sample to replay invert signals from anchors or from labels.
+
+A memory also knows what a model file must know of it: which parts of the state it fills, what these tell
+about people, and how many samples it keeps.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from anchorinv.core.anchors import Selection, random_anchors, random_indices
-from anchorinv.core.networks import mapped
+from anchorinv.core.inversion import (
+    Inversion,
+    InversionLoss,
+    Prior,
+    invert_with,
+    match_features,
+    match_labels,
+    with_priors,
+)
+from anchorinv.core.networks import encode
+from anchorinv.core.prototypes import Selection, random_anchors, random_indices
 from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State, joined
-from anchorinv.core.views import sizes_of
+from anchorinv.core.types import Batch, Curve, State, concat
+from anchorinv.core.views import view_sizes, with_views_of, without_views
 
 #: Of a new class, as in the paper.
 SHOTS = 10
 
 
-class Memory(Protocol):
-    """How a method remembers."""
+class Memory(ABC):
+    """How a method remembers: nothing, unless a subclass says otherwise.
 
+    Attributes
+    ----------
+    stores, may_store : tuple of str
+        Parts of the state that it fills in the base session, and later or on demand: "anchors", "replay",
+        "recordings", "signals".
+    keeps : str
+        What that tells about people: "none", "synthetic", "features of real samples", "real recordings".
+    inverts : bool
+        Whether its replay is inverted.
+    labels_only : bool
+        Whether its anchors are labels without features, all inverted at once.
+    one_per_class : bool
+        Whether it keeps one sample of every class, base or new.
+
+    Examples
+    --------
+    A memory that keeps the shots of new classes alone:
+
+    >>> class NewShots(Memory):
+    ...     stores, keeps = ("replay",), "features of real samples"
+    ...     def keep(self, state, train, latents, *, rng):
+    ...         return replace(state, replay=joined(state.replay, latents)) if state.session else state
+    >>> NewShots.inverts, LatentSamples(per_class=10).n_kept([25, 4])
+    (False, 14)
+    """
+
+    __slots__ = ()
+
+    stores: ClassVar[tuple[str, ...]] = ()
+    may_store: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[str] = "none"
+    inverts: ClassVar[bool] = False
+    labels_only: ClassVar[bool] = False
+    one_per_class: ClassVar[bool] = False
+
+    @abstractmethod
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Return the state with what is kept of a session's training signals and their latents."""
-        ...
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Return the state with replay of all its classes, made by its own network."""
-        ...
+        return state
+
+    def add(self, state: State, features: Batch) -> State:
+        """Return the state with what is kept of more shots of known classes, given as features (n, dim)."""
+        return state
+
+    def n_kept(self, counts: Sequence[int]) -> int:
+        """Return how many samples are kept of base classes that have so many each."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoMemory(Memory):
     """Keep nothing, replay nothing."""
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Return the state as it is."""
         return state
 
-    def recall(self, state: State, *, rng: torch.Generator) -> State:
-        """Return the state as it is."""
-        return state
-
 
 @dataclass(frozen=True, slots=True)
-class ClassMeans:
-    """Keep the mean latent of each class, and replay it (NC-FSCIL)."""
+class ClassMeans(Memory):
+    """Keep the mean latent of each class, and replay it (NC-FSCIL).
+
+    Examples
+    --------
+    >>> ClassMeans().n_kept([80, 60])
+    2
+    """
+
+    stores = ("replay",)
+    keeps = "features of real samples"
+    one_per_class = True
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add a mean per class of the session."""
         means = torch.stack([latents.of(label).values.mean(0) for label in latents.classes])
-        return replace(state, replay=joined(state.replay, Batch(means, torch.tensor(latents.classes))))
+        return replace(state, replay=concat(state.replay, Batch(means, torch.tensor(latents.classes))))
 
-    def recall(self, state: State, *, rng: torch.Generator) -> State:
-        """Return the state as it is: means are replayed as they were kept."""
-        return state
+    def n_kept(self, counts: Sequence[int]) -> int:
+        """Return a mean per class."""
+        return len(counts)
+
+
+class _Quota(Memory):
+    """A memory of so many samples of each base class, and of all shots of a new one."""
+
+    __slots__ = ()
+    per_class: int
+
+    def n_kept(self, counts: Sequence[int]) -> int:
+        """Return the quota of each class, or all it has."""
+        return sum(min(count, self.per_class) for count in counts)
 
 
 @dataclass(frozen=True, slots=True)
-class Anchors:
-    """Keep anchors in the feature space and replay nothing: for heads that are measured by them."""
+class Anchors(_Quota):
+    """Keep anchors in the feature space and replay nothing: for heads that are fitted to them.
+
+    Parameters
+    ----------
+    per_class : int, default=50
+        Anchors of each base class; of a new class the features of all shots are kept.
+    select : callable, default=random_anchors
+        Which ones.
+
+    Examples
+    --------
+    >>> Anchors(per_class=50).n_kept([80, 20])
+    70
+    """
+
+    stores = ("anchors",)
+    keeps = "features of real samples"
 
     per_class: int = 50
     select: Selection = random_anchors
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
-        """Add the anchors of the session's classes."""
+        """Add the anchors of the session's classes, as the tail sees them now (Eq. 5 to 8)."""
         return with_anchors(state, latents, self.per_class, self.select, rng=rng)
 
-    def recall(self, state: State, *, rng: torch.Generator) -> State:
-        """Return the state as it is."""
-        return state
+    def add(self, state: State, features: Batch) -> State:
+        """Add the features of the shots to the anchors."""
+        return replace(state, anchors=concat(state.anchors, features))
 
 
 def with_anchors(
     state: State, latents: Batch, per_class: int, select: Selection, *, rng: torch.Generator
 ) -> State:
-    """Add selected features of each base class, or those of all shots, as the tail sees them now.
+    """Return the state with selected features of each base class, or of all shots, as the tail sees them now.
 
     Where views stand beside the features, an anchor is larger, and fewer are kept, so that the memory stays
     the same once as many classes again have been learned from :data:`SHOTS` shots.
     """
     anchors = [state.anchors]
     for label in latents.classes:
-        features = mapped(state.tail, latents.of(label).values)
+        features = encode(state.tail, latents.of(label).values)
         if state.session == 0:
             features = select(features, _as_many(per_class, features, state), stream(rng, "anchors", label))
         anchors.append(Batch(features, torch.full((len(features),), label)))
-    return replace(state, anchors=joined(*anchors))
+    return replace(state, anchors=concat(*anchors))
 
 
 def _as_many(per_class: int, features: Tensor, state: State) -> int:
     n_columns = features.shape[1]
-    own = n_columns - sum(sizes_of(state))
+    own = n_columns - sum(view_sizes(state))
     return per_class if own == n_columns else max(2, (per_class + SHOTS) * own // n_columns - SHOTS)
 
 
 @dataclass(frozen=True, slots=True)
-class LatentSamples:
-    """Keep the latents of real samples, and replay them: exact, without recordings or inversion."""
+class LatentSamples(_Quota):
+    """Keep the latents of real samples, and replay them: exact, without recordings or inversion.
+
+    Parameters
+    ----------
+    per_class : int, default=50
+        Samples of each base class; of a new class all shots are kept.
+    """
+
+    stores = ("replay",)
+    keeps = "features of real samples"
 
     per_class: int = 50
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add latents of some samples of each base class, and of all shots."""
-        return replace(state, replay=joined(state.replay, _chosen(state, latents, self.per_class, rng)))
-
-    def recall(self, state: State, *, rng: torch.Generator) -> State:
-        """Return the state as it is."""
-        return state
+        return replace(state, replay=concat(state.replay, _chosen(state, latents, self.per_class, rng)))
 
 
 @dataclass(frozen=True, slots=True)
-class RealSamples:
-    """Keep recordings and replay them: the upper bound that gives privacy up (RealReplay)."""
+class RealSamples(_Quota):
+    """Keep recordings and replay them: the upper bound that gives privacy up (RealReplay).
+
+    Parameters
+    ----------
+    per_class : int, default=50
+        Samples of each base class; of a new class all shots are kept.
+    """
+
+    stores = ("recordings",)
+    may_store = ("replay",)
+    keeps = "real recordings"
 
     per_class: int = 50
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add the signals of some samples of each base class, and of all shots."""
-        return replace(state, recordings=joined(state.recordings, _chosen(state, train, self.per_class, rng)))
+        return replace(state, recordings=concat(state.recordings, _chosen(state, train, self.per_class, rng)))
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Encode the recordings that are not encoded yet."""
@@ -131,7 +237,86 @@ class RealSamples:
         signals, labels = state.recordings.values[n_known:], state.recordings.labels[n_known:]
         if not len(labels):
             return state
-        return replace(state, replay=joined(state.replay, Batch(mapped(state.trunk, signals), labels)))
+        return replace(state, replay=concat(state.replay, Batch(encode(state.trunk, signals), labels)))
+
+
+@dataclass(frozen=True, slots=True)
+class InvertedAnchors(Anchors):
+    """Keep anchors in the feature space; replay signals inverted from them (the paper's method).
+
+    Parameters
+    ----------
+    per_class : int, default=50
+        Anchors of each base class; of a new class the features of all shots are kept.
+    select : callable, default=random_anchors
+        Which ones.
+    inversion : Inversion, default=Inversion()
+        How they are inverted.
+    priors : tuple of Prior, default=()
+        Added to the error; none in the paper's text.
+    with_signals : bool, default=False
+        Keep the inverted signals too; learning needs their latents alone.
+
+    Examples
+    --------
+    >>> InvertedAnchors.inverts, InvertedAnchors.stores, InvertedAnchors.may_store
+    (True, ('anchors',), ('replay', 'signals'))
+    """
+
+    may_store = ("replay", "signals")
+    keeps = "synthetic"
+    inverts = True
+
+    inversion: Inversion = Inversion()
+    priors: tuple[Prior, ...] = ()
+    with_signals: bool = False
+
+    def recall(self, state: State, *, rng: torch.Generator) -> State:
+        """Invert the anchors that have no replay yet (Eq. 9)."""
+        return _inverted(state, _match_anchors, self.inversion, self, rng=rng)
+
+
+@dataclass(frozen=True, slots=True)
+class InvertedLabels(Memory):
+    """Keep nothing but labels; replay signals that the network classifies as them (DeepDream, DeepInv).
+
+    Parameters
+    ----------
+    per_class : int, default=50
+        Signals inverted for each base class; for a new class as many as it had shots.
+    inversion : Inversion, default=Inversion()
+        How. All signals are inverted in one chunk, since priors may look at the whole batch.
+    priors : tuple of Prior, default=()
+        What keeps the signals natural.
+    with_signals : bool, default=False
+        Keep the inverted signals too.
+    """
+
+    stores = ("anchors",)
+    may_store = ("replay", "signals")
+    keeps = "synthetic"
+    inverts = True
+    labels_only = True
+
+    per_class: int = 50
+    inversion: Inversion = Inversion()
+    priors: tuple[Prior, ...] = ()
+    with_signals: bool = False
+
+    def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
+        """Note how many signals each class of the session shall have: anchors without a place."""
+        counts = [self.per_class if state.session == 0 else len(latents.of(c)) for c in latents.classes]
+        labels = torch.tensor(latents.classes).repeat_interleave(torch.tensor(counts))
+        return replace(state, anchors=concat(state.anchors, Batch(torch.zeros(len(labels), 0), labels)))
+
+    def recall(self, state: State, *, rng: torch.Generator) -> State:
+        """Invert the labels that have no replay yet."""
+        whole = replace(self.inversion, chunk=max(1, len(state.anchors or ())))
+        return _inverted(state, _match_labels, whole, self, rng=rng)
+
+    def n_kept(self, counts: Sequence[int]) -> int:
+        """Return as many for every class, however few samples it has."""
+        return self.per_class * len(counts)
 
 
 def _chosen(state: State, samples: Batch, per_class: int, rng: torch.Generator) -> Batch:
@@ -143,4 +328,65 @@ def _chosen(state: State, samples: Batch, per_class: int, rng: torch.Generator) 
         part[random_indices(len(part), per_class, stream(rng, "anchors", label))]
         for part, label in zip(parts, samples.classes, strict=True)
     ]
-    return joined(*chosen)
+    return concat(*chosen)
+
+
+#: (state, anchors that have no replay yet) -> what their signals are optimised for.
+_Aim = Callable[[State, Batch], InversionLoss]
+
+
+def _match_anchors(state: State, pending: Batch) -> InversionLoss:
+    own = pending.values.shape[1] - sum(view_sizes(state))
+    return match_features(nn.Sequential(*without_views(state)), pending.values[:, :own])
+
+
+def _match_labels(state: State, pending: Batch) -> InversionLoss:
+    network = nn.Sequential(state.trunk, state.tail, state.head)
+    return match_labels(network, state.columns(pending.labels))
+
+
+def _inverted(
+    state: State,
+    aim: _Aim,
+    inversion: Inversion,
+    memory: InvertedAnchors | InvertedLabels,
+    *,
+    rng: torch.Generator,
+) -> State:
+    parts = [_pending(state, label, inversion, rng=rng) for label in state.classes]
+    pending = concat(*(anchors for anchors, _ in parts))
+    if not len(pending):
+        return state
+    like = next(state.tail.parameters())
+    start = torch.cat([start for _, start in parts]).to(like)
+    del parts
+    if not set(pending.classes) & set(state.classes[: state.n_base]):
+        inversion = replace(inversion, batch=inversion.new_batch)
+    goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, start)
+    result = invert_with(goal, start, inversion)
+    session = state.session + 1
+    curves = [Curve("invert", session, result.curve)]
+    curves += [
+        Curve(f"weight of {name}", session, torch.tensor([weight])) for name, weight in weights.items()
+    ]
+    latents = pending.with_values(with_views_of(encode(state.trunk, result.signals), pending.values, state))
+    state = replace(state, replay=concat(state.replay, latents), curves=(*state.curves, *curves))
+    if not memory.with_signals:
+        return state
+    return replace(state, signals=concat(state.signals, pending.with_values(result.signals)))
+
+
+def _pending(state: State, label: int, inversion: Inversion, *, rng: torch.Generator) -> tuple[Batch, Tensor]:
+    """Return a class's anchors beyond those inverted, and where their inversion starts."""
+    assert state.anchors is not None, "a class is learned before it is recalled"
+    n_replay = len(state.replay.of(label)) if state.replay else 0
+    anchors = state.anchors.of(label)
+    anchors = Batch(anchors.values[n_replay:], anchors.labels[n_replay:])
+    # All trials share the base classes' replay, so its start is drawn from the base session's seed.
+    if label in state.classes[: state.n_base] and n_replay == 0:
+        origin = stream(state.seed, "invert", label)
+    elif inversion.shared_noise:
+        origin = stream(state.seed, "invert", "new", n_replay)
+    else:
+        origin = stream(rng, "invert", label)
+    return anchors, inversion.start(len(anchors), state.shape, rng=origin)

@@ -13,18 +13,22 @@ Labels = Sequence[Hashable] | NDArray[Any]
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of one session; fractions, not percentages.
+    """The scores of one session; fractions, not percentages. Without new classes two of them are nan.
 
-    Attributes
+    Parameters
     ----------
-    f1 : F1 of each class, in the order of the confusion matrix.
-    f1_all, f1_base, f1_new : macro-F1 over all classes, the first ``n_base``, and the others.
-    harmonic : harmonic mean of ``f1_base`` and ``f1_new``; 0 when either is 0.
-    accuracy : share of samples predicted correctly.
-    balanced_accuracy : mean recall of the classes that occur in the truth.
-    kappa : Cohen's κ; nan when chance alone would always agree (one class in truth and prediction alike).
-
-    Without new classes ``f1_new`` and ``harmonic`` are nan.
+    f1 : tuple of float
+        F1 of each class, in the order of the confusion matrix.
+    f1_all, f1_base, f1_new : float
+        Macro-F1 over all classes, the first ``n_base``, and the others.
+    harmonic : float
+        Harmonic mean of ``f1_base`` and ``f1_new``; 0 when either is 0.
+    accuracy : float
+        Share of samples predicted correctly.
+    balanced_accuracy : float
+        Mean recall of the classes that occur in the truth.
+    kappa : float
+        Cohen's κ; nan when chance alone would always agree (one class in truth and prediction alike).
     """
 
     f1: tuple[float, ...]
@@ -42,8 +46,10 @@ def confusion(true: Labels, predicted: Labels, classes: Labels) -> Counts:
 
     Parameters
     ----------
-    true, predicted : (n,) labels, lists or one-dimensional arrays.
-    classes : (k,) distinct labels; their order is the order of rows and columns.
+    true, predicted : Labels
+        (n,) labels, lists or one-dimensional arrays.
+    classes : Labels
+        (k,) distinct labels; their order is the order of rows and columns.
 
     Returns
     -------
@@ -101,8 +107,10 @@ def scores(confusion: ArrayLike, n_base: int) -> Scores:
 
     Parameters
     ----------
-    confusion : (k, k) counts, rows true, columns predicted; at least one sample.
-    n_base : how many of the classes, counted from the first, are base classes; 1 to k.
+    confusion : ArrayLike
+        (k, k) counts, rows true, columns predicted; at least one sample.
+    n_base : int
+        How many of the classes, counted from the first, are base classes; 1 to k.
 
     Examples
     --------
@@ -135,9 +143,12 @@ def forgetting(base_session: ArrayLike, now: ArrayLike, n_base: int) -> float:
 
     Parameters
     ----------
-    base_session : (k, k) confusion after the base session, k at least ``n_base``.
-    now : (m, m) confusion after a later session, the same base classes first.
-    n_base : number of base classes.
+    base_session : ArrayLike
+        (k, k) confusion after the base session, k at least ``n_base``.
+    now : ArrayLike
+        (m, m) confusion after a later session, the same base classes first.
+    n_base : int
+        Number of base classes.
 
     Returns
     -------

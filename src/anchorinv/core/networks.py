@@ -1,10 +1,131 @@
-"""Networks as values: frozen copies to keep, trainable copies to learn with, chunked inference."""
+"""Sizes of a network; frozen and trainable copies, inference in chunks, other splits into trunk and tail."""
 
 import copy
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+#: Shorter signals leave no room for a kernel, a pooling window and more than a few tokens.
+MIN_TIMES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Sizes of a :class:`~anchorinv.Conformer`.
+
+    Parameters
+    ----------
+    n_chans, n_times : int
+        Shape of one signal.
+    kernel, stride : int
+        Of the temporal convolution, in samples.
+    pool, pool_stride : int
+        Of the average pooling, in steps of the convolution.
+    width : int, default=40
+        Number of filters, and of values in a token.
+    heads : int, default=10
+        Attention heads; ``width`` is a multiple of it.
+    depth : int, default=6
+        Number of transformer blocks; the last one is the tail.
+    dropout : float, default=0.5
+        After the pooling and inside the blocks, in training only.
+
+    Examples
+    --------
+    >>> GEOMETRIES["bci2a"].n_tokens, GEOMETRIES["bci2a"].dim
+    (61, 2440)
+    """
+
+    n_chans: int
+    n_times: int
+    kernel: int = 25
+    stride: int = 1
+    pool: int = 75
+    pool_stride: int = 15
+    width: int = 40
+    heads: int = 10
+    depth: int = 6
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in (
+            "n_chans",
+            "n_times",
+            "kernel",
+            "stride",
+            "pool",
+            "pool_stride",
+            "width",
+            "heads",
+            "depth",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} (={getattr(self, name)}) must be at least 1")
+        if self.kernel > self.n_times:
+            raise ValueError(
+                f"n_times (={self.n_times}) is shorter than the temporal kernel (={self.kernel})"
+            )
+        if self.pool > self.n_steps:
+            raise ValueError(
+                f"the convolution leaves {self.n_steps} steps, fewer than the pooling window (={self.pool}); "
+                f"use longer signals or a shorter kernel, stride or pooling"
+            )
+        if self.width % self.heads:
+            raise ValueError(f"width (={self.width}) must be a multiple of heads (={self.heads})")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout (={self.dropout}) must be in [0, 1)")
+
+    @property
+    def n_steps(self) -> int:
+        """Time steps after the convolution."""
+        return (self.n_times - self.kernel) // self.stride + 1
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens after the pooling."""
+        return (self.n_steps - self.pool) // self.pool_stride + 1
+
+    @property
+    def dim(self) -> int:
+        """Values in a feature vector."""
+        return self.n_tokens * self.width
+
+    @classmethod
+    def for_shape(cls, n_chans: int, n_times: int) -> "Geometry":
+        """Derive sizes for any signal: about 60 tokens for long ones, 40 and fewer for short ones.
+
+        The proportions are the paper's: its BCI geometry comes out for (22, 1000).
+
+        Examples
+        --------
+        >>> Geometry.for_shape(22, 1000) == GEOMETRIES["bci2a"]
+        True
+        >>> Geometry.for_shape(8, 300).n_tokens
+        42
+        """
+        if n_times < MIN_TIMES:
+            raise ValueError(
+                f"signals of {n_times} samples are too short: at least {MIN_TIMES} are needed; "
+                f"use longer windows or a higher sampling rate"
+            )
+        stride = max(1, n_times // 960)
+        kernel = min(25 if stride == 1 else 16 * stride, n_times // 4)
+        n_steps = (n_times - kernel) // stride + 1
+        # Attention costs the square of the tokens, and short signals hold less to tell apart.
+        wanted = min(61, max(40, n_times // 16))
+        pool_stride = min(range(1, n_steps // 5 + 1), key=lambda p: abs((n_steps - 5 * p) // p + 1 - wanted))
+        return cls(n_chans, n_times, kernel, stride, pool=5 * pool_stride, pool_stride=pool_stride)
+
+
+GEOMETRIES: dict[str, Geometry] = {
+    "bci2a": Geometry(22, 1000),
+    "nhie": Geometry(8, 3840, kernel=64, stride=4),
+    "grabmyo": Geometry(28, 1280, kernel=64, pool_stride=20),
+}
+
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -23,6 +144,64 @@ def trainable(module: Module) -> Module:
 
 
 @torch.no_grad()
-def mapped(module: nn.Module, values: Tensor) -> Tensor:
+def encode(module: nn.Module, values: Tensor) -> Tensor:
     """Apply a frozen module to (n, ...) values chunk by chunk."""
     return torch.cat([module(chunk) for chunk in torch.split(values, CHUNK)])
+
+
+WIDTH, HIDDEN = 512, 1024
+
+
+class Pooled(nn.Module):
+    """Average features (n, dim) down to (n, 512)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return (n, 512)."""
+        return F.adaptive_avg_pool1d(features.unsqueeze(1), WIDTH).squeeze(1)
+
+
+class Projector(nn.Module):
+    """Two hidden layers and a skip: (n, 512) -> (n, 512)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = [nn.Linear(WIDTH, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.1)]
+        second = [nn.Linear(HIDDEN, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.1)]
+        self.layers = nn.Sequential(*first, *second, nn.Linear(HIDDEN, WIDTH, bias=False))
+        self.skip = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Return (n, 512)."""
+        projected: Tensor = self.layers(pooled) + self.skip(pooled)
+        return projected
+
+
+class Projected(nn.Module):
+    """Split a backbone after the pooling: all of it is the trunk, the projector is the tail."""
+
+    latent_shape = (WIDTH,)
+    dim = WIDTH
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(backbone, Pooled())
+        self.tail = Projector()
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return (n, 512)."""
+        projected: Tensor = self.tail(self.trunk(signals))
+        return projected
+
+
+class Whole(nn.Module):
+    """Leave nothing frozen: the trunk does nothing, the tail is all of a backbone."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.trunk = nn.Identity()
+        self.tail = backbone
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return features (n, dim)."""
+        features: Tensor = self.tail(signals)
+        return features

@@ -1,33 +1,153 @@
-"""Where new classes start: a new head from the old one and the features of the shots."""
+"""Points of the feature space that stand for classes: prototypes of new classes, and anchors to keep."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anchorinv.core.head import Head, StatisticalHead
 from anchorinv.core.heads import (
     Cosine,
     DotRegression,
-    Head,
     Mlp,
-    StatisticalHead,
+    PrototypeHead,
     class_means,
+    prototype_head,
     uniform_rows,
 )
-from anchorinv.core.networks import mapped
+from anchorinv.core.networks import encode
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State, columns
+
+#: (features (n, dim) of one class, how many, rng) -> anchors (at most that many, dim).
+Selection = Callable[[Tensor, int, torch.Generator], Tensor]
+
+#: Features (n, dim) of one class -> how far each is from their mean, the prototype (n,).
+Measure = Callable[[Tensor], Tensor]
+
+
+def cosine_distance(features: Tensor) -> Tensor:
+    """Return minus the cosine to the prototype (n,): the classifier's own distance."""
+    return -torch.cosine_similarity(features, features.mean(0, keepdim=True))
+
+
+def euclidean_distance(features: Tensor) -> Tensor:
+    """Return the Euclidean distance from the prototype (n,), as the authors' runs measure it."""
+    distances: Tensor = (features - features.mean(0)).norm(dim=1)
+    return distances
+
+
+MEASURES: dict[str, Measure] = {"cosine": cosine_distance, "euclidean": euclidean_distance}
+
+
+def random_indices(n: int, quota: int, rng: torch.Generator) -> Tensor:
+    """Draw ``quota`` of ``n`` indices without repetition, or all where there are fewer; sorted."""
+    return torch.randperm(n, generator=rng)[:quota].sort().values
+
+
+def random_anchors(features: Tensor, quota: int, rng: torch.Generator) -> Tensor:
+    """Keep features drawn at random without repetition."""
+    return features[random_indices(len(features), quota, rng)]
+
+
+@dataclass(frozen=True, slots=True)
+class Closest:
+    """Keep the features closest to the class's prototype, the nearest first."""
+
+    measure: Measure = cosine_distance
+
+    def __call__(self, features: Tensor, quota: int, rng: torch.Generator) -> Tensor:
+        """Return the anchors of one class."""
+        return features[self.measure(features).argsort(stable=True)[:quota]]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomClosest:
+    """Keep features drawn at random from the ``share`` of them, rounded down, closest to the prototype."""
+
+    share: float
+    measure: Measure = cosine_distance
+
+    def __call__(self, features: Tensor, quota: int, rng: torch.Generator) -> Tensor:
+        """Return the anchors of one class."""
+        near = Closest(self.measure)(features, max(1, int(self.share * len(features))), rng)
+        return random_anchors(near, quota, rng)
+
+
+@dataclass(frozen=True, slots=True)
+class KMeans:
+    """Keep the centroids of ``n_clusters`` clusters, repeated in turn until the quota is filled."""
+
+    n_clusters: int = 5
+
+    def __call__(self, features: Tensor, quota: int, rng: torch.Generator) -> Tensor:
+        """Return the anchors of one class."""
+        # Imported here: it takes half a second that the other selections need not pay.
+        from sklearn.cluster import KMeans as Clustering
+
+        n_clusters = min(self.n_clusters, len(features), quota)
+        seed = int(torch.randint(2**31, (1,), generator=rng))
+        clusters = Clustering(n_clusters, n_init=10, random_state=seed).fit(features.double().numpy())
+        centroids = torch.from_numpy(clusters.cluster_centers_).to(features)
+        return centroids[torch.arange(min(quota, len(features))) % n_clusters]
+
+
+SELECTIONS: dict[str, Selection] = {
+    "random": random_anchors,
+    "closest": Closest(),
+    "kmeans": KMeans(),
+    "random-closest-30": RandomClosest(0.3),
+    "random-closest-50": RandomClosest(0.5),
+    "random-closest-70": RandomClosest(0.7),
+}
+
+
+def selection(name: str, measure: str = "cosine") -> Selection:
+    """Return one of ``SELECTIONS``, by one of ``MEASURES`` where it asks for what is close.
+
+    Examples
+    --------
+    >>> selection("random-closest-30", "euclidean").share
+    0.3
+    """
+    rule = SELECTIONS[name]
+    return replace(rule, measure=MEASURES[measure]) if isinstance(rule, Closest | RandomClosest) else rule
+
+
+#: As the paper's Table 3 calls them.
+TITLES = {
+    "random": "Random sample",
+    "closest": "Closest",
+    "kmeans": "5 k-means clusters",
+    "random-closest-30": "Random closest 30 %",
+    "random-closest-50": "Random closest 50 %",
+    "random-closest-70": "Random closest 70 %",
+}
+
+
+def selection_title(name: str) -> str:
+    """Return a selection's name as tables and figures write it; an unknown one keeps its name."""
+    return TITLES.get(name, name)
+
 
 #: (state before the session, features of the shots) -> head with a column more per new class.
 Placement = Callable[[State, Batch], Head]
 
 
 def mean_of_shots(state: State, shots: Batch) -> Cosine:
-    """Start new prototypes at the mean feature of their shots (Eq. 4)."""
+    """Start new prototypes at the mean feature of their shots (Eq. 4).
+
+    Parameters
+    ----------
+    state : State
+        Before the session.
+    shots : Batch
+        Features (n, dim) of the new classes.
+    """
     means = class_means(shots.values, columns(shots.labels, shots.classes))
-    return _cosine(state).extended(means)
+    return _prototypes(state).add_classes(means)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +156,10 @@ class Calibrated:
 
     Parameters
     ----------
-    tau : sharpness of the weighting; large means the nearest only.
-    alpha : how far to move; 0 leaves the mean in place, up to its length.
+    tau : float, default=32.0
+        Sharpness of the weighting; large means the nearest only.
+    alpha : float, default=0.5
+        How far to move; 0 leaves the mean in place, up to its length.
     """
 
     tau: float = 32.0
@@ -45,10 +167,10 @@ class Calibrated:
 
     def __call__(self, state: State, shots: Batch) -> Cosine:
         """Return the head with the calibrated prototypes."""
-        head = _cosine(state)
+        head = _prototypes(state)
         base = head.prototypes[: state.n_base]
         means = class_means(shots.values, columns(shots.labels, shots.classes))
-        return head.extended(calibrated(means, base, tau=self.tau, alpha=self.alpha))
+        return head.add_classes(calibrated(means, base, tau=self.tau, alpha=self.alpha))
 
 
 def calibrated(new: Tensor, base: Tensor, *, tau: float, alpha: float) -> Tensor:
@@ -69,7 +191,7 @@ def random_rows(state: State, shots: Batch) -> Cosine:
         uniform_rows(1, shots.values.shape[1], rng=stream(state.seed, "prototype", label))
         for label in shots.classes
     ]
-    return _cosine(state).extended(torch.cat(rows).to(shots.values))
+    return _prototypes(state).add_classes(torch.cat(rows).to(shots.values))
 
 
 def new_outputs(state: State, shots: Batch) -> Mlp:
@@ -83,14 +205,14 @@ def new_outputs(state: State, shots: Batch) -> Mlp:
         for label in shots.classes
     ]
     rows = torch.cat(drawn)
-    return head.extended(rows[:, :-1], rows[:, -1])
+    return head.add_classes(rows[:, :-1], rows[:, -1])
 
 
 def next_vertices(state: State, shots: Batch) -> DotRegression:
     """Give new classes the next vertices of a simplex that was fixed in the base session."""
     if not isinstance(state.head, DotRegression):
         raise TypeError(f"vertices belong to a DotRegression head, not to a {type(state.head).__name__}")
-    return state.head.extended(len(shots.classes))
+    return state.head.add_classes(len(shots.classes))
 
 
 def add_statistics(state: State, shots: Batch) -> StatisticalHead:
@@ -101,18 +223,17 @@ def add_statistics(state: State, shots: Batch) -> StatisticalHead:
     return head.learned(shots.values, columns(shots.labels, (*state.classes, *shots.classes)))
 
 
-def reinforced(state: State, features: Batch, counts: Sequence[int], *, exact: bool = False) -> Cosine:
+def update_prototypes(
+    state: State, features: Batch, counts: Sequence[int], *, exact: bool = False
+) -> PrototypeHead:
     """Move prototypes of known classes by more examples: each becomes the mean over old and new ones.
 
     A trained prototype has a length of its own, which says nothing, so it is brought to the new mean's
     before both are weighed; not so where distances are measured, and lengths matter (``exact``).
 
-    Parameters
-    ----------
-    features : of the examples (n, dim), labelled by known classes.
-    counts : examples behind each prototype so far, in the order of the classes.
+    ``counts`` are the examples behind each prototype so far, in the order of the classes.
     """
-    head = _cosine(state)
+    head = _prototypes(state)
     prototypes = head.prototypes.clone()
     for label in features.classes:
         column, examples = state.classes.index(label), features.of(label).values
@@ -122,25 +243,19 @@ def reinforced(state: State, features: Batch, counts: Sequence[int], *, exact: b
     return head.with_prototypes(prototypes)
 
 
-def refreshed(head: Head, replay: Batch, before: nn.Module, after: nn.Module) -> Cosine:
+def follow_replay(head: Head, replay: Batch, before: nn.Module, after: nn.Module) -> Cosine:
     """Move the prototypes of replayed classes as far as their replay has moved from one tail to the next.
 
     They are means over more samples than are replayed, so they are shifted and not replaced (after Yu et al.,
-    Semantic Drift Compensation, CVPR 2020).
-
-    Parameters
-    ----------
-    replay : latents (n, ...), labelled by the head's columns.
+    Semantic Drift Compensation, CVPR 2020). Replay is labelled by the head's columns.
     """
     if not isinstance(head, Cosine):
         raise TypeError(f"prototypes belong to a Cosine head, not to a {type(head).__name__}")
-    moved = mapped(after, replay.values) - mapped(before, replay.values)
+    moved = encode(after, replay.values) - encode(before, replay.values)
     prototypes = head.prototypes.detach().clone()
     prototypes[list(replay.classes)] += class_means(moved, columns(replay.labels, replay.classes))
     return head.with_prototypes(prototypes)
 
 
-def _cosine(state: State) -> Cosine:
-    if not isinstance(state.head, Cosine):
-        raise TypeError(f"prototypes belong to a Cosine head, not to a {type(state.head).__name__}")
-    return state.head
+def _prototypes(state: State) -> PrototypeHead:
+    return prototype_head(state.head)

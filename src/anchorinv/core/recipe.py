@@ -1,4 +1,4 @@
-"""The one skeleton: every method is a foundation, a placement, an adaptation and a memory."""
+"""The one skeleton: a method is a base model, a placement of new classes, an adaptation and a memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,16 +7,15 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.checkpoint import Checkpoint
-from anchorinv.core.heads import Head, StatisticalHead
-from anchorinv.core.inverted import InvertedAnchors
-from anchorinv.core.memory import Anchors, Memory
-from anchorinv.core.networks import frozen, mapped
-from anchorinv.core.prototypes import Placement, refreshed, reinforced
+from anchorinv.core.adaptation import Adaptation
+from anchorinv.core.head import Head, StatisticalHead
+from anchorinv.core.memory import Memory
+from anchorinv.core.minimise import Checkpoint
+from anchorinv.core.networks import encode, frozen
+from anchorinv.core.prototypes import Placement, follow_replay, update_prototypes
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.selection import Validated
-from anchorinv.core.training import Adaptation, Training, train
-from anchorinv.core.types import Batch, Curve, Session, State, columns, joined
+from anchorinv.core.training import Training, train
+from anchorinv.core.types import Batch, Curve, Session, State, columns, concat
 from anchorinv.core.views import with_views
 
 
@@ -36,12 +35,12 @@ class Method(Protocol):
         ...
 
 
-#: (state, features of what it keeps of each class, as its network sees them now) -> head.
-Judge = Callable[[State, Batch], Head]
+#: (state, features of what is kept of each class, as the network sees them now) -> head that classifies.
+FitHead = Callable[[State, Batch], Head]
 
 
 class BaseLearner(Protocol):
-    """What makes a base model; a value, by which methods that share one are known."""
+    """What makes a base model; a value, so that methods with equal ones share the model."""
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
@@ -54,14 +53,17 @@ class BaseLearner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Foundation:
-    """What determines a base model; methods with the same foundation share one.
+class BaseSpec:
+    """A network with a head and how both are trained; methods with equal specs share one base model.
 
     Parameters
     ----------
-    backbone : makes an untrained network, a module with ``trunk`` and ``tail``.
-    head : makes an untrained head for (n_classes, dim).
-    training : how both are trained.
+    backbone : callable
+        ``() -> nn.Module``, an untrained network with the submodules ``trunk`` and ``tail``.
+    head : callable
+        ``(n_classes, dim) -> Head``, an untrained head.
+    training : Training
+        How both are trained.
     """
 
     backbone: Callable[[], nn.Module]
@@ -69,12 +71,16 @@ class Foundation:
     training: Training
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
-        """Train on the base classes, then settle the head on its features (Algorithm 1, base, 1 to 3).
+        """Train on the base classes, then finalise the head on its features (Algorithm 1, base, 1 to 3).
 
         Parameters
         ----------
-        samples : signals (n, n_chans, n_times); their groups are for a training that keeps some aside.
-        checkpoint : where the training may be left and taken up.
+        samples : Batch
+            Signals (n, n_chans, n_times); their groups say which are held out together.
+        checkpoint : Checkpoint or None, default=None
+            Where the training can be interrupted and resumed.
+        rng : torch.Generator
+            Of the base session.
         """
         classes, shape = samples.classes, samples.values.shape[1:]
         if len(classes) < 2:
@@ -89,11 +95,11 @@ class Foundation:
         labelled = Batch(signals, targets, samples.groups)
         curve = train(network, head, labelled, self.training, checkpoint=checkpoint, rng=rng)
         trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
-        features = mapped(tail, mapped(trunk, signals))
+        features = encode(tail, encode(trunk, signals))
         return State(
             trunk=trunk,
             tail=tail,
-            head=frozen(head.settled(features, targets)),
+            head=frozen(head.finalise(features, targets)),
             classes=classes,
             n_base=len(classes),
             shape=(shape[0], shape[1]),
@@ -108,36 +114,42 @@ class Recipe:
 
     Parameters
     ----------
-    name : as in the tables.
-    foundation : how the base model is made.
-    place : where new classes start.
-    adapt : how tail and head take in the shots.
-    memory : what is kept of old classes, and replayed.
-    citation : whose idea it is.
-    judge : makes the head that classifies from the one that learned; None leaves it as it is.
-    views : by name, of the signals, beside the features; a judge that measures distances makes use of them.
-    refresh : let prototypes of old classes follow their replay where the network has moved; off in the paper.
+    name : str
+        As in the registry.
+    base_spec : BaseLearner
+        How the base model is made.
+    place : Placement
+        Where new classes start.
+    adapt : Adaptation
+        How tail and head learn from the shots.
+    memory : Memory
+        What is kept of old classes, and replayed.
+    fit_head : FitHead or None, default=None
+        Makes the head that classifies from what is kept; None classifies with the head that learned.
+    views : tuple of str, default=()
+        Feature blocks of the signals beside the network's features, by name.
+    refresh : bool, default=False
+        Let prototypes of old classes follow their replay where the network has moved; off in the paper.
     """
 
     name: str
-    foundation: BaseLearner
+    base_spec: BaseLearner
     place: Placement
     adapt: Adaptation
     memory: Memory
-    citation: str = ""
-    judge: Judge | None = None
+    fit_head: FitHead | None = None
     views: tuple[str, ...] = ()
     refresh: bool = False
 
     def fit_base(self, train: Batch, *, rng: torch.Generator) -> State:
         """Learn the base classes (Algorithm 1, base session)."""
-        return self.start(self.foundation.fit(train, rng=rng), train, rng=rng)
+        return self.start(self.base_spec.fit(train, rng=rng), train, rng=rng)
 
     def start(self, base: State, train: Batch, *, rng: torch.Generator) -> State:
         """Add to a trained base model what this method keeps of the base classes."""
         base = with_views(base, train, self.views) if self.views else base
-        kept = self.memory.keep(base, train, train.with_values(mapped(base.trunk, train.values)), rng=rng)
-        return self.judged(kept, kept.anchors)
+        kept = self.memory.keep(base, train, train.with_values(encode(base.trunk, train.values)), rng=rng)
+        return self.with_fitted_head(kept, kept.anchors)
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Make the replay that the next session will need; a session does it itself if nobody did."""
@@ -150,8 +162,8 @@ class Recipe:
             raise ValueError(f"session {session.index} brings no samples; a new class needs one at least")
         if known := sorted(set(train.classes) & set(state.classes)):
             raise ValueError(f"class {known[0]} is known already; a session brings new classes only")
-        latents = train.with_values(mapped(state.trunk, train.values))
-        shots = latents.with_values(mapped(state.tail, latents.values))
+        latents = train.with_values(encode(state.trunk, train.values))
+        shots = latents.with_values(encode(state.tail, latents.values))
         head = self.place(state, shots)  # line 2
         state = self.recall(state, rng=stream(rng, "recall"))  # line 3
         grown = replace(state, classes=(*state.classes, *train.classes), session=state.session + 1)
@@ -160,60 +172,52 @@ class Recipe:
             state.tail, head, _by_column(grown, latents), replay, session=grown.session
         )
         if self.refresh and replay and tail is not state.tail:
-            head = refreshed(head, replay, state.tail, tail)
-        adapted = replace(
-            grown,
-            tail=tail,
-            head=frozen(head),
-            curves=(*state.curves, *self._told(grown.session, curve)),
-        )
+            head = follow_replay(head, replay, state.tail, tail)
+        curves = [Curve("finetune", grown.session, curve)]
+        if getattr(self.adapt, "chooses_steps", False):
+            curves.append(Curve("steps chosen", grown.session, torch.tensor([float(len(curve))])))
+        adapted = replace(grown, tail=tail, head=frozen(head), curves=(*state.curves, *curves))
         kept = self.memory.keep(adapted, train, latents, rng=stream(rng, "keep"))  # line 9
-        if self.judge is None or tail is state.tail:
-            return self.judged(kept, kept.anchors)
+        if self.fit_head is None or tail is state.tail:
+            return self.with_fitted_head(kept, kept.anchors)
         # Anchors are where features were; the network that moved is asked where they are now.
-        seen = joined(kept.replay, latents)
-        return self.judged(kept, seen.with_values(mapped(tail, seen.values)))
+        seen = concat(kept.replay, latents)
+        return self.with_fitted_head(kept, seen.with_values(encode(tail, seen.values)))
 
     def add_shots(self, state: State, features: Batch, counts: Sequence[int]) -> State:
-        """Take in more examples of known classes: prototypes move, the network stays.
+        """Learn from more examples of known classes: prototypes or statistics move, the network stays.
 
         Parameters
         ----------
-        features : of the examples (n, dim), labelled by known classes; they join the anchors, if any.
-        counts : examples behind each prototype so far, in the order of the classes.
+        state : State
+            What is known.
+        features : Batch
+            Of the examples (n, dim), labelled by known classes.
+        counts : sequence of int
+            Examples behind each prototype so far, in the order of the classes.
         """
         if isinstance(state.head, StatisticalHead):
-            known = state.head.learned(features.values, state.columns(features.labels))
-            return replace(state, head=frozen(known))
-        moved = reinforced(state, features, counts, exact=self.judge is not None)
-        anchors = state.anchors
-        if isinstance(self.memory, InvertedAnchors | Anchors):
-            anchors = joined(anchors, features)
-        return self.judged(replace(state, head=frozen(moved), anchors=anchors), anchors)
+            head: Head = state.head.learned(features.values, state.columns(features.labels))
+        else:
+            head = update_prototypes(state, features, counts, exact=self.fit_head is not None)
+        kept = self.memory.add(replace(state, head=frozen(head)), features)
+        return self.with_fitted_head(kept, kept.anchors)
 
-    def _told(self, session: int, curve: Tensor) -> tuple[Curve, ...]:
-        told = Curve("finetune", session, curve)
-        if not isinstance(self.adapt, Validated):
-            return (told,)
-        return told, Curve("steps chosen", session, torch.tensor([float(len(curve))]))
-
-    def judged(self, state: State, features: Batch | None) -> State:
-        """Return the state with the head that classifies, by the features of what is kept of each class."""
-        if self.judge is None:
+    def with_fitted_head(self, state: State, features: Batch | None) -> State:
+        """Return the state with the head that classifies, fitted to features of what is kept."""
+        if self.fit_head is None:
             return state
         if features is None:
-            raise TypeError(
-                f"{self.name} judges by what it keeps of each class, and its memory keeps nothing"
-            )
-        return replace(state, head=frozen(self.judge(state, features)))
+            raise TypeError(f"{self.name} fits its head to what is kept, and its memory keeps nothing")
+        return replace(state, head=frozen(self.fit_head(state, features)))
 
     def predict(self, state: State, signals: Tensor) -> Tensor:
         """Return a known class for each signal (n,)."""
-        return self.predict_latents(state, mapped(state.trunk, signals))
+        return self.predict_latents(state, encode(state.trunk, signals))
 
     def predict_latents(self, state: State, latents: Tensor) -> Tensor:
         """Return a known class for each encoded signal (n,)."""
-        best = mapped(state.head, mapped(state.tail, latents)).argmax(1)
+        best = encode(state.head, encode(state.tail, latents)).argmax(1)
         return torch.tensor(state.classes)[best]
 
 

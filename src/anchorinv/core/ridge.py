@@ -1,26 +1,66 @@
-"""A ridge classifier on what is kept of each class: a cheap yardstick for heads that know less, or more."""
+"""Ridge regression as a classifier: on the features that are kept, and on random projections of all features.
 
-from dataclasses import dataclass
+Random projections, rectified, let a linear classifier draw curved borders, and their second moments say
+which of them go together. Both are sums over all windows, so that classes may come in any order with the
+same result (McDonnell et al., RanPAC, NeurIPS 2023).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
-from anchorinv.core.heads import Cosine
-from anchorinv.core.types import Batch, State
+from anchorinv.core.discriminant import square_of, triangle_of
+from anchorinv.core.head import Expected, ScaleFacts, StatisticalHead, register_head, without_row
+from anchorinv.core.heads import Cosine, PrototypeHead, prototype_head
+from anchorinv.core.memory import Memory
+from anchorinv.core.networks import encode, frozen
+from anchorinv.core.rng import stream
+from anchorinv.core.types import Batch, Curve, State
 
-#: Of the mean square length of a sample: how much the weights are held back.
+#: Of a ridge on what is kept, relative to the mean square length of a sample.
 PENALTY = 0.1
+#: Random projections; the published number is 10,000, whose second moments would be a file of 200 MB.
+N_RANDOM = 2000
+MOST_RANDOM = 1 << 11
+#: What the penalty of a ridge on them is chosen from, and the share of base windows that are held out to
+#: choose.
+PENALTIES = tuple(10.0**power for power in range(-8, 9))
+HELD_OUT = 0.2
+#: Of outputs before the softmax, which the publication has no use for: 1 among three of 0 is sure by 95 %.
+SCALE = 4.0
+#: A penalty below so much of the mean square of a projection is lost in second moments of single precision.
+_LEAST = 1e-5
 
 
-class Linear(Cosine):
-    """Prototypes, which new classes are placed by, and linear outputs, which classify.
+@register_head
+class LinearHead(PrototypeHead):
+    """Linear outputs classify; prototypes are there to place new classes by.
 
     Parameters
     ----------
-    prototypes : (n_classes, dim)
-    weights, bias : (n_classes, dim) and (n_classes,) of the outputs.
+    prototypes : Tensor, shape (n_classes, dim)
+        Means of the classes.
+    weights, bias : Tensor, shape (n_classes, dim) and (n_classes,)
+        Of the outputs.
+    scale : float, default=16.0
+        What outputs are multiplied by before the softmax.
+
+    Examples
+    --------
+    >>> head = LinearHead(torch.eye(2), torch.eye(2), torch.zeros(2), scale=2.0)
+    >>> head(torch.tensor([[1.0, 0.0]])).tolist()
+    [[2.0, 0.0]]
     """
+
+    kind = "linear"
+    parts = ("fixed", "weights", "bias")
+    most_samples = 1 << 13  # ridge regression takes the square of them
+
+    Facts = ScaleFacts
 
     def __init__(self, prototypes: Tensor, weights: Tensor, bias: Tensor, *, scale: float = 16.0) -> None:
         super().__init__(prototypes[:0].clone(), prototypes, scale=scale)
@@ -33,25 +73,258 @@ class Linear(Cosine):
         """Return ``scale`` · outputs (n, n_classes), which are near 1 for the own class, and near 0 else."""
         return self.scale * (features @ self.weights.T + self.bias)
 
+    def with_prototypes(self, prototypes: Tensor) -> "LinearHead":
+        """Return these prototypes (n_classes, dim) with the same outputs."""
+        return LinearHead(prototypes.detach().clone(), self.weights, self.bias, scale=self.scale)
+
+    def without(self, column: int, anchors: Batch | None = None) -> "LinearHead":
+        """Return the head without a class's output; the other outputs are as they were."""
+        parts = (without_row(each, column) for each in (self.prototypes, self.weights, self.bias))
+        return LinearHead(*parts, scale=self.scale)
+
+    def fits(self, expected: Expected) -> bool:
+        """Return whether every class has a prototype and an output."""
+        rows = self.weights.shape == self.fixed.shape and self.bias.shape == (expected.n_classes,)
+        return rows and super().fits(expected)
+
+    @classmethod
+    def n_values(cls, dim: int, n_classes: int, n_anchors: int) -> int:
+        """Return those of a prototype and an output per class."""
+        return 2 * n_classes * dim
+
 
 @dataclass(frozen=True, slots=True)
-class ByRidge:
-    """Judge by least squares to one-hot targets, held back; every class counts alike."""
+class FitRidge:
+    """Fit a head by ridge regression to one-hot targets; every class counts alike.
+
+    Parameters
+    ----------
+    penalty : float, default=0.1
+        Relative to the mean square length of a sample.
+    """
 
     penalty: float = PENALTY
 
-    def __call__(self, state: State, features: Batch) -> Linear:
+    def __call__(self, state: State, features: Batch) -> LinearHead:
         """Return the head of a state, fitted to features of what is kept."""
-        head = state.head
-        if not isinstance(head, Cosine):
-            raise TypeError(f"prototypes belong to a Cosine head, not to a {type(head).__name__}")
+        head = prototype_head(state.head)
         targets = F.one_hot(state.columns(features.labels), len(state.classes)).to(features.values)
         shares = (targets / targets.sum(0)).sum(1) / len(state.classes)  # of each sample; they add up to 1
         centre, level = shares @ features.values, shares @ targets
         roots = shares.sqrt()[:, None]
-        apart, wanted = roots * (features.values - centre), roots * (targets - level)
+        centred, wanted = roots * (features.values - centre), roots * (targets - level)
         # With fewer samples than dimensions, the smaller of the two equal systems.
-        inner = apart @ apart.T
-        held = inner + self.penalty * inner.trace() / len(inner) * torch.eye(len(inner)).to(inner)
-        weights = torch.linalg.solve(held, wanted).T @ apart
-        return Linear(head.prototypes.detach().clone(), weights, level - weights @ centre, scale=head.scale)
+        inner = centred @ centred.T
+        penalised = inner + self.penalty * inner.trace() / len(inner) * torch.eye(len(inner)).to(inner)
+        weights = torch.linalg.solve(penalised, wanted).T @ centred
+        return LinearHead(
+            head.prototypes.detach().clone(), weights, level - weights @ centre, scale=head.scale
+        )
+
+
+@register_head
+class ProjectedRidge(StatisticalHead):
+    """Outputs by ridge regression to one-hot targets, on relu(features · projection).
+
+    Parameters
+    ----------
+    projection : Tensor, shape (dim, n_random)
+        Drawn once, and never changed.
+    counts : Tensor, shape (n_classes,), int64
+        Windows of each class.
+    sums : Tensor, shape (n_classes, n_random)
+        Of the projected features of each class.
+    gram : Tensor, shape (n_random (n_random + 1) / 2,)
+        Upper triangle of the sums of squares and products, over all classes.
+    penalty : float
+        Added to the diagonal of the Gram matrix.
+    scale : float, default=4.0
+        What outputs are multiplied by before the softmax.
+
+    Examples
+    --------
+    >>> head = ProjectedRidge.empty(torch.eye(2), penalty=0.1)
+    >>> head = head.learned(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    >>> head(torch.tensor([[2.0, 0.0]])).argmax(1).tolist()
+    [0]
+    """
+
+    kind = "projected-ridge"
+    parts = ("projection", "counts", "sums", "gram")
+
+    class Facts(ScaleFacts):
+        """Scale and penalty."""
+
+        penalty: Annotated[float, Field(gt=0, le=1e12)]
+
+    def __init__(
+        self,
+        projection: Tensor,
+        counts: Tensor,
+        sums: Tensor,
+        gram: Tensor,
+        *,
+        penalty: float,
+        scale: float = SCALE,
+    ) -> None:
+        super().__init__()
+        self.projection: Tensor
+        self.sums: Tensor
+        self.gram: Tensor
+        for name, value in (("projection", projection), ("counts", counts), ("sums", sums), ("gram", gram)):
+            self.register_buffer(name, value)
+        self.penalty, self.scale = penalty, scale
+        self._weights: Tensor | None = None
+
+    @classmethod
+    def empty(cls, projection: Tensor, *, penalty: float, scale: float = SCALE) -> "ProjectedRidge":
+        """Return a head that knows no class yet."""
+        n_random = projection.shape[1]
+        counts = torch.zeros(0, dtype=torch.int64)
+        sums, gram = projection.new_zeros(0, n_random), projection.new_zeros(n_random * (n_random + 1) // 2)
+        return cls(projection, counts, sums, gram, penalty=penalty, scale=scale)
+
+    @property
+    def prototypes(self) -> Tensor:
+        """Mean projected feature of each class (n_classes, n_random)."""
+        return self.sums / self.counts[:, None]
+
+    def embedded(self, features: Tensor) -> Tensor:
+        """Return rectified projections (n, n_random) of features (n, dim)."""
+        return rectified(features, self.projection).to(features.dtype)
+
+    @torch.no_grad()
+    def learned(self, features: Tensor, targets: Tensor) -> "ProjectedRidge":
+        """Return the head after more examples: statistics add up, whatever their order."""
+        missing = self.n_unknown(targets)
+        values = rectified(features, self.projection)
+        members = F.one_hot(targets, len(self.counts) + missing)
+        sums = F.pad(self.sums, (0, 0, 0, missing)).double() + members.double().T @ values
+        gram = self.gram.double() + triangle_of(values.T @ values)
+        counts = F.pad(self.counts, (0, missing)) + members.sum(0)
+        return self._with(counts, sums.to(self.sums), gram.to(self.gram))
+
+    def without(self, column: int, anchors: Batch | None = None) -> "ProjectedRidge":
+        """Return the head without a class's output; its share of the second moments is not known."""
+        return self._with(without_row(self.counts, column), without_row(self.sums, column), self.gram)
+
+    def _with(self, counts: Tensor, sums: Tensor, gram: Tensor) -> "ProjectedRidge":
+        return ProjectedRidge(self.projection, counts, sums, gram, penalty=self.penalty, scale=self.scale)
+
+    def fits(self, expected: Expected) -> bool:
+        """Return whether every class has a sum of the projected features, and all of them one Gram matrix."""
+        n_classes, n_random = expected.n_classes, self.projection.shape[-1]
+        return (
+            self.projection.shape == (expected.dim, n_random)
+            and n_random <= MOST_RANDOM
+            and self.sums.shape == (n_classes, n_random)
+            and self.gram.shape == (n_random * (n_random + 1) // 2,)
+            and self.has_examples(n_classes)
+        )
+
+    @classmethod
+    def n_values(cls, dim: int, n_classes: int, n_anchors: int) -> int:
+        """Return those of the projection, the Gram matrix, and a sum and a count per class."""
+        return N_RANDOM * dim + N_RANDOM * (N_RANDOM + 1) // 2 + n_classes * (N_RANDOM + 1)
+
+    @property
+    def weights(self) -> Tensor:
+        """Of the outputs (n_random, n_classes), float64; computed when they are first asked for."""
+        if self._weights is None:
+            gram = square_of(self.gram.double(), self.projection.shape[1])
+            self._weights = ridge_weights(gram, self.sums.double().T, self.penalty)
+        return self._weights
+
+    def prepare(self) -> None:
+        """Solve for the weights."""
+        _ = self.weights
+
+    def _apply(self, fn: object, recurse: bool = True) -> Self:
+        self._weights = None  # they belong to the tensors as they were
+        applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return applied
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return ``scale`` · outputs (n, n_classes)."""
+        outputs = rectified(features, self.projection) @ self.weights
+        return (self.scale * outputs).to(features.dtype)
+
+    def similarity(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return the cosine of rectified projections (n, n_random) and others (m, n_random)."""
+        return F.normalize(some) @ F.normalize(others).T
+
+
+@dataclass(frozen=True, slots=True)
+class RidgeStatistics(Memory):
+    """Keep the statistics of all windows, in a head that follows from them; nothing is replayed.
+
+    Parameters
+    ----------
+    n_random : int, default=2000
+        Random projections.
+    """
+
+    n_random: int = N_RANDOM
+
+    def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
+        """Return the state after the base session with a head of its windows; later ones have theirs."""
+        if not isinstance(state.head, Cosine):
+            return state
+        features, targets = encode(state.tail, latents.values), state.columns(latents.labels)
+        drawn = torch.randn(features.shape[1], self.n_random, generator=stream(state.seed, "projection"))
+        projection = drawn.to(features)
+        # Features of any size: what is rectified is of the size of one.
+        projection = projection / features.square().sum(1).mean().sqrt().clamp(min=1e-12)
+        penalty = chosen_penalty(rectified(features, projection), targets, rng=rng)
+        head = ProjectedRidge.empty(projection, penalty=penalty)
+        choice = Curve("penalty", 0, torch.tensor([penalty]))
+        learned = frozen(head.learned(features, targets))
+        return replace(state, head=learned, curves=(*state.curves, choice))
+
+
+def rectified(features: Tensor, projection: Tensor) -> Tensor:
+    """Return rectified projections (n, n_random), float64: outputs are small differences of large sums."""
+    return torch.relu(features.double() @ projection.double())
+
+
+def ridge_weights(gram: Tensor, sums: Tensor, penalty: float) -> Tensor:
+    """Return (gram + penalty · I)⁻¹ sums, of sums (n_random, n_classes); the penalty is above rounding."""
+    least = _LEAST * float(gram.diagonal().mean()) + 1e-12
+    penalised = gram + max(penalty, least) * torch.eye(len(gram)).to(gram)
+    return torch.cholesky_solve(sums, torch.linalg.cholesky(penalised))
+
+
+@torch.no_grad()
+def chosen_penalty(values: Tensor, targets: Tensor, *, rng: torch.Generator) -> float:
+    """Return the penalty with the least squared error on a fifth of the base windows, held out at random.
+
+    Parameters
+    ----------
+    values : Tensor, shape (n, n_random)
+        Projected features, float64.
+    targets : Tensor, shape (n,)
+        Their columns.
+    rng : Generator
+        Draws which are held out.
+    """
+    order = torch.randperm(len(values), generator=stream(rng, "penalty"))
+    n_held_out = max(1, round(HELD_OUT * len(values)))
+    wanted = F.one_hot(targets, int(targets.max()) + 1).double()
+    held_out, known, answers = (
+        values[order[:n_held_out]],
+        values[order[n_held_out:]],
+        wanted[order[n_held_out:]],
+    )
+    least = _LEAST * float(known.square().mean() * len(known)) + 1e-12
+    # Of two equal systems the smaller, and one decomposition for all penalties.
+    inner, sums, seen = known.T @ known, known.T @ answers, held_out
+    if len(known) < values.shape[1]:
+        inner, sums, seen = known @ known.T, answers, held_out @ known.T
+    eigenvalues, vectors = torch.linalg.eigh(inner)
+    along, seen = vectors.T @ sums, seen @ vectors
+    errors = {}
+    for penalty in PENALTIES:
+        if penalty >= least:
+            outputs = seen @ (along / (eigenvalues.clamp(min=0) + penalty)[:, None])
+            errors[penalty] = float((outputs - wanted[order[:n_held_out]]).square().mean())
+    return min(errors, key=lambda penalty: errors[penalty]) if errors else PENALTIES[-1]

@@ -1,4 +1,4 @@
-"""Minimum distance to Riemannian means: of each class the mean of its windows' covariances, and a count.
+"""Riemannian geometry of covariances: means, tangent vectors as feature blocks, distances to class means.
 
 A class is as far away as the affine-invariant distance between the covariance of a window and the mean of the
 class says (Barachant et al., Multiclass Brain-Computer Interface Classification by Riemannian Geometry, IEEE
@@ -6,21 +6,229 @@ TBME 2012). Matrices come and are kept as tangent vectors at one reference, so t
 holds are positive definite; the distance does not depend on the reference.
 """
 
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core.heads import StatisticalHead
-from anchorinv.core.tangent import matrix_function, riemannian_mean, symmetric_matrices, tangent_vectors
+from anchorinv.core.blocks import FEW_CHANNELS, FLOOR, Block, register_block
+from anchorinv.core.head import Expected, ScaleFacts, StatisticalHead, register_head, without_row
+from anchorinv.core.types import Batch
+
+#: Of more sources than this, as many principal components are taken: a matrix of 300 has 45,150 entries.
+MOST_SOURCES = 32
+#: So many windows, evenly spaced, say where the reference lies; more would move it by little.
+MOST_FOR_REFERENCE = 512
+_TOLERANCE, _MOST_STEPS = 1e-8, 50
+#: Beside what the matrix has of its own: a window of silence is far away, and not nowhere.
+_LEAST = 1e-10
+#: Eigenvalues below so much of the largest are none.
+_ROUNDING = 1e-15
+
+
+def oas_covariances(signals: Tensor) -> Tensor:
+    """Return the covariance of each window's channels, shrunk by the oracle approximating rule.
+
+    Parameters
+    ----------
+    signals : Tensor, shape (n, n_chans, n_times)
+
+    Returns
+    -------
+    Tensor, shape (n, n_chans, n_chans)
+        Positive definite, float64. See Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE
+        TSP 2010.
+    """
+    # Double: the smallest of a matrix's eigenvalues would drown in rounding.
+    centred = (signals - signals.mean(2, keepdim=True)).double()
+    n_chans, n_times = centred.shape[1:]
+    matrices = centred @ centred.transpose(1, 2) / n_times
+    level = matrices.diagonal(dim1=1, dim2=2).mean(1)
+    square = matrices.square().mean((1, 2))
+    apart = (n_times + 1) * (square - level.square() / n_chans)
+    shrinkage = torch.where(apart > 0, (square + level.square()) / apart, 1.0).clamp(max=1.0)
+    sphere = (shrinkage * level + _LEAST)[:, None, None] * torch.eye(n_chans).to(matrices)
+    return (1 - shrinkage)[:, None, None] * matrices + sphere
+
+
+def matrix_function(matrices: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a function of symmetric matrices (..., c, c), by their eigenvalues."""
+    values, vectors = torch.linalg.eigh(matrices)
+    result: Tensor = (vectors * apply(values)[..., None, :]) @ vectors.transpose(-1, -2)
+    return result
+
+
+def riemannian_mean(matrices: Tensor) -> Tensor:
+    """Return the matrix (c, c) whose affine-invariant squared distances to matrices (n, c, c) are least.
+
+    By steps along the mean of the tangent vectors (Moakher, SIAM J. Matrix Anal. 2005), from the arithmetic
+    mean; the further apart matrices are, the shorter (Bini & Iannazzo, Linear Algebra Appl. 2013).
+    """
+    mean = matrices.mean(0)
+    for _ in range(_MOST_STEPS):
+        root, inverse = matrix_function(mean, torch.sqrt), matrix_function(mean, torch.rsqrt)
+        values, vectors = torch.linalg.eigh(inverse @ matrices @ inverse)
+        logarithms = values.clamp(min=_ROUNDING * values[:, -1:]).log()  # (n, c), ascending
+        step = ((vectors * logarithms[:, None]) @ vectors.transpose(1, 2)).mean(0)
+        half = 0.5 * (logarithms[:, -1] - logarithms[:, 0])
+        steepest = torch.where(half > _TOLERANCE, half / half.tanh(), 1.0).mean()
+        mean = root @ matrix_function(2 / (1 + steepest) * step, torch.exp) @ root
+        if step.norm() < _TOLERANCE * math.sqrt(len(mean)):
+            break
+    return mean
+
+
+def tangent_vectors(matrices: Tensor, whitening: Tensor) -> Tensor:
+    """Return the logarithms (n, c (c + 1) / 2) of matrices (n, c, c), seen from a reference.
+
+    Parameters
+    ----------
+    whitening : Tensor, shape (c, c)
+        The reference to the power of -1/2.
+    """
+    logarithms = matrix_function(whitening @ matrices @ whitening, torch.log)
+    rows, cols = torch.triu_indices(len(whitening), len(whitening), device=matrices.device)
+    # An entry off the diagonal stands for two: lengths are those of whole matrices.
+    weights = torch.where(rows == cols, 1.0, math.sqrt(2)).to(logarithms)
+    return logarithms[:, rows, cols] * weights
+
+
+def symmetric_matrices(vectors: Tensor) -> Tensor:
+    """Return the symmetric matrices (n, c, c) that tangent vectors (n, c (c + 1) / 2) stand for."""
+    size = math.isqrt(2 * vectors.shape[1])
+    rows, cols = torch.triu_indices(size, size, device=vectors.device)
+    weights = torch.where(rows == cols, 1.0, math.sqrt(0.5)).to(vectors)
+    matrices = vectors.new_zeros(len(vectors), size, size)
+    matrices[:, rows, cols] = vectors * weights
+    matrices[:, cols, rows] = vectors * weights
+    return matrices
+
+
+class TangentBlock(Block):
+    """Tangent vectors of covariances between some sources of a window, at the mean of the base windows'."""
+
+    def __init__(self, n_chans: int, n_times: int) -> None:
+        super().__init__(n_chans, n_times)
+        n_sources = self.n_sources
+        n_kept = min(n_sources, MOST_SOURCES)
+        self.whitening: Tensor
+        self.components: Tensor | None
+        self.register_buffer("whitening", torch.eye(n_kept))
+        # Of few sources none is left out.
+        components = torch.eye(n_kept, n_sources) if n_kept < n_sources else None
+        self.register_buffer("components", components)
+
+    @property
+    def n_sources(self) -> int:
+        """Rows of :meth:`sources`."""
+        return self.n_chans
+
+    @property
+    def size(self) -> int:
+        """Entries of a triangle of the matrix."""
+        return len(self.whitening) * (len(self.whitening) + 1) // 2
+
+    @abstractmethod
+    def sources(self, signals: Tensor) -> Tensor:
+        """Return what the covariance is taken of (n, n_sources, n_samples)."""
+
+    def fitted(self, signals: Tensor) -> Self:
+        """Return the block with its reference."""
+        block, chosen = copy.deepcopy(self), signals[:: -(-len(signals) // MOST_FOR_REFERENCE)]
+        with torch.no_grad():
+            if block.components is not None:
+                mean = oas_covariances(self.sources(chosen)).mean(0)
+                block.components = (
+                    torch.linalg.eigh(mean)[1][:, -len(block.whitening) :].T.to(signals).clone()
+                )
+            reference = riemannian_mean(block._matrices(chosen))
+            block.whitening = matrix_function(reference, torch.rsqrt).to(signals)
+        return block
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return tangent vectors (n, size)."""
+        return tangent_vectors(self._matrices(signals), self.whitening.double()).to(signals.dtype)
+
+    def _matrices(self, signals: Tensor) -> Tensor:
+        sources = self.sources(signals)
+        if self.components is not None:
+            sources = self.components @ sources
+        return oas_covariances(sources)
+
+
+@register_block
+class Covariance(TangentBlock):
+    """Covariance of the channels: how strong each is, and which go together."""
+
+    name = "covariance"
+    citation = "Barachant et al., Riemannian Geometry, IEEE TBME 2012"
+
+    def sources(self, signals: Tensor) -> Tensor:
+        """Return the signals."""
+        return signals
+
+
+@register_block
+class DifferenceCovariance(TangentBlock):
+    """Covariance of the channels' first differences: the same of what changes fast."""
+
+    name = "covariance of differences"
+    citation = "after Barachant et al., IEEE TBME 2012"
+
+    def sources(self, signals: Tensor) -> Tensor:
+        """Return first differences."""
+        return signals.diff(dim=2)
+
+
+@register_block
+class EnvelopeCovariance(TangentBlock):
+    """Covariance of the channels' log envelopes: which of them grow strong together."""
+
+    name = "covariance of envelopes"
+    citation = "after Barachant et al., IEEE TBME 2012"
+
+    def sources(self, signals: Tensor) -> Tensor:
+        """Return logarithms of local mean absolute values, a thirtieth of the window each."""
+        width = max(4, signals.shape[2] // 30)
+        amplitudes = (signals - signals.mean(2, keepdim=True)).abs()
+        return (F.avg_pool1d(amplitudes, width, stride=width // 2) + FLOOR).log()
+
+
+@register_block
+class LaggedCovariance(TangentBlock):
+    """Covariance of one or two channels and themselves two samples later: their rhythms."""
+
+    name = "covariance with the past"
+    citation = "Carrara & Papadopoulo, Classification of BCI-EEG Based on Augmented Covariance Matrix, 2023"
+    lag = 2
+
+    @classmethod
+    def suits(cls, n_chans: int, n_times: int) -> bool:
+        """Say whether there are few channels: of many, their own covariances say as much."""
+        return n_chans <= FEW_CHANNELS
+
+    @property
+    def n_sources(self) -> int:
+        """Each channel twice."""
+        return 2 * self.n_chans
+
+    def sources(self, signals: Tensor) -> Tensor:
+        """Return the signals, and what they were before."""
+        return torch.cat([signals[..., self.lag :], signals[..., : -self.lag]], dim=1)
+
 
 #: Length of a mean's tangent vector, at the most: a window of silence is not half as far away.
 LONGEST = 256.0
-#: Eigenvalues below so much of the largest are rounding.
-_LEAST = 1e-15
 
 
+@register_head
 class RiemannianMeans(StatisticalHead):
-    """Logits are minus ``scale`` times the squared distance to the mean of each class.
+    """Logits are minus ``scale`` times the squared Riemannian distance to the mean covariance of each class.
 
     Parameters
     ----------
@@ -28,13 +236,24 @@ class RiemannianMeans(StatisticalHead):
         Windows behind each mean.
     means : Tensor, shape (n_classes, c (c + 1) / 2)
         Tangent vectors at the reference.
-    scale : float
+    scale : float, default=1.0
         What squared distances are multiplied by before the softmax.
+
+    Examples
+    --------
+    >>> head = RiemannianMeans.empty(3).learned(torch.tensor([[0.0, 0, 0], [1, 0, 1]]), torch.tensor([0, 1]))
+    >>> head(torch.tensor([[0.9, 0.0, 0.9]])).argmax(1).tolist()
+    [1]
     """
+
+    kind = "riemannian-means"
+    parts = ("counts", "means")
+    blocks = (Covariance.name,)
+
+    Facts = ScaleFacts
 
     def __init__(self, counts: Tensor, means: Tensor, *, scale: float = 1.0) -> None:
         super().__init__()
-        self.counts: Tensor
         self.means: Tensor
         self.register_buffer("counts", counts)
         self.register_buffer("means", means)
@@ -65,8 +284,7 @@ class RiemannianMeans(StatisticalHead):
         targets : Tensor, shape (n,)
             Columns of known classes, or of new ones behind them.
         """
-        n_classes = max(len(self.counts), int(targets.max()) + 1 if len(targets) else 0)
-        missing = n_classes - len(self.counts)
+        missing = self.n_unknown(targets)
         counts, means = F.pad(self.counts, (0, missing)), F.pad(self.means, (0, 0, 0, missing)).clone()
         for target in sorted(set(targets.tolist())):
             own = positive_definite(features[targets == target])
@@ -77,10 +295,23 @@ class RiemannianMeans(StatisticalHead):
             counts[target] = n + len(own)
         return RiemannianMeans(counts, means, scale=self.scale)
 
-    def without(self, column: int) -> "RiemannianMeans":
+    def without(self, column: int, anchors: Batch | None = None) -> "RiemannianMeans":
         """Return the head as if a class had never been learned."""
-        kept = [i for i in range(len(self.counts)) if i != column]
-        return RiemannianMeans(self.counts[kept], self.means[kept], scale=self.scale)
+        counts, means = without_row(self.counts, column), without_row(self.means, column)
+        return RiemannianMeans(counts, means, scale=self.scale)
+
+    def fits(self, expected: Expected) -> bool:
+        """Return whether every class has a count and a mean that is not too far away."""
+        return (
+            self.has_examples(expected.n_classes)
+            and self.means.shape == (expected.n_classes, expected.dim)
+            and bool((self.means.norm(dim=1) <= LONGEST).all())
+        )
+
+    @classmethod
+    def n_values(cls, dim: int, n_classes: int, n_anchors: int) -> int:
+        """Return those of a mean and a count per class."""
+        return n_classes * (dim + 1)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return -``scale`` · squared distances (n, n_classes)."""
@@ -89,7 +320,7 @@ class RiemannianMeans(StatisticalHead):
         squares = squared_distances(positive_definite(features), symmetric_matrices(self.means.double()))
         return (-self.scale * squares).to(features.dtype)
 
-    def likeness(self, some: Tensor, others: Tensor) -> Tensor:
+    def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return minus the squared distance of features (n, dim) and others (m, dim) in the tangent space."""
         return -torch.cdist(some, others).square()
 
@@ -108,11 +339,11 @@ def squared_distances(matrices: Tensor, logarithms: Tensor) -> Tensor:
     logarithms : Tensor, shape (k, c, c)
         Of the matrices that distances are measured from.
     """
-    found = []
+    columns = []
     for whitening in matrix_function(-0.5 * logarithms, torch.exp):
         values = torch.linalg.eigvalsh(whitening @ matrices @ whitening)  # (n, c), ascending
-        found.append(values.clamp(min=_LEAST * values[:, -1:]).log().square().sum(1))
-    return torch.stack(found, dim=1)
+        columns.append(values.clamp(min=_ROUNDING * values[:, -1:]).log().square().sum(1))
+    return torch.stack(columns, dim=1)
 
 
 def geodesic(start: Tensor, end: Tensor, share: float) -> Tensor:

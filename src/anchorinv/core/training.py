@@ -1,21 +1,122 @@
-"""Learning by gradients: the base session's training, and the adaptation to new classes."""
+"""Base training: which samples are held out, when to stop, and which weights to keep."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.aside import kept_aside
-from anchorinv.core.best import Best
-from anchorinv.core.checkpoint import Checkpoint
-from anchorinv.core.descend import Descent, Plateau, descend
-from anchorinv.core.heads import Head
-from anchorinv.core.networks import frozen, trainable
+from anchorinv.core.head import Head
+from anchorinv.core.minimise import Checkpoint, EarlyStopping, OneCycle, Optimiser, minimise
+from anchorinv.core.networks import encode, frozen
 from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.schedule import OneCycle
 from anchorinv.core.types import Batch
+
+#: About so much of the samples is kept aside.
+SHARE = 0.1
+#: Of fewer groups, or fewer samples kept aside, chance says more than the training does.
+LEAST_GROUPS = 5
+LEAST_KEPT = 20
+
+
+def holdout(labels: Tensor, groups: Tensor | None = None, *, rng: torch.Generator) -> Tensor:
+    """Return which samples to hold out (n,), about a tenth: whole groups (n,), or some of each class without.
+
+    None are where that would leave a class without samples, or where it would be too little to evaluate on:
+    fewer than 5 groups, fewer than 20 samples, or a class of fewer than 10 without groups.
+    """
+    if groups is not None and groups.shape != labels.shape:
+        raise ValueError(f"{len(groups)} groups for {len(labels)} samples; one per sample is needed")
+    kept = _of_classes(labels, rng) if groups is None else _whole(labels, groups, rng)
+    return kept if kept.sum() >= LEAST_KEPT else torch.zeros_like(kept)
+
+
+def _of_classes(labels: Tensor, rng: torch.Generator) -> Tensor:
+    kept = torch.zeros(len(labels), dtype=torch.bool)
+    for label in sorted(set(labels.tolist())):
+        places = (labels == label).nonzero().flatten()
+        n_kept = int(len(places) * SHARE)
+        if n_kept == 0:  # the others alone would decide
+            return torch.zeros_like(kept)
+        order = torch.randperm(len(places), generator=stream(rng, "aside", label))
+        kept[places[order[:n_kept]]] = True
+    return kept
+
+
+def _whole(labels: Tensor, groups: Tensor, rng: torch.Generator) -> Tensor:
+    kept = torch.zeros(len(labels), dtype=torch.bool)
+    names = sorted(set(groups.tolist()))
+    if len(names) < LEAST_GROUPS:
+        return kept
+    classes = set(labels.tolist())
+    order = torch.randperm(len(names), generator=stream(rng, "aside"))
+    for place in order.tolist():
+        if kept.sum() >= SHARE * len(labels):
+            break
+        more = kept | (groups == names[place])
+        # A group that is much of the data, or all there is of a class, is to be learned from.
+        if more.sum() <= 2 * SHARE * len(labels) and set(labels[~more].tolist()) == classes:
+            kept = more
+    return kept
+
+
+class BestWeights:
+    """Keep the weights that did best on samples kept aside, and say when waiting is over.
+
+    Parameters
+    ----------
+    network, head : nn.Module, Head
+        What is trained, in place.
+    aside : Batch
+        Signals (n, n_chans, n_times), labelled by the head's columns.
+    weights : Tensor, shape (n_classes,) or None
+        Of the classes in the loss, or None.
+    patience : int
+        So many looks without a better one are the end.
+    """
+
+    def __init__(
+        self, network: nn.Module, head: Head, aside: Batch, weights: Tensor | None, patience: int
+    ) -> None:
+        self._network, self._head, self._aside, self._weights = network, head, aside, weights
+        self._patience = patience
+        self._tensors = [*network.state_dict().values(), *head.state_dict().values()]  # not copies
+        self._kept = [tensor.clone() for tensor in self._tensors]
+        self._loss, self._stale = torch.tensor(torch.inf, dtype=torch.float64), torch.tensor(0)
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """All that is remembered, as tensors: what is put back into them is remembered again."""
+        return [*self._kept, self._loss, self._stale]
+
+    @torch.no_grad()
+    def ended(self) -> bool:
+        """Evaluate the held-out loss, keep the weights if it is the lowest so far, say whether to stop."""
+        loss = self.loss()
+        if loss < self._loss:
+            self._loss.fill_(loss)
+            self._stale.zero_()
+            for kept, tensor in zip(self._kept, self._tensors, strict=True):
+                kept.copy_(tensor)
+        else:
+            self._stale += 1
+        return bool(self._stale >= self._patience)
+
+    @torch.no_grad()
+    def loss(self) -> float:
+        """Return the loss of the samples kept aside, without dropout and by the running statistics."""
+        self._network.eval()
+        self._head.eval()
+        features = encode(self._network, self._aside.values)
+        loss = self._head.loss(features, self._aside.labels, self._weights).item()
+        self._network.train()
+        self._head.train()
+        return loss
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put the best weights back; at the start they are those that training began with."""
+        for kept, tensor in zip(self._kept, self._tensors, strict=True):
+            tensor.copy_(kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +125,20 @@ class Training:
 
     Parameters
     ----------
-    epochs, batch_size, lr, betas : of Adam.
-    class_weights : weigh each class inversely to its number of samples, or to these sizes, one per class.
-    converged : end before ``epochs`` by this rule, its window counted in epochs; off in the paper.
-    schedule : how the rate changes, with ``lr`` as its highest; None leaves it as it is, as the paper does.
-    patience : keep a tenth of the samples aside, leave the network as it was when it did best on them, and
-        end after so many epochs without a better one; None learns from all, as the paper does.
-    gain : in every step, make each channel of each window louder or softer by about this fraction, as
-        electrodes that sit differently do; 0 in the paper.
+    epochs, batch_size, lr, betas : int, float, (float, float)
+        Of Adam.
+    class_weights : bool or tuple of int, default=False
+        Weigh each class inversely to its number of samples, or to these sizes, one per class.
+    converged : EarlyStopping or None, default=None
+        End before ``epochs`` by this rule, its window counted in epochs; off in the paper.
+    schedule : OneCycle or None
+        How the rate changes, with ``lr`` as its highest; None leaves it as it is, as the paper does.
+    patience : int or None
+        Keep a tenth of the samples aside, leave the network as it was when it did best on them, and end after
+        so many epochs without a better one; None learns from all, as the paper does.
+    gain : float
+        In every step, make each channel of each window louder or softer by about this fraction, as electrodes
+        that sit differently do; 0 in the paper.
     """
 
     epochs: int = 1500
@@ -39,18 +146,18 @@ class Training:
     lr: float = 2e-4
     betas: tuple[float, float] = (0.9, 0.999)
     class_weights: bool | tuple[int, ...] = False
-    converged: Plateau | None = None
-    # Marked, so that base models made before these were there are found again.
+    converged: EarlyStopping | None = None
+    # Marked, so that base models cached before these settings existed are still valid.
     schedule: OneCycle | None = field(default=None, metadata={"later": True})
     patience: int | None = field(default=None, metadata={"later": True})
     gain: float = field(default=0.0, metadata={"later": True})
 
-    def descent(self, n_batches: int) -> Descent:
+    def optimiser(self, n_batches: int) -> Optimiser:
         """Return the plan in steps, for so many batches per epoch."""
         stop = self.converged
         if stop is not None:
-            stop = Plateau(stop.window * n_batches, stop.tolerance, stop.patience, stop.enough)
-        return Descent(self.epochs * n_batches, self.lr, self.betas, stop=stop, schedule=self.schedule)
+            stop = EarlyStopping(stop.window * n_batches, stop.tolerance, stop.patience, stop.enough)
+        return Optimiser(self.epochs * n_batches, self.lr, self.betas, stop=stop, schedule=self.schedule)
 
 
 def train(
@@ -66,9 +173,11 @@ def train(
 
     Parameters
     ----------
-    samples : signals (n, n_chans, n_times), labelled by the head's columns; with ``patience``, whole groups
-        are kept aside where they are known.
-    checkpoint : where the training may be left and taken up, between epochs.
+    samples : Batch
+        Signals (n, n_chans, n_times), labelled by the head's columns; with ``patience``, whole groups are
+        kept aside where they are known.
+    checkpoint : Checkpoint or None, default=None
+        Where the training may be left and taken up, between epochs.
 
     Returns
     -------
@@ -92,13 +201,13 @@ def train(
 
     network.train()
     head.train()
-    best = Best(network, head, aside, weights, plan.patience) if aside and plan.patience else None
+    best = BestWeights(network, head, aside, weights, plan.patience) if aside and plan.patience else None
     with scoped_seed(stream(rng, "dropout")):
         params = [*network.parameters(), *head.parameters()]
-        curve = descend(
+        curve = minimise(
             objective,
             params,
-            plan.descent(n_batches),
+            plan.optimiser(n_batches),
             task="base training",
             buffers=[*network.buffers(), *head.buffers(), *(best.buffers if best else ())],
             checkpoint=checkpoint,
@@ -121,11 +230,11 @@ def _divided(samples: Batch, plan: Training, rng: torch.Generator) -> tuple[Batc
     """Return what is learned from and what is kept aside, if anything is."""
     if plan.patience is None:
         return samples, None
-    aside = kept_aside(samples.labels, samples.groups, rng=rng)
+    aside = holdout(samples.labels, samples.groups, rng=rng)
     return (samples[~aside], samples[aside]) if aside.any() else (samples, None)
 
 
-def inverse(sizes: Tensor) -> Tensor:
+def inverse_frequency(sizes: Tensor) -> Tensor:
     """Return weights (n_classes,) inversely proportional to class sizes, with mean 1."""
     weights = 1 / sizes.to(torch.get_default_dtype())
     return weights / weights.mean()
@@ -138,89 +247,4 @@ def _class_weights(samples: Batch, plan: Training) -> Tensor | None:
     sizes = counts if plan.class_weights is True else torch.tensor(plan.class_weights)
     if len(sizes) != len(counts):
         raise ValueError(f"class_weights has {len(sizes)} sizes for {len(counts)} base classes")
-    return inverse(sizes).to(samples.values)
-
-
-class Adaptation(Protocol):
-    """How tail and head take in the shots of a session."""
-
-    def __call__(
-        self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, *, session: int
-    ) -> tuple[nn.Module, Head, Tensor]:
-        """Return the adapted tail and head and the loss curve; samples are latents, labels are columns."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """Learn by placing prototypes alone: the network stays as it is."""
-
-    def __call__(
-        self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, *, session: int
-    ) -> tuple[nn.Module, Head, Tensor]:
-        """Return tail and head as they are."""
-        return tail, head, torch.zeros(0)
-
-
-@dataclass(frozen=True, slots=True)
-class Finetune:
-    """Train tail and free head on shots and replay, full batch, without dropout (Eq. 10 to 12).
-
-    Parameters
-    ----------
-    steps : per session; the last one holds for all later sessions.
-    lr, betas : of Adam.
-    replay_weight : the paper's λ.
-    """
-
-    steps: tuple[int, ...]
-    lr: float
-    betas: tuple[float, float] = (0.9, 0.999)
-    replay_weight: float = 1.0
-
-    def __call__(
-        self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, *, session: int
-    ) -> tuple[nn.Module, Head, Tensor]:
-        """Return the finetuned copies and the loss curve."""
-        plan = Descent(self.steps[min(session, len(self.steps)) - 1], self.lr, self.betas)
-        return finetune(tail, head, shots, replay, plan, replay_weight=self.replay_weight)
-
-
-def finetune(
-    tail: nn.Module,
-    head: Head,
-    shots: Batch,
-    replay: Batch | None,
-    plan: Descent,
-    *,
-    replay_weight: float = 1.0,
-    watch: Callable[[int, nn.Module, Head], None] | None = None,
-) -> tuple[nn.Module, Head, Tensor]:
-    """Minimise L_new + λ L_old over copies of tail and head.
-
-    Parameters
-    ----------
-    shots, replay : latents (n, ...), labelled by the head's columns.
-    watch : shown tail and head before each step, and once more after the last.
-
-    Returns
-    -------
-    The finetuned tail and head, and the loss curve (n_steps,).
-    """
-    tail, head = trainable(tail), trainable(head)
-    n_shots = len(shots)
-    latents = shots.values if replay is None else torch.cat([shots.values, replay.values])
-
-    def objective(step: int) -> Tensor:
-        if watch:
-            watch(step, tail, head)
-        features = tail(latents)  # one pass for both terms
-        loss = head.loss(features[:n_shots], shots.labels)
-        if replay is not None:
-            loss = loss + replay_weight * head.loss(features[n_shots:], replay.labels)
-        return loss
-
-    curve = descend(objective, [*tail.parameters(), *head.parameters()], plan, task="finetuning")
-    if watch:
-        watch(len(curve), tail, head)
-    return frozen(tail), frozen(head), curve
+    return inverse_frequency(sizes).to(samples.values)

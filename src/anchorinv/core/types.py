@@ -2,11 +2,42 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.heads import Head
+from anchorinv.core.head import Head
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standardisation:
+    """x -> (x - mean) / std.
+
+    Parameters
+    ----------
+    mean, std : ndarray, shape (n_chans, 1)
+        Or (1, 1) for one number over all channels.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+
+    @classmethod
+    def of(cls, signals: np.ndarray, *, per_channel: bool = True) -> Self:
+        """Fit to signals (n, n_chans, n_times). A channel without any spread is only shifted."""
+        axes = (0, 2) if per_channel else (0, 1, 2)
+        mean = signals.mean(axis=axes, dtype=np.float64, keepdims=True)[0]
+        std = signals.std(axis=axes, dtype=np.float64, keepdims=True)[0]
+        return cls(mean, np.where(std > 0, std, 1.0))
+
+    def __call__(self, signals: np.ndarray) -> np.ndarray:
+        """Return standardised signals (n, n_chans, n_times), float32."""
+        # Subtract before the cast: a large offset would eat a float32's digits.
+        shifted: np.ndarray = np.subtract(signals, self.mean, dtype=np.float64)
+        shifted /= self.std
+        return shifted.astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -15,9 +46,11 @@ class Batch:
 
     Parameters
     ----------
-    values : (n, ...)
-    labels : (n,) int64, class numbers.
-    groups : (n,) int64, the person or recording of each, where that is known.
+    values : Tensor, shape (n, ...)
+    labels : Tensor, shape (n,)
+        Int64, class numbers.
+    groups : Tensor, shape (n,) or None, default=None
+        Int64, the person or recording of each, where that is known.
     """
 
     values: Tensor
@@ -57,7 +90,7 @@ class Batch:
         return tuple(sorted(set(self.labels.tolist())))
 
 
-def joined(*batches: Batch | None) -> Batch:
+def concat(*batches: Batch | None) -> Batch:
     """Concatenate batches of the same kind of samples; None is an empty one."""
     some = [batch for batch in batches if batch is not None]
     return Batch(torch.cat([b.values for b in some]), torch.cat([b.labels for b in some]))
@@ -69,8 +102,10 @@ class Session:
 
     Parameters
     ----------
-    index : 1, 2, ...; the base session is 0.
-    train : signals (n, n_chans, n_times) of the new classes only.
+    index : int
+        1, 2, ...; the base session is 0.
+    train : Batch
+        Signals (n, n_chans, n_times) of the new classes only.
     """
 
     index: int
@@ -92,20 +127,33 @@ class State:
 
     Parameters
     ----------
-    trunk : signals -> latents, the inputs of the tail. Never trained after the base session.
-    tail : latents -> features (n, dim). The last block, unless a method splits elsewhere.
-    head : features -> logits, one column per class of ``classes``.
-    classes : the classes known, in the order they were learned; the first ``n_base`` are the base.
-    n_base : number of base classes.
-    shape : (n_chans, n_times) of a signal.
-    seed : of the base session; what all trials share is drawn from it.
-    session : index of the last session learned.
-    anchors : features kept of each class, as they were when the class was learned; of no dimension where a
-        method keeps labels alone.
-    replay : latents of replay samples of each class that has been inverted.
-    recordings : signals kept, by methods that keep them.
-    signals : the inverted signals behind the replay, where a memory was asked for them; to look at.
-    curves : the descents so far, and what else they were set by.
+    trunk : nn.Module
+        Signals -> latents, the inputs of the tail. Never trained after the base session.
+    tail : nn.Module
+        Latents -> features (n, dim). The last block, unless a method splits elsewhere.
+    head : Head
+        Features -> logits, one column per class of ``classes``.
+    classes : tuple of int
+        The classes known, in the order they were learned; the first ``n_base`` are the base.
+    n_base : int
+        Number of base classes.
+    shape : (int, int)
+        (n_chans, n_times) of a signal.
+    seed : int
+        Of the base session; what all trials share is drawn from it.
+    session : int, default=0
+        Index of the last session learned.
+    anchors : Batch or None, default=None
+        Features kept of each class, as they were when the class was learned; of no dimension where a method
+        keeps labels alone.
+    replay : Batch or None, default=None
+        Latents of replay samples of each class that has been inverted.
+    recordings : Batch or None, default=None
+        Signals kept, by methods that keep them.
+    signals : Batch or None, default=None
+        The inverted signals behind the replay, where a memory was asked for them; to look at.
+    curves : tuple of Curve, default=()
+        The descents so far, and what else they were set by.
     """
 
     trunk: nn.Module
@@ -135,8 +183,8 @@ def columns(labels: Tensor, classes: Sequence[int]) -> Tensor:
     >>> columns(torch.tensor([7, 3, 7]), [3, 7]).tolist()
     [1, 0, 1]
     """
-    found = labels[:, None] == torch.tensor(classes, dtype=labels.dtype, device=labels.device)
-    if not found.any(1).all():
-        unknown = labels[~found.any(1)][0].item()
+    matches = labels[:, None] == torch.tensor(classes, dtype=labels.dtype, device=labels.device)
+    if not matches.any(1).all():
+        unknown = labels[~matches.any(1)][0].item()
         raise ValueError(f"class {unknown} is not among the known classes {list(classes)}")
-    return found.int().argmax(1)
+    return matches.int().argmax(1)

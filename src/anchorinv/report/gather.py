@@ -1,32 +1,35 @@
-"""From run folders and records to what a report is made of; what is missing or damaged is said."""
+"""What a report is made of: runs, the lines compared in them, and base models with their recordings."""
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from anchorinv.core.runner import SessionResult
-from anchorinv.study.about import Start
-from anchorinv.study.config import Experiment, Study
-from anchorinv.study.folder import RunFolder
-from anchorinv.study.parts import Part
-from anchorinv.study.record import Record
+import pandas as pd
+
+from anchorinv.core.prototypes import selection_title
+from anchorinv.study.config import Experiment, Study, dotted
+from anchorinv.study.folder import Record, RunFolder, Start
+from anchorinv.study.results import Job
+from anchorinv.study.runner import SessionResult
+from anchorinv.study.scores import PARTS, Cell, Compared, compared, method_title, paired, summarise, tidy
+
+#: p from which on a difference is called one.
+LEVEL = 0.05
+#: The paper's own value where a study varies it: what other values are compared with.
+USUAL = {"anchors.select": "random", "anchors.per_class": 50, "protocol.shots": 10}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Run:
     """One run folder or record, read.
 
-    Parameters
-    ----------
-    label : the study's name; with the folder's or file's, where two runs would be called the same.
-    name : what the folder or the file is called.
-    file : where the results are.
-    about : all of ``config.json``.
-    starts : versions and machine at each start.
-    missing : the parts that are not finished.
-    damage : what ``results.jsonl`` holds beside results of whole parts; empty as a rule.
+    Its label is the study's name, with the folder's or file's where two runs would be called the same;
+    ``file`` holds the results and ``about`` is all of ``config.json``. Of ``n_parts`` jobs some are missing;
+    ``damage`` says what the file holds beside results of whole jobs, and is empty as a rule.
     """
 
     label: str
@@ -37,31 +40,32 @@ class Run:
     about: dict[str, Any]
     starts: list[Start]
     results: list[SessionResult]
-    missing: list[Part]
+    missing: list[Job]
     n_parts: int
     damage: str
 
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """The results as a tidy table; see :func:`anchorinv.study.scores.tidy`."""
+        return tidy(self.results)
+
     @property
     def slug(self) -> str:
-        """Return the label as part of a file name or a link."""
+        """The label as part of a file name or a link."""
         return slugged(self.label)
 
     @property
     def synthetic(self) -> bool:
-        """Say whether any of it comes from synthetic recordings."""
+        """Whether any of it comes from synthetic recordings."""
         return any(experiment.synthetic for experiment in self.study.variants.values())
 
     @property
     def results_hash(self) -> str:
-        """Return the SHA-256 of the file that holds the results."""
+        """The SHA-256 of the file that holds the results."""
         if not self.file.exists():
             return "–"
         with self.file.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-
-    def of(self, variant: str) -> list[SessionResult]:
-        """Return the results of a variant."""
-        return [result for result in self.results if result.variant == variant]
 
     def class_names(self, variant: str) -> list[str]:
         """Return the names of the classes by number."""
@@ -90,25 +94,226 @@ def gather(paths: Sequence[Path]) -> list[Run]:
         raise ValueError("the same run folder is named twice; name each once")
     sources = [source_at(path) for path in paths]
     names = [source.study().name for source in sources]
-    return [
-        _read(source, name if names.count(name) == 1 else f"{name} ({source.name})")
-        for source, name in zip(sources, names, strict=True)
-    ]
+    runs = []
+    for source, name in zip(sources, names, strict=True):
+        label = name if names.count(name) == 1 else f"{name} ({source.name})"
+        everything, lines = source.jobs(), source.read()
+        done = {Job.of(result) for result in lines.results}
+        missing = [part for part in everything if part not in done]
+        runs.append(Run(label, source.name, source.path, source.results, source.study(), source.about(),
+                        source.starts(), lines.results, missing, len(everything), lines.damage))  # fmt: skip
+    return runs
 
 
-def _read(source: RunFolder | Record, label: str) -> Run:
-    study, everything, found = source.study(), source.parts(), source.read()
-    done = {Part.of(result) for result in found.results}
-    return Run(
-        label,
-        source.name,
-        source.path,
-        source.results,
-        study,
-        source.about(),
-        source.starts(),
-        found.results,
-        [part for part in everything if part not in done],
-        len(everything),
-        found.damage,
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Lines that are compared with each other: the "methods" of a variant, or the "variants" of one method.
+
+    ``title`` is what they have in common, empty where a run has one group. ``scores`` is a table of
+    :func:`anchorinv.study.scores.tidy` with a column ``line``: one method and variant each. Others are tested
+    against the reference, None where their classes differ. ``variant`` is one of the group, for its settings.
+    """
+
+    title: str
+    of: str
+    scores: pd.DataFrame
+    reference: str | None
+    variant: str
+
+    @cached_property
+    def lines(self) -> dict[str, pd.DataFrame]:
+        """The scores of each line."""
+        return dict(iter(self.scores.groupby("line", sort=False)))
+
+    @cached_property
+    def variants(self) -> dict[str, str]:
+        """The variant of each line."""
+        return {line: str(frame["variant"].iloc[0]) for line, frame in self.lines.items()}
+
+    @cached_property
+    def last(self) -> int:
+        """The last session that any line has reached."""
+        return int(self.scores["session"].max())
+
+    def sessions(self, line: str) -> list[int]:
+        """Return the sessions that a line has results of."""
+        return sorted(set(self.lines[line]["session"]))
+
+    def cell(self, line: str, session: int, part: str) -> Cell | None:
+        """Return mean and spread of a score in percent; None where there is none."""
+        return None if part == "f1_new" and session == 0 else self._cells.get((line, session, part))
+
+    def cells(self, session: int, part: str) -> dict[str, Cell]:
+        """Return mean and spread of a score of all lines that have it."""
+        return {line: cell for line in self.lines if (cell := self.cell(line, session, part))}
+
+    def best(self, session: int, part: str = "f1_all") -> str:
+        """Return the line with the highest mean as printed; "" where several have it, or one is alone."""
+        means = {line: round(cell.mean, 2) for line, cell in self.cells(session, part).items()}
+        leading = [line for line, mean in means.items() if mean == max(means.values())]
+        return leading[0] if len(leading) == 1 and len(means) > 1 else ""
+
+    def compared(self, part: str = "f1_all", reference: str | None = None) -> list[Compared]:
+        """Return the paired comparisons of all lines that have reached the last session."""
+        return _compared(self, part, reference or self.reference)
+
+    def differences(self, line: str, reference: str, session: int) -> pd.Series:
+        """Return line minus reference in points of macro-F1 for each trial that both have."""
+        frame = pd.concat([self.lines[line], self.lines[reference]])
+        frame = frame[frame["session"] == session]
+        values = paired(frame, "f1_all", lines="line").reindex(columns=[line, reference]).dropna()
+        return values[line] - values[reference]
+
+    @cached_property
+    def _cells(self) -> dict[tuple[object, ...], Cell]:
+        return summarise(self.scores, ["line", "session"], list(PARTS))
+
+
+@lru_cache(maxsize=256)  # asked for by every table and figure
+def _compared(group: Group, part: str, reference: str | None) -> list[Compared]:
+    there = [line for line in group.lines if group.last in group.sessions(line)]
+    if reference not in there or group.last == 0:
+        return []
+    frame = group.scores[group.scores["line"].isin(there)]
+    return list(compared(frame, group.title, reference, part, lines="line"))
+
+
+@lru_cache(maxsize=16)
+def groups_of(run: Run) -> list[Group]:
+    """Return what is compared in a run."""
+    variants = run.variants()
+    if len(variants) == 1 or run.scores["method"].nunique() > 1:
+        return [_methods(run, name, title=name if len(variants) > 1 else "") for name in variants]
+    by_data: dict[str, dict[str, Experiment]] = {}
+    for name, experiment in variants.items():
+        by_data.setdefault(experiment.data.name, {})[name] = experiment
+    return [_variants(run, some, data if len(by_data) > 1 else "") for data, some in by_data.items()]
+
+
+def varied(experiments: Sequence[Experiment]) -> list[str]:
+    """Return the keys in which experiments differ, by their dotted names."""
+    plain = [dotted(each.model_dump(exclude={"not_published"})) for each in experiments]
+    keys = dict.fromkeys(key for each in plain for key in each)
+    return [key for key in keys if len({repr(each.get(key)) for each in plain}) > 1]
+
+
+def _methods(run: Run, variant: str, title: str) -> Group:
+    frame = run.scores[run.scores["variant"] == variant]
+    frame = frame.assign(line=frame["method"].map(method_title))
+    reference = method_title(run.study.reference)
+    return Group(title, "methods", frame, reference if reference in set(frame["line"]) else None, variant)
+
+
+def _variants(run: Run, variants: Mapping[str, Experiment], title: str) -> Group:
+    keys = varied(list(variants.values()))
+    select = keys == ["anchors.select"]
+    lines = {name: selection_title(e.anchors.select) if select else name for name, e in variants.items()}
+    reference = None
+    if len(keys) == 1 and keys[0] in USUAL:
+        usual = [n for n, e in variants.items() if dotted(e.model_dump())[keys[0]] == USUAL[keys[0]]]
+        reference = lines[usual[0]] if usual else None
+    frames = [run.scores[run.scores["variant"] == name].assign(line=line) for name, line in lines.items()]
+    return Group(title, "variants", pd.concat(frames), reference, next(iter(variants)))
+
+
+def warnings_of(run: Run) -> list[str]:
+    """Say in plain words why a run's numbers are not to be trusted, or not complete."""
+    warnings = []
+    if run.study.scale != "full":
+        warnings.append(
+            f"{run.label} is a {run.study.scale} run: few epochs, steps and trials on synthetic recordings. "
+            "It shows that everything runs. Its numbers mean nothing."
+        )
+    elif run.synthetic:
+        warnings.append(
+            f"{run.label} is on synthetic recordings: nobody's data, and no evidence about real people."
+        )
+    if run.damage:
+        warnings.append(
+            f"{run.file.name} of {run.label} has {run.damage}; only parts that are whole are shown. "
+            "The same run command mends it."
+        )
+    if run.missing:
+        done = run.n_parts - len(run.missing)
+        counts = Counter(f"{p.method}{f' ({p.variant})' if p.variant else ''}" for p in run.missing)
+        listed = "; ".join(f"{name}: {count}" for name, count in list(counts.items())[:8])
+        more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
+        warnings.append(
+            f"{run.label} is not finished: {done} of {run.n_parts} parts are there. "
+            f"Missing parts: {listed}{more}."
+        )
+    return warnings
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a group of lines shows after its last session: which is best, by how much, and how sure that is.
+
+    ``clear`` says whether it would hold for other draws of the shots, by the test; ``further`` what it costs:
+    base classes forgotten, new ones learned.
+    """
+
+    title: str
+    best: str
+    score: str
+    margin: str
+    sure: str
+    clear: bool
+    further: str
+
+
+def leaders_of(verdicts: Sequence[Verdict]) -> str:
+    """Say who leads in how many variants, where there are several groups of methods."""
+    if len(verdicts) < 2:
+        return ""
+    names = ["nobody alone" if v.margin.startswith("level") else v.best for v in verdicts]
+    listed = ", ".join(f"{name} in {count}" for name, count in Counter(names).most_common())
+    clear = sum(v.clear for v in verdicts)
+    return f"Best over all classes: {listed} of {len(verdicts)}; clearly so in {clear} of {len(verdicts)}."
+
+
+def verdict_of(group: Group) -> Verdict | None:
+    """Return what a group shows; None where it has not come to a new class."""
+    last, cells = group.last, group.cells(group.last, "f1_all")
+    if last == 0 or not cells:
+        return None
+    ranked = sorted(cells, key=lambda line: -cells[line].mean)
+    best = ranked[0]
+    margin, sure, clear = _against_next(group, ranked)
+    new, base = (group.cell(best, last, part) for part in ("f1_new", "f1_base"))
+    before, further = group.cell(best, 0, "f1_base"), ""
+    if new and base:
+        fall = before.mean - base.mean if before else 0.0
+        less = f"{abs(fall):.1f} {'less' if fall >= 0 else 'more'}"
+        change = f", {less} than in the base session" if before else ""
+        further = f"New classes {new}; base classes {base}{change}."
+    return Verdict(group.title, best, str(cells[best]), margin, sure, clear, further)
+
+
+def _against_next(group: Group, ranked: Sequence[str]) -> tuple[str, str, bool]:
+    """Return by how much the best is ahead of the next, how sure that is, and whether it is clear."""
+    if len(ranked) < 2:
+        return "", "There is nothing to compare it with.", False
+    best, second, last = ranked[0], ranked[1], group.last
+    if group.reference is None and group.of == "variants":
+        return f"next is {second}", "Their classes differ, so they are not tested against each other.", False
+    compared = [each.comparison for each in group.compared(reference=best)
+                if (each.session, each.over, each.comparison.method) == (last, "trials", second)]  # fmt: skip
+    won = group.differences(best, second, last)
+    if not compared or not len(won):
+        return f"next is {second}", "No trial is finished in both, so they cannot be compared.", False
+    c = compared[0]
+    margin = (
+        f"{-c.difference:.1f} points above {second}, ahead in {int((won > 0).sum())} of {len(won)} trials"
     )
+    if abs(c.difference) < 0.05:
+        return f"level with {second}", "There is no difference to be sure of.", False
+    if c.n < 2:
+        return margin, "One trial says nothing about how sure that is.", False
+    tests = len(ranked) - 1
+    tested = f"95 % interval {-c.high:+.1f} to {-c.low:+.1f} points".replace("-", "−") + (
+        f"; p = {c.p_holm:.2g}" + (f", Holm-corrected over {tests} comparisons" if tests > 1 else "")
+    )
+    if c.p_holm < LEVEL:
+        return margin, f"Clear, for other draws of the shots: {tested}.", True
+    return margin, f"Not sure: {tested}. Chance alone may put another first.", False

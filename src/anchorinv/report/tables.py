@@ -1,50 +1,69 @@
-"""The tables of a report: scores in the paper's layout, the paper beside ours, tests, costs."""
+"""The tables of a report: scores in the paper's layout, the paper beside ours, tests, ablations, costs."""
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from anchorinv.core.runner import SessionResult
-from anchorinv.report.cells import SIGNIFICANT, Cell, Column, Number, Table
-from anchorinv.report.gather import Run
-from anchorinv.report.groups import PARTS, Group, groups_of
-from anchorinv.report.paper import caveat, published
-from anchorinv.study.names import method_name
-from anchorinv.study.summary import place
-from anchorinv.study.tables import assumptions
+import pandas as pd
 
-LEVEL = 0.05
+from anchorinv.report.formats import SIGNIFICANT, Cell, Column, Number, Table
+from anchorinv.report.gather import LEVEL, Group, Run, groups_of, varied
+from anchorinv.study.scores import PARTS, TRIAL, assumptions, method_title
+
+#: Scores over classes and what columns and panels call them.
+CLASSES = {part: f"{words} classes" for part, words in PARTS.items()}
+
+
+#: In the authors' code a run of so many trials at the most is one that looks for the number of steps.
+MOST_CHOOSING = 10
+CHOSEN_BY_TEST = (
+    "In the authors' code a run of at most ten trials scores the test set every 50 iterations of finetuning, "
+    "and each trial keeps the iteration that was best there. This table has ten trials, so the paper's "
+    "numbers of methods that finetune may have been chosen by the test set, trial by trial; ours never are."
+)
+
+
+def run_tables(run: Run) -> list[Table]:
+    """Return all tables that a run makes up."""
+    made = [scores_table(run), selection_table(run), pairs_table(run), n_base_table(run), paper_table(run),
+            comparisons_table(run), cost_table(run)]  # fmt: skip
+    return [table for table in made if table]
+
+
+def score(
+    group: Group, line: str, session: int, part: str = "f1_all", *, digits: int = 2,
+    marked: Collection[tuple[str, int]] = (),
+) -> Cell:  # fmt: skip
+    """Return a line's score as a cell, bold where it is the best; empty where there is none.
+
+    ``marked`` are lines and sessions that differ from the reference, of :func:`significant`.
+    """
+    cell = group.cell(line, session, part) if line in group.lines else None
+    if cell is None:
+        return ""
+    mark = SIGNIFICANT if (line, session) in marked else ""
+    return Number(cell.mean, cell.std, digits, best=group.best(session, part) == line, mark=mark)
 
 
 def scores_table(run: Run) -> Table:
     """Return macro-F1 over all, base and new classes per session: the paper's main table."""
     groups = groups_of(run)
     last = max(group.last for group in groups)
-    spans = {part: range(1 if part != "f1_all" else 0, last + 1) for part in PARTS}
-    columns = [
-        *([Column(_first_head(run, groups))] if len(groups) > 1 else []),
-        Column("Method" if groups[0].of == "methods" else "Variant"),
-        *(
-            Column("Base session" if session == 0 else f"Session {session}", f"Macro-F1 ({words})")
-            for part, words in PARTS.items()
-            for session in spans[part]
-        ),
+    shown = [(part, s) for part in CLASSES for s in range(0 if part == "f1_all" else 1, last + 1)]
+    heads = [
+        Column("Base session" if s == 0 else f"Session {s}", f"Macro-F1 ({CLASSES[p]})") for p, s in shown
     ]
     rows: list[list[Cell]] = []
     for group in groups:
-        marks = {part: significant(group, part) for part in PARTS}
-        best = {(part, s): leader(group, part, s) for part in PARTS for s in spans[part]}
+        marked = {part: significant(group, part) for part in CLASSES}
         for line in group.lines:
-            numbers: list[Cell] = []
-            for part in PARTS:
-                for session in spans[part]:
-                    found = group.cell(line, session, part)
-                    mark = SIGNIFICANT if (line, session) in marks[part] else ""
-                    leads = best[part, session] == line
-                    numbers.append(
-                        Number(found.mean, found.std, best=leads, mark=mark) if found else ""
-                    )  # fmt: skip
-            rows.append([*([group.title] if len(groups) > 1 else []), line, *numbers])
+            cells = [score(group, line, session, part, marked=marked[part]) for part, session in shown]
+            rows.append([*_of_group(group, groups), line, *cells])
     title = f"{run.study.title}: macro-F1 in percent"
-    return Table(f"{run.slug}-scores", title, columns, rows, [over(run), *test_notes(run, groups)])
+    notes = [averaged_over(run), *test_notes(run, groups)]
+    return Table(f"{run.slug}-scores", title, [*_line_columns(groups), *heads], rows, notes)
 
 
 def significant(group: Group, part: str = "f1_all") -> set[tuple[str, int]]:
@@ -80,18 +99,15 @@ def comparisons_table(run: Run) -> Table | None:
     for group in groups:
         for each in group.compared():
             c = each.comparison
-            interval: list[Cell] = ["", ""]
-            if c.n > 1:
-                interval = [Number(c.low, signed=True), Number(c.high, signed=True)]
-            mark = SIGNIFICANT if c.p_holm < LEVEL else ""
+            interval = [Number(limit, signed=True) if c.n > 1 else "" for limit in (c.low, c.high)]
             rows.append([
-                *([group.title] if len(groups) > 1 else []),
+                *_of_group(group, groups),
                 c.method,
                 Number(each.session, digits=0),
                 Number(c.difference, signed=True),
                 *interval,
                 Number(c.p, digits=4),
-                Number(c.p_holm, digits=4, mark=mark),
+                Number(c.p_holm, digits=4, mark=SIGNIFICANT if c.p_holm < LEVEL else ""),
                 Number(c.effect, signed=True),
                 f"{c.n} {each.over if c.n > 1 else each.over.removesuffix('s')}",
             ])  # fmt: skip
@@ -99,13 +115,10 @@ def comparisons_table(run: Run) -> Table | None:
         return None
     reference = next(group.reference for group in groups if group.reference)
     columns = [
-        *([Column(_first_head(run, groups))] if len(groups) > 1 else []),
-        Column("Method" if groups[0].of == "methods" else "Variant"),
-        Column("Session"),
-        Column("Difference"),
-        Column("from", "95 % interval"),
-        Column("to", "95 % interval"),
-        *(Column(name) for name in ("p", "p (Holm)", "Effect", "Over")),
+        *_line_columns(groups),
+        *map(Column, ("Session", "Difference")),
+        *(Column(name, "95 % interval") for name in ("from", "to")),
+        *map(Column, ("p", "p (Holm)", "Effect", "Over")),
     ]
     notes = [
         f"Line minus {reference}, macro-F1 over all classes in points. Effect: matched-pairs rank-biserial "
@@ -119,72 +132,197 @@ def paper_table(run: Run) -> Table | None:
     """Return ours, the paper's numbers and the difference for each session; None where the paper has none."""
     numbers = published(run.study.name)
     lines = {
-        (results[0].variant, group.methods[line]): (group, line)
+        (group.variants[line], frame["method"].iloc[0]): (group, line)
         for group in groups_of(run)
-        for line, results in group.lines.items()
+        for line, frame in group.lines.items()
     }
     cells: dict[tuple[str, str, str], dict[str, list[Cell]]] = {}
-    notes: list[str] = []
+    doubts: list[str] = []
     for number in numbers:
         if (number.variant, number.method) not in lines:
             continue
         group, line = lines[number.variant, number.method]
-        found = group.cell(line, number.session if number.session >= 0 else group.last, number.score)
-        if found is None:
+        ours = group.cell(line, number.session if number.session >= 0 else group.last, number.score)
+        if ours is None:
             continue
         column = _session(number.session)
         if number.doubt:
-            notes.append(
-                f"‡ {method_name(number.method)}, {number.variant or column.lower()}: {number.doubt}."
-            )
+            place = number.variant or column.lower()
+            doubts.append(f"‡ {method_title(number.method)}, {place}: {number.doubt}.")
         mark = "‡" if number.doubt else SIGNIFICANT if number.marked else ""
         cells.setdefault((number.variant, number.method, number.score), {})[column] = [
-            Number(found.mean, found.std),
+            Number(ours.mean, ours.std),
             Number(number.mean, number.std, mark=mark),
-            Number(round(found.mean, 2) - number.mean, signed=True),
+            Number(round(ours.mean, 2) - number.mean, signed=True),
         ]
     if not cells:
         return None
     sessions = list(dict.fromkeys(_session(number.session) for number in numbers))
     several = len(run.study.variants) > 1
     columns = [
-        *([Column("Variant")] if several else []),
-        Column("Method"),
-        Column("Classes"),
+        *map(Column, (*(["Variant"] if several else []), "Method", "Classes")),
         *(Column(name, session) for session in sessions for name in ("ours", "paper", "difference")),
     ]
     rows: list[list[Cell]] = [
         [
             *([variant] if several else []),
-            method_name(method),
-            PARTS[score].removesuffix(" classes"),
-            *(cell for session in sessions for cell in found.get(session, ["", "", ""])),
+            method_title(method),
+            PARTS[part],
+            *(cell for session in sessions for cell in by_session.get(session, ["", "", ""])),
         ]
-        for (variant, method, score), found in cells.items()
+        for (variant, method, part), by_session in cells.items()
     ]
-    about = [f"The paper's numbers are as printed in its {numbers[0].table}; difference is ours − paper."]
+    notes = [f"The paper's numbers are as printed in its {numbers[0].table}; difference is ours − paper."]
     if any(number.marked for number in numbers):
-        about.append(f"{SIGNIFICANT} in the paper: differs from random sampling with p < 0.05, uncorrected.")
-    if told := caveat(run.study.name):
-        about.append(told)
+        notes.append(f"{SIGNIFICANT} in the paper: differs from random sampling with p < 0.05, uncorrected.")
+    if warning := caveat(run.study.name):
+        notes.append(warning)
     if run.synthetic:
-        about.insert(0, "This run is on synthetic recordings: the differences mean nothing.")
+        notes.insert(0, "This run is on synthetic recordings: the differences mean nothing.")
     title = f"Beside the paper ({numbers[0].table}): macro-F1 in percent"
-    return Table(f"{run.slug}-paper", title, columns, rows, [*about, *notes])
+    return Table(f"{run.slug}-paper", title, columns, rows, [*notes, *doubts])
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A number of the paper, in percent; misprints are marked by the reason of a doubt, not corrected.
+
+    Session -1 is the last one. The caption says how many trials are behind it, if at all; ``marked`` says
+    whether the paper marks it as different from its reference.
+
+    Examples
+    --------
+    >>> [n.mean for n in published("bci2a") if (n.method, n.score) == ("anchorinv", "f1_all")]
+    [77.17, 50.7, 37.04]
+    """
+
+    table: str
+    variant: str
+    method: str
+    session: int
+    score: str
+    mean: float
+    std: float | None
+    trials: int | None
+    marked: bool
+    doubt: str
+
+
+@cache
+def published(config: str) -> tuple[Published, ...]:
+    """Return all numbers that the paper gives for a shipped config; none for other studies."""
+    numbers: list[Published] = []
+    for table in tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))["tables"]:
+        if config not in table["configs"]:
+            continue
+        doubts = {(row, column): why for row, column, why in table.get("misprints", [])}
+        by_session = "columns" in table
+        for method, row in table["rows"].items():
+            columns = table["columns"] if by_session else table["variants"]
+            for column, text in zip(columns, row.split("|"), strict=True):
+                mean, *rest = text.split()
+                score, session = column.split() if by_session else (table["score"], -1)
+                std = next((float(each) for each in rest if each != "†"), None)
+                variant, doubt = "" if by_session else column, doubts.get((method, column), "")
+                numbers.append(Published(
+                    table["name"], variant, method, int(session), score, float(mean), std,
+                    table.get("trials"), "†" in rest, doubt,
+                ))  # fmt: skip
+    return tuple(numbers)
+
+
+def caveat(config: str) -> str:
+    """Say what a reader must know who compares a run with the paper's numbers for its config."""
+    chosen = any(number.trials and number.trials <= MOST_CHOOSING for number in published(config))
+    return CHOSEN_BY_TEST if chosen else ""
+
+
+def selection_table(run: Run) -> Table | None:
+    """Return the last session's macro-F1 by selection (rows) and data set (columns): the paper's Table 3."""
+    groups = [group for group in groups_of(run) if group.of == "variants"]
+    keys = [varied([run.study.variants[name] for name in group.variants.values()]) for group in groups]
+    groups = [group for group, key in zip(groups, keys, strict=True) if key == ["anchors.select"]]
+    columns = [Column(run.study.variants[group.variant].data.name) for group in groups]
+    return _last_session_table(run, groups, "selection", "Anchor selection", "Anchor selection", columns)
+
+
+def pairs_table(run: Run) -> Table | None:
+    """Return the last session's macro-F1 by method (rows) and base classes (columns): the paper's Table 9."""
+    choices = {experiment.protocol.base_classes for experiment in run.variants().values()}
+    groups = [group for group in groups_of(run) if group.of == "methods"]
+    if len(choices) < 2 or len({len(choice) for choice in choices}) > 1:
+        return None
+    columns = [Column(group.title, "Base classes") for group in groups]
+    return _last_session_table(run, groups, "pairs", "Choice of base classes", "Method", columns)
+
+
+def _last_session_table(
+    run: Run, groups: Sequence[Group], slug: str, title: str, head: str, columns: Sequence[Column]
+) -> Table | None:
+    if not groups:
+        return None
+    notes = ["Macro-F1 over all classes after the last session, in percent.", *test_notes(run, groups)]
+    return Table(f"{run.slug}-{slug}", title, [Column(head), *columns], _last_scores(groups), notes)
+
+
+def _last_scores(groups: Sequence[Group]) -> list[list[Cell]]:
+    lines = dict.fromkeys(line for group in groups for line in group.lines)
+    marked = [significant(group) for group in groups]
+    return [
+        [line, *(score(g, line, g.last, marked=m) for g, m in zip(groups, marked, strict=True))]
+        for line in lines
+    ]
+
+
+def n_base_table(run: Run) -> Table | None:
+    """Return new classes' macro-F1 by number of base classes, and chance: the paper's Table 1."""
+    variants = run.variants().values()
+    sizes = {len(experiment.protocol.base_classes) for experiment in variants}
+    if len(sizes) < 2 or len({experiment.data.name for experiment in variants}) > 1:
+        return None
+    groups = groups_of(run)
+    methods = groups[0].of == "methods"
+    rows: list[list[Cell]] = []
+    for group in groups:
+        for line, frame in group.lines.items():
+            cell = group.cell(line, max(group.sessions(line)), "f1_new")
+            rows.append([
+                *([line] if methods else []),
+                Number(frame["n_base"].iloc[0], digits=0),
+                Number(cell.mean, cell.std) if cell else "",
+                Number(100 / frame["classes"].map(len).max()),
+            ])  # fmt: skip
+    heads = (*(["Method"] if methods else []), "Base classes", "Macro-F1 (new classes)", "Chance")
+    note = "After the last session, in percent, over new classes; predictions among all classes known then."
+    title = "Number of base classes"
+    return Table(f"{run.slug}-base-classes", title, [*map(Column, heads)], rows, [note])
+
+
+def runs_table(groups: dict[str, Group]) -> Table:
+    """Return the last session's macro-F1 of several runs side by side."""
+    note = (
+        "Macro-F1 over all classes after each run's last session, in percent; mean ± standard deviation "
+        f"over trials. {SIGNIFICANT} differs from the run's reference; the run's own tables say how that is "
+        "tested."
+    )
+    columns = [Column("Method"), *map(Column, groups)]
+    return Table("together", "Runs side by side", columns, _last_scores(list(groups.values())), [note])
 
 
 def cost_table(run: Run) -> Table:
     """Return seconds and memory per method and variant."""
-    variants = list(run.variants())
-    rows: list[list[Cell]] = []
-    for variant in variants:
-        for method in dict.fromkeys(result.method for result in run.of(variant)):
-            base, session, trial, peak = costs([r for r in run.of(variant) if r.method == method])
-            cells = [("" if value is None else Number(value, digits=digits)) for value, digits in
-                     ((base, 1), (session, 2), (trial, 2), (peak, 0))]  # fmt: skip
-            rows.append([*([variant] if len(variants) > 1 else []), method_name(method), *cells])
+    several = run.scores["variant"].nunique() > 1
+    digits = {"base": 1, "session": 2, "trial": 2, "peak_mb": 0}
+    rows: list[list[Cell]] = [
+        [
+            *([variant] if several else []),
+            method_title(method),
+            *("" if pd.isna(cost[name]) else Number(cost[name], digits=d) for name, d in digits.items()),
+        ]
+        for (variant, method), cost in costs(run.scores, ["variant", "method"]).iterrows()
+    ]
     heads = ("Method", "Base training (s)", "A session (s)", "A trial (s)", "Peak memory (MB)")
-    columns = [*([Column("Variant")] if len(variants) > 1 else []), *(Column(name) for name in heads)]
+    columns = [*map(Column, (*(["Variant"] if several else []), *heads))]
     notes = [
         "Means over trials. Methods that share a base model show the same training time. Inverting the base "
         "classes is done once and not in these times. Peak memory is that of the whole process."
@@ -192,49 +330,45 @@ def cost_table(run: Run) -> Table:
     return Table(f"{run.slug}-cost", "Seconds and memory", columns, rows, notes)
 
 
-def costs(
-    results: Sequence[SessionResult],
-) -> tuple[float | None, float | None, float | None, float | None]:
-    """Return mean seconds of the base session, of a later one and of a trial, and the peak memory in MB."""
-    base = [r.seconds for r in results if r.session == 0]
-    later = [r.seconds for r in results if r.session > 0]
-    trials = {(r.variant, place(r)) for r in results if r.session > 0}
-    peaks = [r.peak_mb for r in results if r.peak_mb is not None]
-    return (
-        sum(base) / len(base) if base else None,
-        sum(later) / len(later) if later else None,
-        sum(later) / len(trials) if trials else None,
-        max(peaks) if peaks else None,
-    )
+def costs(scores: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Return mean seconds of the base session, of a later session and of a trial, and peak memory in MB.
+
+    The scores are a table of :func:`anchorinv.study.scores.tidy`; a row for each group of the columns ``by``,
+    with columns base, session, trial and peak_mb; nan where there is none.
+    """
+    base, later = (scores[(scores["session"] == 0) == is_base] for is_base in (True, False))
+    trials = later.groupby(list(dict.fromkeys([*by, "variant", *TRIAL])))["seconds"].sum()
+    columns = {
+        "base": base.groupby(by)["seconds"].mean(),
+        "session": later.groupby(by)["seconds"].mean(),
+        "trial": trials.groupby(by).mean(),
+        "peak_mb": scores.groupby(by)["peak_mb"].max(),
+    }
+    return pd.DataFrame(columns).reindex(scores.groupby(by, sort=False).size().index)
 
 
-def leader(group: Group, part: str, session: int) -> str:
-    """Return the line with the highest mean as printed; nothing where several have it, or one is alone."""
-    found = {line: group.cell(line, session, part) for line in group.lines}
-    means = {line: round(cell.mean, 2) for line, cell in found.items() if cell}
-    leaders = [line for line, mean in means.items() if mean == max(means.values())]
-    return leaders[0] if len(leaders) == 1 and len(means) > 1 else ""
+def averaged_over(run: Run) -> str:
+    """Say over what a table's means are."""
+    if (n_people := run.scores["subject"].nunique()) > 1:
+        return f"Mean ± population standard deviation over {n_people} people; best in bold."
+    lines = run.scores.groupby(["variant", "method"]).size().index
+    done = run.scores[run.scores["trial"] >= 0].drop_duplicates(["variant", "method", *TRIAL])
+    n = done.groupby(["variant", "method"]).size()
+    least, most = n.reindex(lines, fill_value=0).agg(["min", "max"])
+    shown = f"{most}" if least == most else f"{least} to {most}"
+    trials = "trial" if most == 1 else "trials"
+    return f"Mean ± population standard deviation over {shown} {trials}; best in bold."
 
 
 def _session(number: int) -> str:
     return {-1: "Last session", 0: "Base session"}.get(number, f"Session {number}")
 
 
-def _first_head(run: Run, groups: Sequence[Group]) -> str:
-    return "Variant" if groups[0].of == "methods" else "Data"
+def _of_group(group: Group, groups: Sequence[Group]) -> list[Cell]:
+    return [group.title] if len(groups) > 1 else []
 
 
-def over(run: Run) -> str:
-    """Say over what a table's means are."""
-    people = {result.person for result in run.results}
-    if len(people) > 1:
-        return f"Mean ± population standard deviation over {len(people)} people; best in bold."
-    counts: dict[tuple[str, str], set[tuple[str, int, int]]] = {}
-    for result in run.results:
-        counts.setdefault((result.variant, result.method), set())
-        if result.trial is not None:
-            counts[result.variant, result.method].add(place(result))
-    lengths = sorted({len(trials) for trials in counts.values()})
-    shown = str(lengths[-1]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-    one = lengths[-1] == 1
-    return f"Mean ± population standard deviation over {shown} {'trial' if one else 'trials'}; best in bold."
+def _line_columns(groups: Sequence[Group]) -> list[Column]:
+    methods = groups[0].of == "methods"
+    first = [Column("Variant" if methods else "Data")] if len(groups) > 1 else []
+    return [*first, Column("Method" if methods else "Variant")]

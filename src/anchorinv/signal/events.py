@@ -1,18 +1,49 @@
-"""Events of a recording as labels: which of them are wanted, and the stretches that they stand for."""
+"""Events of a recording: from its file or a BIDS table beside it; the stretches that they label."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
-from anchorinv.problems import listed
+import numpy as np
 
+from anchorinv.errors import import_extra, listed
+from anchorinv.signal.arrays import Table, read_table
+from anchorinv.signal.headers import check_wfdb
+from anchorinv.signal.limits import (
+    ANNOTATORS,
+    BEATS,
+    EVENTS,
+    TABLES,
+    WFDB,
+    WINDOWS,
+    check_rate,
+    has_suffix,
+    reading,
+)
+from anchorinv.signal.preprocessing import UNITS, unit_of
+from anchorinv.signal.readers import PIECE, open_mne, original_unit
+
+#: The class of each wanted event, by its label.
+Classes = Mapping[str, str]
 _LATEST = 1e9  # seconds: thirty years
 _ROUNDING = 1e-6  # seconds: times in files are decimal, and the end of a recording is a quotient
 _SIGN = re.compile(r"\\?.", re.DOTALL)  # a backslash belongs to what follows it
+#: What the name of a recording ends in, and that of its table does not.
+_KINDS = frozenset(("eeg", "emg", "ieeg", "meg", "ecg", "physio", "raw"))
+_MISSING = ("", "n/a")
+_COLUMNS = ("onset", "duration", "trial_type", "value")
+_BEAT_BYTES = 2 << 20  # of annotations in WFDB, which are read in Python, a beat at a time
+#: Annotations whose only content is a text: a change of rhythm, a comment.
+_TEXTS = frozenset(("+", '"'))
+_STIMULUS = re.compile(r"(sti|stim|stimulus|status|trig|trigger)[ _-]*\d*", re.IGNORECASE)
+#: Channels that hold the codes of all the others, as mne prefers them.
+_COMPOSITE = ("STI101", "STI 101", "STI 014", "STI014")
+_CODE_BITS = 0xFFFF  # of a BDF status channel; those above are about the amplifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +52,17 @@ class Event:
 
     Parameters
     ----------
-    onset : seconds from the first sample; below 0 where it came before.
-    duration : seconds; 0 where it has none, or nobody says.
-    label : as the file writes it, without blanks around.
+    onset : float
+        Seconds from the first sample; below 0 where it came before.
+    duration : float
+        Seconds; 0 where it has none, or nobody says.
+    label : str
+        As the file writes it, without blanks around.
+
+    Examples
+    --------
+    >>> Event(onset=4.2, duration=4.1, label="T2").label
+    'T2'
     """
 
     onset: float
@@ -33,26 +72,26 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a recording that belongs to a class, in seconds from the first sample."""
+    """A part of a recording, in seconds from its first sample, that belongs to a class."""
 
     start: float
     stop: float
     label: str
 
 
-def in_order(path: Path, events: Iterable[Event], *, most: int) -> list[Event]:
+def sort_events(path: Path, events: Iterable[Event], *, most: int) -> list[Event]:
     """Return events by their onset; times that are none, and more events than ``most``, are refused."""
-    found: list[Event] = []
+    checked: list[Event] = []
     for event in events:
         if not (abs(event.onset) < _LATEST and 0 <= event.duration < _LATEST):
             raise ValueError(
                 f"{path} has an event {event.label[:80]!r} at {event.onset} s for {event.duration} s, which "
                 "no recording can have; is it damaged?"
             )
-        if len(found) == most:
+        if len(checked) == most:
             raise ValueError(f"{path} has more than {most} events; is it damaged?")
-        found.append(event)
-    return sorted(found, key=lambda event: (event.onset, event.label))
+        checked.append(event)
+    return sorted(checked, key=lambda event: (event.onset, event.label))
 
 
 def parse_events(text: str) -> dict[str, str]:
@@ -60,8 +99,14 @@ def parse_events(text: str) -> dict[str, str]:
 
     Parameters
     ----------
-    text : such as "T1=left,T2=right", or "T1,T2" where events are named as classes should be. Several
-        events may be of one class.
+    text : str
+        Such as "T1=left,T2=right", or "T1,T2" where events are named as classes should be. Several events may
+        be of one class.
+
+    Returns
+    -------
+    dict of str to str
+        The class by the label of the event.
 
     Examples
     --------
@@ -103,37 +148,24 @@ def _plain(text: str) -> str:
     return re.sub(r"\\([\\,=])", r"\1", text.strip())
 
 
-def told_counts(events: Iterable[Event]) -> str:
-    """Name the events that there are, the most frequent first.
-
-    Examples
-    --------
-    >>> told_counts([Event(0, 0, "a"), Event(1, 0, "b"), Event(2, 0, "b")])
-    'b (2), a (1)'
-    """
-    counts = Counter(event.label for event in events)
-    return listed([f"{label[:80]} ({n})" for label, n in counts.most_common()])
-
-
-def check_wanted(events: Sequence[Event], wanted: Mapping[str, str], *, name: str) -> None:
-    """Refuse events that do not occur, and tell which do."""
+def check_wanted(events: Sequence[Event], wanted: Classes, *, name: str) -> None:
+    """Refuse wanted events that do not occur, and name those that do, the most frequent first."""
     present = {event.label for event in events}
     if not present:
         raise ValueError(f"{name} has no events; {listed(list(wanted))} asked")
     if missing := [label for label in wanted if label not in present]:
         spelled = {label.casefold(): label for label in present}
-        near = [
-            spelled[match]
-            for label in missing
-            for match in get_close_matches(label.casefold(), spelled, n=1, cutoff=0.5)
-        ]
-        hint = f" (did you mean {listed(list(dict.fromkeys(near)))}?)" if near else ""
-        raise ValueError(f"{name} has no event {listed(missing)}{hint}; it has {told_counts(events)}")
+        near = [get_close_matches(label.casefold(), spelled, n=1, cutoff=0.5) for label in missing]
+        meant = dict.fromkeys(spelled[match] for matches in near for match in matches)
+        hint = f" (did you mean {listed(list(meant))}?)" if meant else ""
+        counts = Counter(event.label for event in events).most_common()
+        there = listed([f"{label[:80]} ({n})" for label, n in counts])
+        raise ValueError(f"{name} has no event {listed(missing)}{hint}; it has {there}")
 
 
 def labelled_parts(
     events: Sequence[Event],
-    wanted: Mapping[str, str],
+    wanted: Classes,
     start: float = 0.0,
     stop: float | None = None,
     *,
@@ -144,12 +176,23 @@ def labelled_parts(
 
     Parameters
     ----------
-    events : of one recording.
-    wanted : the class of each event by its label, as from :func:`parse_events`; all must occur.
-    start, stop : where a stretch lies, in seconds from the event's onset; ``stop`` None is where the event
-        ends by itself.
-    name : of the recording, for sentences.
-    length : of the recording in seconds; stretches that reach beyond it, or before its start, are left out.
+    events : sequence of Event
+        Of one recording.
+    wanted : mapping of str to str
+        The class of each event by its label, as from :func:`parse_events`; all must occur.
+    start : float, default=0.0
+        Where a stretch starts, in seconds from the event's onset.
+    stop : float or None, default=None
+        Where it ends; None is where the event ends by itself.
+    name : str
+        Of the recording, for messages.
+    length : float
+        Of the recording in seconds; stretches that reach beyond it, or before its start, are left out.
+
+    Returns
+    -------
+    parts : list of Stretch
+    n_outside : int
 
     Examples
     --------
@@ -160,28 +203,21 @@ def labelled_parts(
     check_wanted(events, wanted, name=name)
     parts, n_outside = stretches(events, wanted, start, stop, name=name, length=length)
     if not parts:
+        end = "its end" if stop is None else f"{stop:g} s"
         raise ValueError(
-            f"{name} is {length:g} s long, and all {n_outside} stretches {_told(start, stop)} reach beyond "
-            "it; choose others with --from and --to"
+            f"{name} is {length:g} s long, and all {n_outside} stretches from {start:g} s to {end} of an "
+            "event reach beyond it; choose others with --from and --to"
         )
     return parts, n_outside
 
 
 def stretches(
-    events: Sequence[Event],
-    wanted: Mapping[str, str],
-    start: float = 0.0,
-    stop: float | None = None,
-    *,
-    name: str,
-    length: float,
+    events: Sequence[Event], wanted: Classes, start: float, stop: float | None, *, name: str, length: float
 ) -> tuple[list[Stretch], int]:
-    """Return what :func:`labelled_parts` does; here, wanted events need not occur: one file of many."""
+    """Return what :func:`labelled_parts` does, of one file of many: wanted events need not occur in it."""
     check_stretch(start, stop)
     parts, n_outside = [], 0
-    for event in events:
-        if (label := wanted.get(event.label)) is None:
-            continue
+    for event in (event for event in events if event.label in wanted):
         end = event.duration if stop is None else stop
         if end <= start:
             lasts = f"lasts {event.duration:g} s" if event.duration else "has no duration"
@@ -193,17 +229,211 @@ def stretches(
         if first < -_ROUNDING or last > length + _ROUNDING:
             n_outside += 1
         else:
-            parts.append(Stretch(max(0.0, first), min(last, length), label))
+            parts.append(Stretch(max(0.0, first), min(last, length), wanted[event.label]))
     return parts, n_outside
 
 
 def check_stretch(start: float, stop: float | None) -> None:
-    """Refuse a stretch that is none."""
+    """Refuse a stretch that does not start before it stops."""
     if not math.isfinite(start) or (stop is not None and not start < stop < math.inf):
         raise ValueError(
             f"a stretch lies from --from to --to, in seconds, got {start:g} to {stop}; --to is the later one"
         )
 
 
-def _told(start: float, stop: float | None) -> str:
-    return f"from {start:g} s to {'its end' if stop is None else f'{stop:g} s'} of an event"
+def events_beside(path: Path) -> Path | None:
+    """Return the table beside a recording: ``s1_events.tsv`` of ``s1_eeg.edf``, or of ``s1.csv``; or None."""
+    name = without_suffix(path)
+    start, _, kind = name.rpartition("_")
+    tables = [path.parent / f"{bare}_events.tsv" for bare in ((start, name) if kind in _KINDS else (name,))]
+    return next(filter(Path.is_file, tables), None)
+
+
+def without_suffix(path: Path) -> str:
+    """Return a file's name without what says its format.
+
+    Examples
+    --------
+    >>> without_suffix(Path("anna.2_raw.fif.gz"))
+    'anna.2_raw'
+    """
+    return Path(re.sub(r"\.(gz|xz)$", "", path.name, flags=re.IGNORECASE)).stem
+
+
+def read_event_table(path: Path) -> list[Event]:
+    """Return the events of a table by their onset; rows that name none are left out.
+
+    An event is named by ``trial_type``, or by ``value`` where that column is missing or says nothing.
+    """
+    with reading(path):
+        table = read_table(path, _COLUMNS, delimiters="\t")
+        if "onset" not in table.columns:
+            raise ValueError(
+                f"{path} has no column onset; its first line names {listed(table.names)}, with tabs between"
+            )
+        labels = _labels(path, table)
+        durations = table.columns.get("duration", ["n/a"] * len(labels))
+        rows = zip(table.lines, table.columns["onset"], durations, labels, strict=True)
+        events = (
+            Event(
+                _seconds(path, line, "onset", onset),
+                0.0 if _missing(duration) else _seconds(path, line, "duration", duration),
+                label,
+            )
+            for line, onset, duration, label in rows
+            if not _missing(label)
+        )
+        return sort_events(path, events, most=BEATS)
+
+
+def _labels(path: Path, table: Table) -> list[str]:
+    for name in ("trial_type", "value"):
+        labels = [label.strip() for label in table.columns.get(name, ())]
+        if not all(map(_missing, labels)):
+            return labels
+    if table.lines and not {"trial_type", "value"} & table.columns.keys():
+        raise ValueError(
+            f"{path} has neither a column trial_type nor value to name its events; its first line names "
+            f"{listed(table.names)}"
+        )
+    return ["n/a"] * len(table.lines)
+
+
+def _missing(cell: str) -> bool:
+    return cell.strip().casefold() in _MISSING
+
+
+def _seconds(path: Path, line: int, name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{path}, line {line}: {name} is a number of seconds, got {text[:80]!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The events of a recording, by their onset, and where they were read from, in words; "" if nowhere."""
+
+    source: str
+    events: tuple[Event, ...]
+
+
+def read_events(path: Path) -> list[Event]:
+    """Return the events of a recording, by their onset; none where it has none.
+
+    Parameters
+    ----------
+    path : Path
+        EDF, BDF, GDF, FIF or BrainVision; a WFDB record, or one of its annotators (``100.atr``).
+    """
+    return list(find_events(path).events)
+
+
+def find_events(path: Path) -> Events:
+    """Read the events of a recording from the first of these places that has any.
+
+    A BIDS table ``*_events.tsv`` beside it; annotations of the file or, for WFDB, of an annotator beside it;
+    a stimulus channel.
+    """
+    suffix = path.suffix.lower()
+    is_annotator = suffix[1:] in ANNOTATORS
+    is_wfdb = is_annotator or suffix in WFDB or not suffix
+    if not path.is_file() and not (is_wfdb and not is_annotator and path.with_suffix(".hea").is_file()):
+        raise FileNotFoundError(f"there is no recording {path}")
+    table = None if is_annotator else events_beside(path)
+    if table is not None and (events := read_event_table(table)):
+        return Events(table.name, tuple(events))
+    if has_suffix(path, *TABLES, *WINDOWS):
+        raise ValueError(
+            f"{path} is of a format without events; list them in {without_suffix(path)}_events.tsv beside "
+            "it, with the columns onset, duration and trial_type"
+        )
+    path = path if suffix else path.with_suffix(".hea")
+    with reading(path):
+        return _wfdb_events(path) if is_wfdb else _mne_events(path)
+
+
+def _mne_events(path: Path) -> Events:
+    raw = open_mne(path)
+    notes = raw.annotations
+    if len(notes):
+        if len(notes) > EVENTS:
+            raise ValueError(f"{path} has more than {EVENTS} annotations; is it damaged?")
+        # mne counts from where the amplifier was started, which a FIF file can be later than.
+        onsets = np.asarray(notes.onset, dtype=float) - float(raw.first_time)
+        # A marker of one sample is how GDF and BrainVision say that an event has no duration.
+        durations = np.where(notes.duration * raw.info["sfreq"] < 1.5, 0.0, notes.duration)
+        labels = [str(label).strip(" \t\r\n\0") for label in notes.description]
+        rows = zip(onsets.tolist(), durations.tolist(), labels, strict=True)
+        if events := sort_events(path, (Event(*row) for row in rows if row[2]), most=EVENTS):
+            return Events("annotations", tuple(events))
+    channels = _stimulus_channels(raw)
+    codes = sort_events(path, (event for i in channels for event in _changes(path, raw, i)), most=EVENTS)
+    names = listed([raw.ch_names[i] for i in channels])
+    return Events(f"stimulus channel {names}" if codes else "", tuple(codes))
+
+
+def _stimulus_channels(raw: Any) -> list[int]:
+    """Return the places of channels that hold codes of events: by their kind, or else by their name."""
+    typed = [i for i, kind in enumerate(raw.get_channel_types()) if kind == "stim"]
+    whole = [i for name in _COMPOSITE for i in typed if raw.ch_names[i] == name]
+    named = [i for i, name in enumerate(raw.ch_names) if _STIMULUS.fullmatch(name.strip())]
+    return whole[:1] or typed or named
+
+
+def _changes(path: Path, raw: Any, channel: int) -> Iterator[Event]:
+    """Yield an event wherever a channel takes another value than 0; what it starts with is none.
+
+    As ``mne.find_events`` with ``consecutive=True``, but with a piece of the recording in memory at a time.
+    """
+    stim = raw.get_channel_types([channel])[0] == "stim"
+    # mne took a channel in millivolts, say, for a voltage: its codes are to be whole again.
+    factor = 1.0 if stim else UNITS[unit_of(original_unit(raw, channel) or "") or "V"]
+    bits = _CODE_BITS if path.suffix.lower() == ".bdf" else -1
+    sfreq, before = float(raw.info["sfreq"]), None
+    size = max(1, PIECE // len(raw.ch_names))
+    for start in range(0, int(raw.n_times), size):
+        values = raw.get_data([channel], start, min(start + size, int(raw.n_times)), verbose="error")[0]
+        whole = np.rint(np.clip(np.nan_to_num(values) * factor, -(2.0**40), 2.0**40))
+        codes = np.abs(whole.astype(np.int64)) & bits
+        changed = np.diff(codes, prepend=codes[0] if before is None else before) != 0
+        for i in np.flatnonzero(changed & (codes != 0)).tolist():
+            yield Event((start + i) / sfreq, 0.0, str(codes[i]))
+        before = codes[-1]
+
+
+def _wfdb_events(path: Path) -> Events:
+    wfdb = import_extra("wfdb", extra="recordings")
+    check_wfdb(path)
+    annotator = _annotator(path)
+    if annotator is None:
+        return Events("", ())
+    if (size := annotator.stat().st_size) > _BEAT_BYTES:
+        raise ValueError(f"{path}: {annotator.name} has {size} bytes, and at most {_BEAT_BYTES} are read")
+    record, elements = str(path.with_suffix("")), ["symbol", "label_store"]
+    notes = wfdb.rdann(record, annotator.suffix[1:], return_label_elements=elements)
+    sfreq = check_rate(path, float(notes.fs or 0.0))  # that of the annotator, or of the header
+    rows = zip(notes.sample.tolist(), notes.symbol, notes.label_store.tolist(), notes.aux_note, strict=True)
+    events = (Event(sample / sfreq, 0.0, _beat(*label)) for sample, *label in rows)
+    return Events(annotator.name, tuple(sort_events(path, events, most=BEATS)))
+
+
+def _beat(symbol: object, code: int, note: str | None) -> str:
+    """Return the text of an annotation where that says more than its symbol, the code where it has none."""
+    sign = symbol.strip() if isinstance(symbol, str) else ""
+    words = (note or "").strip(" \t\r\n\0")
+    return (words if sign in _TEXTS else "") or sign or str(code)
+
+
+def _annotator(path: Path) -> Path | None:
+    """Return the file of annotations: the one that was asked for, the reference, or the only one."""
+    if path.suffix[1:].lower() in ANNOTATORS:
+        return path
+    beside = (path.with_suffix(f".{name}") for name in ANNOTATORS)
+    files = [file for file in beside if file.is_file()]
+    if len(files) > 1 and files[0].suffix != ".atr":
+        raise ValueError(
+            f"{path} has several files of annotations, {listed([file.name for file in files])}; hand in one "
+            "of them instead"
+        )
+    return files[0] if files else None

@@ -1,30 +1,130 @@
-"""Headers of EDF, BDF, GDF and FIF files: do they fit the file? Looked at before a reader believes them."""
+"""Headers of recordings: held to their files, and to those beside them, before a reader believes them."""
 
 import gzip
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.signal.limits import CHANNELS, EVENTS, FASTEST, SLOWEST, room
-from anchorinv.signal.textheaders import check_brainvision, check_plain
+from anchorinv.signal.limits import CHANNELS, EVENTS, FASTEST, SLOWEST, check_claim, room
 
 _GDF_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8, 18: 16, 279: 3, 535: 3}
 #: FIF's numbers for a directory's place, and for references to the files before and after a part.
 _DIRECTORY, _ROLE, _FILE_NUMBER, _FILE_NAME, _PREVIOUS, _NEXT = 101, 115, 117, 118, 1, 2
 _TAGS = 200_000
+#: Bytes of a header in text, and characters of a line: patterns of readers take the square of its length.
+_HEADER, _LINE = 4 << 20, 2_000
+_SIGNAL = re.compile(r"(\S+)\s+(\d{1,4})(?:x(\d{1,9}))?(?::(\d{1,9}))?(?:\+(\d{1,12}))?(?!\S)")
+_RECORD = re.compile(r"([^\s/]+)(/\d+)?\s+(\d{1,9})(?!\S)(?:\s+\S+)?(?:\s+(\d{1,12})(?!\S))?")
+_CODEPAGE = re.compile(r"utf-?8|ansi|ascii|latin-?1|(cp|windows-|iso-8859-)\d{1,4}", re.IGNORECASE)
 
 
 def check_header(path: Path) -> None:
     """Refuse an EDF, BDF, GDF, FIF or BrainVision file that is not one, or whose header does not fit it."""
     suffix = path.suffix.lower()
-    checks: dict[str, Callable[[Path], None]] = {
-        ".fif": _check_fif, ".gz": _check_fif, ".vhdr": check_brainvision
-    }  # fmt: skip
-    checks.get(suffix, _check_records)(path)
+    if suffix in (".fif", ".gz"):
+        _check_fif(path)
+    elif suffix == ".vhdr":
+        _check_brainvision(path)
+    else:
+        _check_records(path)
+
+
+def check_wfdb(path: Path) -> None:
+    """Refuse a WFDB header that names files elsewhere, or speaks of more than its files hold."""
+    header = path.with_suffix(".hea")
+    lines = [line for line in _lines(header) if not line.startswith("#")]
+    record = _RECORD.match(lines[0]) if lines else None
+    if record is None:
+        raise ValueError(f"{path} is no WFDB header; is it damaged?")
+    if record[2]:
+        raise ValueError(f"{path} is a record of several segments; hand in one of them")
+    if int(record[3]) != len(lines) - 1:
+        raise ValueError(f"{path} speaks of {record[3]} signals and describes {len(lines) - 1}")
+    signals = [_SIGNAL.match(line) for line in lines[1:]]
+    if not signals or None in signals:
+        raise ValueError(f"{path} has no signals, or lines that describe none; is it damaged?")
+    fields = [signal.groups() for signal in signals if signal is not None]
+    files = {_beside(path, name) for name, *_ in fields}
+    n_samples = int(record[4] or 0)
+    per_frame = sum(int(many or 1) for _, _, many, _, _ in fields)
+    check_claim(path, len(fields), 0)
+    check_claim(path, 1, per_frame * max(1, n_samples), *files)
+    if any(int(skew or 0) > n_samples for _, _, _, skew, _ in fields):
+        raise ValueError(f"{path} shifts signals by more than their length; is it damaged?")
+
+
+def _check_brainvision(path: Path) -> None:
+    """Refuse a BrainVision header that names files elsewhere, or has a reader wait for ever."""
+    lines = _lines(path)
+    folded = [line.casefold() for line in lines]
+    lines = lines[: folded.index("[comment]")] if "[comment]" in folded else lines
+    keys = ("DataFile", "MarkerFile", "NumberOfChannels", "SkipLines", "Codepage")
+    values: dict[str, list[str]] = {key: [] for key in keys}
+    for line, delimiter, key in product(lines, "=:", keys):
+        name, _, value = line.partition(delimiter)
+        if name.strip().casefold() == key.casefold():
+            values[key].append(value.strip())
+    _beside(path, *values["DataFile"])
+    for name in filter(None, values["MarkerFile"]):
+        _check_plain(path, name)
+    for key, most in (("NumberOfChannels", CHANNELS), ("SkipLines", 1000)):
+        for value in values[key]:
+            if not re.fullmatch(r"\d{1,6}", value) or int(value) > most:
+                raise ValueError(f"{path} has {key} {value[:40]!r}, and at most {most} are taken")
+    channels = (re.match(r"Ch\d+(?=\s*=)", line, re.IGNORECASE) for line in lines)
+    described = {channel[0].casefold() for channel in channels if channel}
+    if [str(len(described))] != values["NumberOfChannels"]:
+        claimed = ", ".join(values["NumberOfChannels"]) or "no"
+        raise ValueError(f"{path} speaks of {claimed} channels and describes {len(described)}")
+    markers = [path.parent / name for name in values["MarkerFile"]] + [path.with_suffix(".vmrk")]
+    for file in {marker for marker in markers if marker.is_file()}:
+        events = _lines(file)
+        if sum(line.startswith("Mk") for line in events) > EVENTS:
+            raise ValueError(f"{file} has more than {EVENTS} markers; is it damaged?")
+        values["Codepage"] += [line.partition("=")[2] for line in events if "codepage=" in line.casefold()]
+    for name in values["Codepage"]:
+        if not _CODEPAGE.fullmatch(name.strip()):
+            raise ValueError(f"{path} is written in {name[:40]!r}, which is no known code page")
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a header that are not empty."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not there; keep the header beside its samples")
+    if path.stat().st_size > _HEADER:
+        raise ValueError(f"{path} has more than {_HEADER >> 20} MB, too much for a header; is it damaged?")
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:  # an older code page; names in it are only compared with those of files
+        text = content.decode("latin-1")
+    lines = [line.strip() for line in text.splitlines()]
+    if max(map(len, lines), default=0) > _LINE:
+        raise ValueError(f"{path} has a line of more than {_LINE} characters; is it damaged?")
+    return list(filter(None, lines))
+
+
+def _beside(path: Path, *names: str) -> Path:
+    """Return the one file of samples that a header names; it lies beside the header, or nowhere."""
+    if len(names) != 1:
+        raise ValueError(f"{path} names {len(names)} files of samples, one is wanted; is it damaged?")
+    _check_plain(path, names[0])
+    if not (path.parent / names[0]).is_file():
+        raise ValueError(f"{path} speaks of {names[0]}, which is not beside it; keep both in one folder")
+    return path.parent / names[0]
+
+
+def _check_plain(path: Path, name: str) -> None:
+    """Refuse a name that a header gives a file, unless it can only lie beside the header."""
+    if not name or re.search(r"[/\\:%\0]", name) or name in (".", ".."):
+        raise ValueError(
+            f"{path} names {name[:80]!r}, which does not lie beside it; files elsewhere are not read"
+        )
 
 
 def _check_records(path: Path) -> None:
@@ -37,29 +137,24 @@ def _check_records(path: Path) -> None:
         if gdf != (path.suffix.lower() == ".gdf"):
             raise ValueError(f"{path} is no {path.suffix[1:].upper()} file: it starts with {fixed[:8]!r}")
         try:
-            told = _gdf(fixed, file, size) if gdf else _edf(path, fixed, file, size)
+            claimed = _gdf(fixed, file, size) if gdf else _edf(path, fixed, file, size)
         except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise ValueError(f"{path} has a damaged header ({error}); download or export it again") from None
-    if told > size:
+    if claimed > size:
         raise ValueError(
-            f"{path} is cut short: its header speaks of {told} bytes, the file has {size}; "
+            f"{path} is cut short: its header speaks of {claimed} bytes, the file has {size}; "
             "download or export it again"
         )
 
 
 def _check_fif(path: Path, *before: Path) -> None:
-    """Follow the tags of a FIF file and of the parts that it goes on in.
-
-    Whatever leads back would have a reader go round for ever.
-    """
-    size = path.stat().st_size
-    opener: Any = open
-    if path.suffix.lower() == ".gz":
-        opener, size = gzip.open, _unpacked(path)
+    """Follow the tags of a FIF file and of the parts that it goes on in: a circle would be read for ever."""
+    packed = path.suffix.lower() == ".gz"
+    opener: Any = gzip.open if packed else open
     with opener(path, "rb") as file:
-        name = _next_part(path, file, size)
+        name = _next_part(path, file, _unpacked(path) if packed else path.stat().st_size)
     if name is not None:
-        check_plain(path, name)
+        _check_plain(path, name)
         following = path.parent / name
         if following in (path, *before) or not following.is_file():
             raise ValueError(
@@ -95,9 +190,9 @@ def _next_part(path: Path, file: IO[bytes], size: int) -> str | None:
             value = int.from_bytes(file.read(length)[:4], "big", signed=True)
             role, directory = (value, directory) if kind == _ROLE else (role, value)
         if kind in (_FILE_NUMBER, _FILE_NAME):
-            told = file.read(min(length, 1000)).decode("latin-1") if kind == _FILE_NAME else name
-            name = name or told if role == _NEXT else name
-            if role not in (_PREVIOUS, _NEXT) or (role == _NEXT and (not told or told != name)):
+            other = file.read(min(length, 1000)).decode("latin-1") if kind == _FILE_NAME else name
+            name = name or other if role == _NEXT else name
+            if role not in (_PREVIOUS, _NEXT) or (role == _NEXT and (not other or other != name)):
                 raise ValueError(f"{path} goes on in another file that it does not name; is it damaged?")
             places.add(at)
         if following == -1:
@@ -117,10 +212,7 @@ def _tag(path: Path, file: IO[bytes], at: int) -> tuple[int, ...]:
 
 
 def _check_directory(path: Path, file: IO[bytes], at: int, places: set[int]) -> None:
-    """Look at the list of tags at the end of a file, which readers believe rather than the tags.
-
-    Those that speak of other files must be at places where such were met.
-    """
+    """Hold the list of tags at the end of a file, which readers believe, to where other files were named."""
     length = _tag(path, file, at)[2]
     if not 0 <= length <= 16 * _TAGS:
         raise ValueError(f"{path} has a directory of {length} bytes; is it damaged?")
@@ -171,11 +263,8 @@ def _pieces(file: IO[bytes], starts: range, length: int) -> Iterator[bytes]:
 
 
 def _check_notes(pieces: Iterable[bytes], n_records: int) -> None:
-    """Refuse annotations for which the pattern that mne finds them by would take the square of their size.
-
-    Each record has one that only tells its time.
-    """
-    n_notes, tail = -n_records, b""
+    """Refuse annotations for which the pattern that mne finds them by would take the square of their size."""
+    n_notes, tail = -n_records, b""  # each record has one that only tells its time
     for piece in pieces:
         notes = tail + piece
         n_notes += notes.count(b"\x14\x00")
@@ -214,7 +303,7 @@ def _gdf(fixed: bytes, file: IO[bytes], size: int) -> int:
 
 
 def _event_bytes(table: bytes, version: float) -> int:
-    """Return the bytes of a table of events: a place and a type each, maybe a channel and a duration."""
+    """Return the bytes of a table of events: each has a sample and a type, maybe a channel and a duration."""
     if len(table) < 8:
         raise ValueError("a table of events without its size")
     n_events = int.from_bytes(table[4:8] if version < 1.94 else table[1:4], "little")
@@ -224,7 +313,7 @@ def _event_bytes(table: bytes, version: float) -> int:
 
 
 def gdf_limits(path: Path) -> npt.NDArray[np.float64]:
-    """Return the lowest and highest value (2, n_chans) that channels of a GDF file can hold, in its units."""
+    """Return the lowest and the highest value (2, n_chans) that channels of a GDF file can hold."""
     with path.open("rb") as file:
         fixed = file.read(256)
         n_chans = _integer(fixed, 252, "<u4" if float(fixed[4:8]) < 1.9 else "<u2")

@@ -1,57 +1,291 @@
-"""The one way from samples to windows, for files and live sources: gaps, stages, windows, chunk by chunk."""
+"""The one way from samples to windows, for files and live sources: gaps, stages, windows, chunk by chunk.
 
-from collections.abc import Iterable, Iterator
+A stage's ``push`` takes the next samples (n_chans, n) and returns those that are done; ``finish`` returns the
+rest. What comes out does not depend on how the samples were cut into chunks, and little is held at any time.
+Samples before a channel's first value are NaN all the way: a stage goes on as if that value had always been.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import count
+from itertools import chain, count
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Preprocessing
-from anchorinv.signal.stages import BLOCK, Limit, Pointwise, Stage, filtering, rate_ratio, resampling
+from anchorinv.signal.limits import LARGEST
+from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Filter, Preprocessing
 
+#: Samples that a stage with a view to both sides takes at once.
+BLOCK = 1 << 14
+#: What a change of rate can make of a sample, and still be a signal.
+_LEAST_RATIO, _MOST_RATIO = 1 / 5000, 64
 _NEVER = 2**62
+_Transform = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Window:
-    """A window (n_chans, n_times), where it starts in samples, and whether all of it was recorded."""
+class Stage(Protocol):
+    """One step on the way from a recording to windows."""
 
-    start: int
-    values: np.ndarray
-    whole: bool
+    def push(self, samples: np.ndarray) -> np.ndarray:
+        """Take the next samples (n_chans, n); return those that are done."""
+        ...
+
+    def finish(self) -> np.ndarray | None:
+        """Return what was held back, at the end of the recording; None if nothing was."""
+        return None
 
 
-def missing_stretches(missing: npt.NDArray[np.bool_], *, first: int = 0) -> list[tuple[int, int]]:
-    """Return where samples (n,) are missing: the first of each stretch and the one after, from ``first``.
+class _Pointwise(Stage):
+    """A stage that looks at no sample's neighbours, such as a reference."""
+
+    def __init__(self, transform: _Transform) -> None:
+        self._transform = transform
+
+    def push(self, samples: np.ndarray) -> np.ndarray:
+        return self._transform(samples)
+
+
+class _Limit(Stage):
+    """Clip samples to both sides of 0, and count those that lay beyond."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self.n_beyond = 0
+
+    def push(self, samples: np.ndarray) -> np.ndarray:
+        self.n_beyond += int(np.count_nonzero(np.abs(samples) > self._limit))
+        return np.asarray(np.clip(samples, -self._limit, self._limit))
+
+
+class CausalFilter(Stage):
+    """A filter of second-order sections, shape (n_sections, 6), that runs forwards.
+
+    It starts as if the first sample had always been there; ``from_rest`` as if there had been zeros before.
 
     Examples
     --------
-    >>> missing_stretches(np.array([True, False, True, True]), first=10)
-    [(10, 11), (12, 14)]
+    >>> high_pass = CausalFilter(Filter(low=1.0).sections(100.0))
+    >>> bool(np.abs(high_pass.push(np.full((1, 50), 7.0))).max() < 1e-9)  # an offset leaves no trace
+    True
     """
-    edges = np.flatnonzero(np.diff(missing, prepend=False, append=False)) + first
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+    def __init__(self, sections: np.ndarray, *, from_rest: bool = False) -> None:
+        from scipy.signal import sosfilt_zi
+
+        self._sections = sections
+        self._steady = np.zeros((len(sections), 2)) if from_rest else sosfilt_zi(sections)
+        self._memory: np.ndarray | None = None  # (n_sections, n_chans, 2)
+        self._waiting: np.ndarray | None = None  # (n_chans,) without a value so far; None once all have one
+
+    def push(self, samples: np.ndarray) -> np.ndarray:
+        """Return as many samples (n_chans, n) as came."""
+        from scipy.signal import sosfilt
+
+        if samples.shape[1] == 0:
+            return samples
+        if self._memory is None:
+            self._memory = np.zeros((len(self._sections), len(samples), 2))
+            self._waiting = np.ones(len(samples), dtype=bool)
+        before = None
+        if self._waiting is not None:
+            before = np.isnan(samples)
+            first = np.argmin(before, axis=1)
+            here = np.flatnonzero(self._waiting & ~before.all(axis=1))
+            samples = np.where(before, 0.0, samples)
+            start = np.take_along_axis(samples, first[:, None], axis=1)[here]
+            # A constant leaves the memory of a steady start as it is.
+            samples[here] = np.where(before[here] & bool(self._steady.any()), start, samples[here])
+            self._memory[:, here] = self._steady[:, None, :] * start[None]
+            self._waiting[here] = False
+            self._waiting = self._waiting if self._waiting.any() else None
+        filtered, self._memory = sosfilt(self._sections, samples, axis=1, zi=self._memory)
+        if before is not None:
+            filtered[before] = np.nan
+        return np.asarray(filtered)
 
 
-class Gaps:
-    """Missing samples: something stands for them, which keeps filters calm; their places are remembered."""
+class _Overlapping(Stage):
+    """A transform (n_chans, n) -> (n_chans, n · ratio) by blocks, with ``margin`` samples to both sides.
+
+    At least ``least`` samples are done at once: more delay, less work. With ``hold_ends`` the first and the
+    last sample are repeated as far as the transform looks; otherwise it has ends of its own.
+    """
+
+    def __init__(
+        self, transform: _Transform, margin: int, ratio: Fraction, *, least: int, hold_ends: bool = False
+    ) -> None:
+        self._transform, self._ratio, self._hold_ends = transform, ratio, hold_ends
+        # Whole numbers of output samples, so that blocks join without a gap.
+        self._step = ratio.denominator
+        self._margin = -(-margin // self._step) * self._step
+        self._least = -(-least // self._step) * self._step
+        self._most = max(self._least, -(-max(BLOCK, 2 * margin) // self._step) * self._step)
+        self._held: np.ndarray | None = None
+        self._left = 0  # samples held that are out already
+        self._n_in = self._n_out = 0
+
+    def push(self, samples: np.ndarray) -> np.ndarray:
+        if samples.shape[1] == 0:
+            return samples
+        self._n_in += samples.shape[1]
+        if self._held is None and self._hold_ends:
+            self._held, self._left = np.repeat(samples[:, :1], self._margin, axis=1), self._margin
+        held = samples if self._held is None else np.concatenate([self._held, samples], axis=1)
+        done = []
+        while (n := self._ready(held.shape[1])) >= self._least:
+            last = self._left + n
+            done.append(self._part(held[:, : last + self._margin], last))
+            drop = max(0, last - self._margin)
+            held, self._left = held[:, drop:], last - drop
+        self._held = held.copy()  # not a view: that would keep all of a long recording
+        return np.concatenate(done, axis=1) if done else samples[:, :0]
+
+    def finish(self) -> np.ndarray | None:
+        rest = math.ceil(self._n_in * self._ratio) - self._n_out
+        if self._held is None or not rest:
+            return None
+        if self._hold_ends:
+            end = np.repeat(self._held[:, -1:], self._margin, axis=1)
+            self._held = np.concatenate([self._held, end], axis=1)
+        return self._part(self._held, None)[:, :rest]
+
+    def _ready(self, n_held: int) -> int:
+        whole = (n_held - self._left - self._margin) // self._step * self._step
+        return self._least if self._least == self._most and whole >= self._least else min(whole, self._most)
+
+    def _part(self, samples: np.ndarray, last: int | None) -> np.ndarray:
+        stop = None if last is None else int(last * self._ratio)
+        done = self._transform(_backfilled(samples))[:, int(self._left * self._ratio) : stop]
+        self._n_out += done.shape[1]
+        return done
+
+
+class _Whole(Stage):
+    """A transform of the recording as a whole; no live source allows it."""
+
+    def __init__(self, transform: _Transform) -> None:
+        self._transform = transform
+        self._held: list[np.ndarray] = []
+
+    def push(self, samples: np.ndarray) -> np.ndarray:
+        self._held.append(samples)
+        if sum(piece.size for piece in self._held) > LARGEST:
+            raise ValueError(
+                f"a recording of more than {LARGEST // 10**6} million values cannot be resampled by its "
+                f"spectrum, which takes it as a whole; cut it into several files"
+            )
+        return samples[:, :0]
+
+    def finish(self) -> np.ndarray | None:
+        if not self._held:
+            return None
+        return self._transform(_backfilled(np.concatenate(self._held, axis=1)))
+
+
+def _backfilled(samples: np.ndarray) -> np.ndarray:
+    """Fill what is missing before each channel's first value with that value, or with 0 if it has none."""
+    missing = np.isnan(samples)
+    if not missing.any():
+        return samples
+    first = np.take_along_axis(samples, np.argmin(missing, axis=1)[:, None], axis=1)
+    return np.where(missing, np.nan_to_num(first), samples)
+
+
+def filtering(how: Filter, rate: float) -> Stage:
+    """Return a filter as a stage, for signals at a rate in Hz.
+
+    One of zero phase forgets what is left of the past below 1e-7.
+    """
+    from scipy.signal import sos2zpk, sosfiltfilt
+
+    sections = how.sections(rate)
+    if how.causal:
+        return CausalFilter(sections, from_rest=how.from_rest)
+    padlen = how.padlen(rate)
+    _, poles, _ = sos2zpk(sections)
+    radius = min(float(np.abs(poles).max()), 1 - 1e-9)
+    settle = math.ceil(math.log(1e-7) / math.log(radius)) + 1
+    # Short recordings leave less room for the usual extension at their ends.
+    return _Overlapping(
+        lambda x: np.asarray(sosfiltfilt(sections, x, axis=1, padlen=min(padlen, x.shape[1] - 1))),
+        settle,
+        Fraction(1),
+        least=max(BLOCK, 2 * settle),
+    )
+
+
+def resampled_length(n: int, source: float, target: float, *, fourier: bool = False) -> int:
+    """Return how many samples ``n`` of them become by a change of rate.
+
+    Examples
+    --------
+    >>> resampled_length(1001, 200, 50), resampled_length(1001, 200, 50, fourier=True)
+    (251, 250)
+    """
+    return max(1, round(n * target / source)) if fourier else math.ceil(n * rate_ratio(source, target))
+
+
+def rate_ratio(source: float, target: float) -> Fraction:
+    """Return the samples at the rate ``target`` for each at ``source``, in numbers small enough to filter by.
+
+    Examples
+    --------
+    >>> rate_ratio(250, 128)
+    Fraction(64, 125)
+    """
+    return Fraction(target / source).limit_denominator(10_000)
+
+
+def resampling(source: float, target: float, *, fourier: bool = False) -> Stage:
+    """Return a change of rate from ``source`` to ``target`` Hz, by a polyphase filter or by the spectrum."""
+    from scipy.signal import firwin, resample, resample_poly
+
+    if not _LEAST_RATIO <= target / source <= _MOST_RATIO:
+        raise ValueError(
+            f"a recording at {source:g} Hz cannot be brought to {target:g} Hz: at most {1 / _LEAST_RATIO:g} "
+            f"samples become one, or one {_MOST_RATIO:g}; is either rate wrong?"
+        )
+    if fourier:
+
+        def by_spectrum(samples: np.ndarray) -> np.ndarray:
+            n = resampled_length(samples.shape[1], source, target, fourier=True)
+            return np.asarray(resample(samples, n, axis=1))
+
+        return _Whole(by_spectrum)
+    ratio = rate_ratio(source, target)
+    up, down = ratio.numerator, ratio.denominator
+    half = 10 * max(up, down)
+    taps = firwin(2 * half + 1, 1 / max(up, down), window=("kaiser", 5.0))  # resample_poly's own
+    # As soon as they can be: a live source waits for ten samples of the lower rate, and no longer.
+    return _Overlapping(
+        lambda x: np.asarray(resample_poly(x, up, down, axis=1, window=taps.copy())),
+        math.ceil(half / up) + 1,
+        ratio,
+        least=1,
+        hold_ends=True,
+    )
+
+
+class _Gaps:
+    """Fill missing samples with the last value or 0, which keeps filters calm; remember where they were."""
 
     def __init__(self, *, hold: bool) -> None:
         self._hold = hold
         self._seen = 0
         self._last: np.ndarray | None = None
-        self._stretches: list[tuple[int, int]] = []
-        self.n_missing = 0
+        self.stretches: list[tuple[int, int]] = []
+        self.n_missing = 0  # values so far
 
     def push(self, samples: np.ndarray) -> np.ndarray:
-        """Return the samples (n_chans, n) without gaps; a channel that has had no value yet stays NaN."""
+        # A channel that has had no value yet stays NaN.
         known = np.isfinite(samples)
         if not known.all():
             missing = ~known
             self.n_missing += int(np.count_nonzero(missing))
-            self._stretches += missing_stretches(missing.any(axis=0), first=self._seen)
+            self.stretches += missing_stretches(missing.any(axis=0), first=self._seen)
             samples = self._held(samples, missing) if self._hold else np.where(missing, 0.0, samples)
         self._seen += samples.shape[1]
         if samples.shape[1]:
@@ -65,27 +299,23 @@ class Gaps:
         latest = np.maximum.accumulate(known, axis=1)[:, 1:]
         return np.take_along_axis(samples, latest, axis=1)
 
-    @property
-    def any(self) -> bool:
-        """Whether there is a gap that a window may still touch."""
-        return bool(self._stretches)
-
     def between(self, first: Fraction, last: Fraction) -> bool:
-        """Say whether a sample from ``first`` to before ``last`` is missing."""
-        return any(start < last and stop > first for start, stop in self._stretches)
+        return any(start < last and stop > first for start, stop in self.stretches)
 
     def forget(self, before: Fraction | float) -> None:
-        """Forget gaps that nobody will ask for."""
-        self._stretches = [gap for gap in self._stretches if gap[1] > before]
+        self.stretches = [gap for gap in self.stretches if gap[1] > before]
 
 
 class Pipeline:
     """Samples of a recording in, in the model's unit; samples as the model sees them out.
 
-    Parameters
-    ----------
-    how : what to do.
-    sfreq : of the recording; None for the rate of ``how``.
+    ``sfreq`` is the rate of the recording in Hz; None for that of ``how``.
+
+    Examples
+    --------
+    >>> pipeline = Pipeline(Preprocessing(sfreq=100.0), sfreq=200.0)
+    >>> sum(piece.shape[1] for piece in (*pipeline.push(np.ones((2, 400))), *pipeline.finish()))
+    200
     """
 
     def __init__(self, how: Preprocessing, sfreq: float | None = None) -> None:
@@ -95,8 +325,8 @@ class Pipeline:
             raise ValueError("a filter needs a rate, and neither recording nor model has one; give sfreq")
         # A fraction, not a float: a gap that begins where a window ends is none of its samples.
         self.ratio = rate_ratio(source, target) if source and target else Fraction(1)
-        self.gaps = Gaps(hold=how.gaps == "hold")
-        self._limit = Limit(how.limit) if how.limit is not None else None
+        self.gaps = _Gaps(hold=how.gaps == "hold")
+        self._limit = _Limit(how.limit) if how.limit is not None else None
         self._stages: list[Stage] = []
         if how.filter is not None and source is not None:
             self._stages.append(filtering(how.filter, source))
@@ -131,14 +361,55 @@ class Pipeline:
         return np.nan_to_num(samples, copy=False) if waited else samples
 
 
-class Windows:
-    """Chunks in, windows out.
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """A window of signals (n_chans, n_times)."""
 
-    Parameters
-    ----------
-    pipeline : what samples go through first.
-    n_times : of the windows, in samples after it.
-    starts : where windows start, in samples after it, rising; a step between them, or each by itself.
+    start: int  # in samples after the preprocessing
+    values: np.ndarray
+    whole: bool  # whether all of it was recorded
+
+
+def window_starts(n_samples: int, n_times: int, *, overlap: float = 0.0) -> npt.NDArray[np.int64]:
+    """Return the first sample of each whole window of ``n_times`` samples in a recording of ``n_samples``.
+
+    ``overlap`` is the share of a window that the next one repeats.
+
+    Examples
+    --------
+    >>> window_starts(10, 4, overlap=0.5).tolist()
+    [0, 2, 4, 6]
+    """
+    if n_times < 1:
+        raise ValueError(f"a window has at least one sample, got {n_times}; choose a longer window")
+    if not 0 <= overlap < 1:
+        raise ValueError(f"overlap is a share from 0 to below 1, got {overlap}; 0.5 is half a window")
+    step = max(1, round(n_times * (1 - overlap)))
+    return np.arange(0, n_samples - n_times + 1, step, dtype=np.int64)
+
+
+def missing_stretches(missing: npt.NDArray[np.bool_], *, first: int = 0) -> list[tuple[int, int]]:
+    """Return where samples (n,) are missing: the first of each stretch and the one after, from ``first``.
+
+    Examples
+    --------
+    >>> missing_stretches(np.array([True, False, True, True]), first=10)
+    [(10, 11), (12, 14)]
+    """
+    edges = np.flatnonzero(np.diff(missing, prepend=False, append=False)) + first
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+class Windows:
+    """Chunks in, windows of ``n_times`` samples out, cut after the pipeline.
+
+    ``starts`` is the step between windows, or the start of each, rising.
+
+    Examples
+    --------
+    >>> windows = Windows(Pipeline(Preprocessing()), 4, 2)
+    >>> [window.start for window in windows.push(np.ones((3, 9)))]
+    [0, 2, 4]
     """
 
     def __init__(self, pipeline: Pipeline, n_times: int, starts: int | Iterable[int]) -> None:
@@ -166,7 +437,7 @@ class Windows:
         end = self._first + held.shape[1]
         while self._next + self._n_times <= end:
             at = self._next - self._first
-            gap = gaps.any and gaps.between(self._next / ratio, (self._next + self._n_times) / ratio)
+            gap = gaps.stretches and gaps.between(self._next / ratio, (self._next + self._n_times) / ratio)
             yield Window(self._next, held[:, at : at + self._n_times].copy(), not gap)
             self._next = next(self._starts, _NEVER)
         keep = min(max(self._next - self._first, 0), held.shape[1])
@@ -175,35 +446,36 @@ class Windows:
         light = held is not samples and 2 * rest.shape[1] > held.shape[1]
         self._held = rest if light else rest.copy()
         self._first += keep
-        if gaps.any:
+        if gaps.stretches:
             gaps.forget(self._first / ratio)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Processed:
-    """A recording as the model sees it.
-
-    Parameters
-    ----------
-    samples : (n_samples, n_chans) float32, as prepared folders hold them.
-    n_missing, n_clipped : samples that were not recorded, and that lay beyond the limit.
-    """
+    """A recording as the model sees it, shape (n_samples, n_chans), as prepared folders hold it."""
 
     samples: npt.NDArray[np.float32]
-    n_missing: int
-    n_clipped: int
+    n_missing: int  # values that were not recorded
+    n_clipped: int  # values that lay beyond the limit
 
 
 def process(how: Preprocessing, signals: npt.ArrayLike, sfreq: float | None = None) -> Processed:
-    """Return a recording (n_inputs, n) as the model sees it."""
+    """Return a recording (n_inputs, n), with NaN for missing samples, as the model sees it.
+
+    ``sfreq`` is the rate of the recording in Hz; None for that of ``how``.
+
+    Examples
+    --------
+    >>> process(Preprocessing(reference="average"), [[1.0, 3.0], [3.0, 5.0]]).samples.tolist()
+    [[-1.0, 1.0], [-1.0, 1.0]]
+    """
     values = np.asarray(signals)
     pipeline = Pipeline(how, sfreq)
     pieces = []
-    for done in (pipeline.push(values), pipeline.finish()):
-        for piece in done:
-            # Little by little into what is kept: a long recording is not there twice in float64.
-            pieces.append(piece.T.astype(np.float32))
-            pipeline.gaps.forget(np.inf)
+    for piece in chain(pipeline.push(values), pipeline.finish()):
+        # Little by little into what is kept: a long recording is not there twice in float64.
+        pieces.append(piece.T.astype(np.float32))
+        pipeline.gaps.forget(np.inf)
     n_chans = len(how.ch_names) if how.ch_names else len(values)
     samples = np.concatenate(pieces) if pieces else np.empty((0, n_chans), dtype=np.float32)
     return Processed(samples, pipeline.gaps.n_missing, pipeline.n_clipped)
@@ -217,13 +489,13 @@ def process_trials(
     return np.stack(done) if done else np.empty((0, 0, 0), dtype=np.float32)
 
 
-def _referencing(how: Preprocessing) -> Pointwise:
+def _referencing(how: Preprocessing) -> _Pointwise:
     if how.reference == AVERAGE:
-        return Pointwise(lambda x: x - x.mean(axis=0))
+        return _Pointwise(lambda x: x - x.mean(axis=0))
     names, inputs = how.ch_names, how.inputs
     assert names is not None and inputs is not None and how.reference is not None
     if how.reference == BIPOLAR:
         first, second = ([inputs.index(name.partition("-")[i]) for name in names] for i in (0, 2))
-        return Pointwise(lambda x: x[first] - x[second])
+        return _Pointwise(lambda x: x[first] - x[second])
     place = inputs.index(how.reference)
-    return Pointwise(lambda x: x[: len(names)] - x[place])
+    return _Pointwise(lambda x: x[: len(names)] - x[place])

@@ -1,15 +1,131 @@
-"""What recordings go through before a model sees them: one value, the same wherever it is written down."""
+"""What recordings go through before a model sees them: one value, in code and in files of any kind.
 
-from dataclasses import dataclass
-from typing import Literal
+:class:`Filter` and :class:`Preprocessing` are the values; as plain facts they stand in prepared folders,
+model files and the settings of a study.
+"""
 
-from anchorinv.problems import listed
-from anchorinv.signal.filters import Filter
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from anchorinv.errors import listed
+from anchorinv.signal.limits import CHANNELS, FASTEST, SLOWEST
 
 #: How many of each unit make a volt, the unit in which recordings are read.
 UNITS = {"V": 1.0, "mV": 1e3, "µV": 1e6, "nV": 1e9}
 _FORMS = {"v": "V", "mv": "mV", "uv": "µV", "µv": "µV", "μv": "µV", "nv": "nV"}
 AVERAGE, BIPOLAR = "average", "bipolar"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter along time that keeps a band of frequencies.
+
+    Parameters
+    ----------
+    low, high : float or None, default=None
+        Edges in Hz; None leaves that side open.
+    order : int, default=4
+        Of the design; a band-pass has twice as many poles.
+    causal : bool, default=True
+        Run forwards only, as a live source allows; otherwise forwards and backwards, without delay.
+    attenuation : float or None, default=None
+        None for Butterworth; otherwise Chebyshev type II with so many dB in the stop band, and ends as MATLAB
+        has them (:meth:`padlen`), since such filters are there to repeat what was done with it.
+    from_rest : bool, default=False
+        Start a causal filter as if there had been zeros before, as some published preprocessing does;
+        otherwise as if the first sample had always been there, so that an offset leaves no trace.
+
+    Examples
+    --------
+    >>> Filter(4, 40).sections(250).shape
+    (4, 6)
+    """
+
+    low: float | None = None
+    high: float | None = None
+    order: int = 4
+    causal: bool = True
+    attenuation: float | None = None
+    from_rest: bool = False
+
+    def __post_init__(self) -> None:
+        edges = self._edges
+        if not edges or not all(0 < edge < np.inf for edge in edges) or edges != sorted(set(edges)):
+            raise ValueError(
+                f"a filter needs edges above 0 Hz, the lower one first, got {self.low} and {self.high}"
+            )
+        if not 1 <= self.order <= 20:
+            raise ValueError(f"order (={self.order}) of the filter must be between 1 and 20")
+
+    @property
+    def _edges(self) -> list[float]:
+        return [edge for edge in (self.low, self.high) if edge is not None]
+
+    def sections(self, sfreq: float) -> npt.NDArray[np.float64]:
+        """Return second-order sections, shape (n_sections, 6), for a sampling rate in Hz."""
+        # Imported here: settings are made of filters, and need not wait for scipy.
+        from scipy import signal
+
+        edges = self._edges
+        if max(edges) >= sfreq / 2:
+            raise ValueError(
+                f"a filter to {max(edges):g} Hz reaches beyond what a rate of {sfreq:g} Hz holds; "
+                f"more than {2 * max(edges):g} Hz is needed"
+            )
+        kind = "bandpass" if len(edges) == 2 else "highpass" if self.high is None else "lowpass"
+        at = edges if len(edges) == 2 else edges[0]
+        if self.attenuation is None:
+            return np.asarray(signal.butter(self.order, at, kind, fs=sfreq, output="sos"))
+        return np.asarray(signal.cheby2(self.order, self.attenuation, at, kind, fs=sfreq, output="sos"))
+
+    def padlen(self, sfreq: float) -> int:
+        """Return by how many samples both ends are mirrored about their last value before it runs both ways.
+
+        By scipy's rule three times the coefficients of the transfer function; by MATLAB's (``filtfilt``)
+        three times one less, its order. Both then start as if the first value had always been there.
+        """
+        if self.attenuation is None:
+            return 3 * (2 * len(self.sections(sfreq)) + 1)
+        return 3 * self.order * len(self._edges)
+
+    def __str__(self) -> str:
+        low, high = ("" if edge is None else f"{edge:g}" for edge in (self.low, self.high))
+        name = "Butterworth" if self.attenuation is None else f"Chebyshev II, {self.attenuation:g} dB"
+        way = "causal" if self.causal else "zero phase, not causal"
+        way += ", from rest" if self.causal and self.from_rest else ""
+        if not self.causal and self.attenuation is not None:
+            way += ", ends as MATLAB has them"
+        return f"{low}-{high} Hz, {name} of order {self.order}, {way}"
+
+
+#: What EEG-Conformer's preprocessing does to each cut window.
+CONFORMER = Filter(4.0, 40.0, order=6, causal=False, attenuation=60.0)
+
+
+def parse_band(text: str, *, order: int = 5, causal: bool = True) -> Filter:
+    """Read "0.5-40", "1-" or "-30" (Hz), or "conformer".
+
+    Examples
+    --------
+    >>> str(parse_band("0.5-40"))
+    '0.5-40 Hz, Butterworth of order 5, causal'
+    """
+    if text == "conformer":
+        return CONFORMER
+    number = r"(\d+(?:\.\d+)?)?"
+    edges = re.fullmatch(rf"{number}\s*-\s*{number}", text.strip())
+    if not edges or not any(edges.groups()):
+        raise ValueError(f"a filter is written 0.5-40, 1- or -30 (Hz), or conformer; got {text!r}")
+    low, high = (float(edge) if edge else None for edge in edges.groups())
+    return Filter(low, high, order=order, causal=causal)
 
 
 def unit_of(text: str) -> str | None:
@@ -24,13 +140,7 @@ def unit_of(text: str) -> str | None:
 
 
 def conversion(source: str | None, target: str | None) -> float:
-    """Return what values in one unit are multiplied by to be in another; 1 where either is not known.
-
-    Examples
-    --------
-    >>> conversion("V", "µV"), conversion(None, "µV")
-    (1000000.0, 1.0)
-    """
+    """Return what values in one unit are multiplied by to be in another; 1 where either is not known."""
     return UNITS[target] / UNITS[source] if source and target else 1.0
 
 
@@ -42,19 +152,36 @@ class Preprocessing:
 
     Parameters
     ----------
-    ch_names : channels in the order of the signals; None where nobody knows.
-    unit : of voltages, one of ``UNITS``; None where nobody knows: recordings are then taken in volts.
-    filter : applied to recordings before windows are cut; None for none.
-    unrepeatable : something that was done and that we cannot repeat, in words.
-    reference : None as recorded; "average" takes the mean over all channels away at every sample; "bipolar"
-        makes channels called A-B of electrodes A and B; otherwise the name of a channel to take away.
-    limit : samples beyond it, in ``unit``, are clipped to it before the reference.
-    gaps : what stands for missing samples, the last value ("hold") or 0 ("zero"), until windows are cut.
-    sfreq : of the signals, in Hz; recordings at another rate are resampled. None where nobody knows.
-    resampling : "polyphase", or "fourier" (by the spectrum of the whole recording, as some authors did).
-    by_trial : whether trials were cut out first and then filtered or resampled one by one.
-    n_times : samples of a window; None where nobody knows.
-    step : samples from a window's start to the next one's; None for a window.
+    ch_names : tuple of str or None, default=None
+        Channels in the order of the signals; None where nobody knows.
+    unit : str or None, default=None
+        Of voltages, one of ``UNITS``; None where nobody knows: recordings are then taken in volts.
+    filter : Filter or None, default=None
+        Applied to recordings before windows are cut; None for none.
+    unrepeatable : str or None, default=None
+        Something that was done and that we cannot repeat, in words.
+    reference : str or None, default=None
+        None as recorded; "average" subtracts the mean over all channels at every sample; "bipolar" makes
+        channels called A-B of electrodes A and B; otherwise the name of a channel to subtract.
+    limit : float or None, default=None
+        Samples beyond it, in ``unit``, are clipped to it before the reference.
+    gaps : {"hold", "zero"}, default="hold"
+        What stands for missing samples until windows are cut: the last value, or 0.
+    sfreq : float or None, default=None
+        Of the signals, in Hz; recordings at another rate are resampled. None where nobody knows.
+    resampling : {"polyphase", "fourier"}, default="polyphase"
+        "fourier" is by the spectrum of the whole recording, as some authors did.
+    by_trial : bool, default=False
+        Whether trials were cut out first and then filtered or resampled one by one.
+    n_times : int or None, default=None
+        Samples of a window; None where nobody knows.
+    step : int or None, default=None
+        Samples from a window's start to the next one's; None for a window.
+
+    Examples
+    --------
+    >>> Preprocessing(("C3", "C4"), "uV", Filter(4, 40), reference="average").steps
+    ['filtered: 4-40 Hz, Butterworth of order 4, causal', 'common average reference']
     """
 
     ch_names: tuple[str, ...] | None = None
@@ -134,7 +261,7 @@ class Preprocessing:
     @property
     def steps(self) -> list[str]:
         """What is done, in words."""
-        found = {
+        steps = {
             "bipolar pairs": self.reference == BIPOLAR,
             f"{'each trial ' if self.by_trial else ''}filtered: {self.filter}": self.filter is not None,
             f"clipped at ±{self.limit or 0:g} {self.unit or ''}".rstrip(): self.limit is not None,
@@ -142,8 +269,102 @@ class Preprocessing:
             f"referenced to {self.reference}": self.reference not in (None, AVERAGE, BIPOLAR),
             str(self.unrepeatable): self.unrepeatable is not None,
         }
-        return [words for words, done in found.items() if done]
+        return [words for words, done in steps.items() if done]
 
 
 #: Nothing known, nothing done.
 AS_GIVEN = Preprocessing()
+
+
+def _visible(text: str) -> str:
+    if any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in text):
+        raise ValueError("it holds characters that nobody can see")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_visible)]
+Rate = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
+Samples = Annotated[int, Field(ge=1, le=2**40)]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class _FilterFacts(_Facts):
+    """The fields of a :class:`Filter`, with their types and bounds."""
+
+    low: Rate | None = None
+    high: Rate | None = None
+    order: Annotated[int, Field(ge=1, le=20)] = 4
+    causal: bool = True
+    attenuation: Annotated[float, Field(gt=0, le=300)] | None = None
+    from_rest: bool = False
+
+
+class PreprocessingFacts(_Facts):
+    """The fields of a :class:`Preprocessing`, with their types and bounds."""
+
+    ch_names: Annotated[tuple[Text, ...], Field(max_length=CHANNELS)] | None = None
+    unit: Text | None = None
+    filter: _FilterFacts | None = None
+    unrepeatable: Text | None = None
+    reference: Text | None = None
+    limit: Annotated[float, Field(gt=0, le=1e30)] | None = None
+    gaps: Literal["hold", "zero"] = "hold"
+    sfreq: Rate | None = None
+    resampling: Literal["polyphase", "fourier"] = "polyphase"
+    by_trial: bool = False
+    n_times: Samples | None = None
+    step: Samples | None = None
+
+    @property
+    def value(self) -> Preprocessing:
+        """What these facts stand for; a ValueError if they contradict each other."""
+        facts = {name: getattr(self, name) for name in type(self).model_fields if name != "filter"}
+        return Preprocessing(**facts, filter=None if self.filter is None else Filter(**dict(self.filter)))
+
+
+def facts_of(how: Preprocessing) -> dict[str, Any]:
+    """Return a preprocessing as plain JSON values; what has its default is left out."""
+    defaults = asdict(AS_GIVEN)
+    facts = {name: value for name, value in asdict(how).items() if value != defaults[name]}
+    if how.filter is not None:
+        plain = asdict(Filter(low=1.0))
+        facts["filter"] = {
+            name: value
+            for name, value in asdict(how.filter).items()
+            if name in ("low", "high", "order") or value != plain[name]
+        }
+    return dict(json.loads(json.dumps(facts)))
+
+
+def preprocessing_from(facts: Mapping[str, Any]) -> Preprocessing:
+    """Return the preprocessing that plain values stand for; a ValueError names the first that is wrong."""
+    return PreprocessingFacts.model_validate_json(json.dumps(facts)).value
+
+
+def preprocessing_of(meta: Mapping[str, Any], **known: Any) -> Preprocessing:
+    """Return what the ``meta`` of a prepared folder says, beside fields ``known`` from places of their own.
+
+    Folders of former versions say less.
+    """
+    if isinstance(facts := meta.get("preprocessing"), Mapping):
+        return preprocessing_from({**facts_of(Preprocessing(**known)), **facts})
+    done, unit = meta.get("filter"), meta.get("unit")
+    known["unit"] = unit_of(unit) if isinstance(unit, str) else None
+    started: dict[str, bool] = {}
+    if meta.get("form") == "own" or meta.get("name") == "grabmyo":
+        # As former versions did: filters from rest, zeros in gaps, rates by the spectrum, trials one by one.
+        options = meta.get("options") if isinstance(meta.get("options"), Mapping) else {}
+        resampled = bool(options and options.get("resample")) or meta.get("name") == "grabmyo"
+        cut = any(str(name).endswith(".npz") for name in meta.get("sources") or ())
+        known |= {"gaps": "zero", "resampling": "fourier" if resampled else "polyphase"}
+        known["by_trial"] = cut and bool(done or resampled)
+        started = {"from_rest": True}
+    if not done or done == "none":
+        return Preprocessing(**known)
+    try:
+        return Preprocessing(**known, filter=Filter(**started, **done))
+    except (AttributeError, TypeError, ValueError):
+        return Preprocessing(**known, unrepeatable=str(done))

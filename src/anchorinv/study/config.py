@@ -6,17 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
-from anchorinv.core.anchors import SELECTIONS
-from anchorinv.core.catalogue import CATALOGUE, CLOSED_FORM, JUDGED, PUBLISHED, SUMMED, current_name
-from anchorinv.core.geometry import Geometry
-from anchorinv.core.protocol import Protocol
-from anchorinv.core.selection import Validated
-from anchorinv.signal.facts import facts_of, preprocessing_from
+from anchorinv.core.adaptation import CrossValidatedFinetune
+from anchorinv.core.inversion import Inversion
+from anchorinv.core.networks import Geometry
+from anchorinv.core.prototypes import SELECTIONS
+from anchorinv.core.registry import METHODS
+from anchorinv.signal.preprocessing import facts_of, preprocessing_from
+from anchorinv.study.runner import Protocol
 
-#: Methods whose sessions have a length.
-FINETUNED = tuple(
-    name for name in CATALOGUE if name not in ("protonet", "teen", *JUDGED, *SUMMED, *CLOSED_FORM)
-)
+#: Keys that were renamed, by their dotted names; the old ones are still read.
+RENAMED_KEYS = {"inversion.swift": "inversion.lbfgs"}
 
 Count = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=0)]
@@ -50,12 +49,21 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Data(_Table):
+class DataConfig(_Table):
     """Which prepared data set; what the config says of it is checked against it.
 
-    ``preprocessing`` names what its signals must have gone through, as prepared folders and model files do;
-    ``filtered`` asks for any filter. ``kind`` says which synthetic recordings stand in for it: for ECG those
-    of EMG, as short as beats are.
+    Parameters
+    ----------
+    name : str, default="own"
+        Under which ``--data`` gives the prepared folder.
+    kind : {"eeg", "emg", "ecg"}, default="eeg"
+        Which synthetic recordings stand in for it at small scales; for ECG those of EMG.
+    sfreq : float or None, default=None
+        Sampling rate in Hz that it must have.
+    filtered : bool, default=False
+        Whether it must have been filtered, by any filter.
+    preprocessing : dict or None, default=None
+        What its signals must have gone through, in the keys of prepared folders and model files.
     """
 
     name: str = "own"
@@ -70,13 +78,16 @@ class Data(_Table):
         return None if facts is None else facts_of(preprocessing_from(facts))
 
     @model_serializer(mode="wrap")
-    def _as_before(self, facts: Callable[["Data"], dict[str, Any]]) -> dict[str, Any]:
+    def _as_before(self, facts: Callable[["DataConfig"], dict[str, Any]]) -> dict[str, Any]:
         """Leave out what came later and is not set: runs of former versions stay the same."""
         return {key: value for key, value in facts(self).items() if (key, value) != ("preprocessing", None)}
 
 
-class Synthetic(_Table):
-    """Synthetic recordings in place of a data set; each person's last session is the test part."""
+class SyntheticConfig(_Table):
+    """Synthetic recordings in place of a data set; each subject's last session is the test part.
+
+    A session has ``n_per_class`` windows of each class; ``difficulty`` says how noise hides them, 0 is easy.
+    """
 
     n_subjects: Count = 2
     n_sessions: Annotated[int, Field(ge=2)] = 2
@@ -85,30 +96,21 @@ class Synthetic(_Table):
     seed: Annotated[int, Field(ge=0)] = 5
 
 
-class Sizes(_Table):
-    """The network, as :class:`~anchorinv.Geometry`; without it, sizes follow from the data's shape."""
-
-    n_chans: int
-    n_times: int
-    kernel: int = 25
-    stride: int = 1
-    pool: int = 75
-    pool_stride: int = 15
-    width: int = 40
-    heads: int = 10
-    depth: int = 6
-    dropout: float = 0.5
-
-    @model_validator(mode="after")
-    def _possible(self) -> "Sizes":
-        Geometry(**self.model_dump())
-        return self
-
-
-class Course(_Table):
+class ProtocolConfig(_Table):
     """The protocol: which classes come when, with how many shots, how often, and for whom.
 
-    ``per_subject`` studies each person alone, ``leave_one_out`` each person with a model of all others.
+    Parameters
+    ----------
+    base_classes, sessions : tuple of int or str
+        Base classes, and new classes in order, by number or name.
+    shots, trials, ways : int
+        As in :class:`~anchorinv.study.runner.Protocol`.
+    seeds : tuple of int, default=(5,)
+        One base model for each; everything is drawn anew.
+    per_subject : bool, default=False
+        Study each subject alone.
+    leave_one_out : bool, default=False
+        Test on each subject with a model of all others.
     """
 
     base_classes: tuple[ClassName, ...]
@@ -121,7 +123,7 @@ class Course(_Table):
     leave_one_out: bool = False
 
     @model_validator(mode="after")
-    def _possible(self) -> "Course":
+    def _possible(self) -> "ProtocolConfig":
         numbers = {name: i for i, name in enumerate(dict.fromkeys([*self.base_classes, *self.sessions]))}
         if len(self.base_classes) < 2:
             raise ValueError(f"base_classes must name two classes at least, got {list(self.base_classes)}")
@@ -140,17 +142,27 @@ class Course(_Table):
         return self
 
 
-class Standardise(_Table):
-    """Statistics by the base classes' training part, or (``paper``) by all of it, future classes too."""
+class StandardiseConfig(_Table):
+    """Mean and standard deviation by which signals are standardised, one for all or for each channel.
+
+    ``by`` "base" takes the training windows of the base classes, "paper" of all, future ones included.
+    """
 
     by: Literal["base", "paper"] = "base"
     per_channel: bool = False
 
 
-class BaseTraining(_Table):
-    """The base session; ``class_weights`` may be sizes, one per base class, to weigh inversely to.
+class TrainingConfig(_Table):
+    """Training in the base session.
 
-    ``schedule = "one-cycle"`` lets the rate rise to ``lr`` and fall to almost nothing; in the paper it stays.
+    Parameters
+    ----------
+    epochs, batch_size, lr, betas
+        Of Adam.
+    class_weights : bool or tuple of int, default=False
+        Weigh classes inversely to their number of windows, or to these sizes, one per base class.
+    schedule : {"constant", "one-cycle"}, default="constant"
+        Of the learning rate; constant in the paper.
     """
 
     epochs: Count = 1500
@@ -161,10 +173,17 @@ class BaseTraining(_Table):
     schedule: Literal["constant", "one-cycle"] = "constant"
 
 
-class Anchors(_Table):
-    """What is kept of each base class: how many anchors, samples or labels, and which anchors.
+class AnchorConfig(_Table):
+    """What is kept of each class.
 
-    ``measure`` says what close to the prototype means where ``select`` asks for it: the paper does not.
+    Parameters
+    ----------
+    per_class : int, default=50
+        Number of anchors, samples or labels.
+    select : str, default="random"
+        Which samples become anchors.
+    measure : {"cosine", "euclidean"}, default="cosine"
+        Distance to the prototype where ``select`` needs one; the paper does not say which.
     """
 
     per_class: Count = 50
@@ -177,36 +196,67 @@ class Anchors(_Table):
         return _one_of(name, SELECTIONS, "selection")
 
 
-class Inverting(_Table):
-    """How replay signals are made; ``smoothness`` weighs a penalty on second differences.
+class InversionConfig(_Table):
+    """How replay signals are inverted; what is not said here is as in the core's ``Inversion``.
 
-    ``swift`` takes quasi-Newton steps and stops each sample by its own error curve, ``steps`` at the most;
-    off in the paper, and where something else than anchors is inverted. Three keys are for the authors' runs:
-    ``noise``, whether a new class starts from noise of its trial or from noise that all trials share;
-    ``new_batch``, to how many samples Adam's eps is scaled where new classes are inverted; ``l2``, whether
-    DeepDream and DeepInv keep signals small by their mean square or by their norm.
+    Parameters
+    ----------
+    lbfgs : bool, default=False
+        Take quasi-Newton steps (L-BFGS) and stop each sample by its own error curve. Off in the paper; Adam
+        is used where something else than anchors is inverted. Called ``swift`` before.
+    smoothness : float, default=0.0
+        Weight of a penalty on second differences.
+    noise : {"trial", "shared"}, default="trial"
+        Whether new classes start from noise of their trial, or from the same in all trials, as in the
+        authors' runs.
+    new_batch : int, default=100
+        Number of samples to which Adam's eps is scaled where new classes are inverted.
+    l2 : {"square", "norm"}, default="square"
+        Whether DeepDream and DeepInv keep signals small by their mean square or by their norm.
     """
 
-    steps: Steps = 4000
-    lr: Rate = 1e-2
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
-    from_zeros: bool = False
-    chunk: Count = 50
-    swift: bool = False
+    steps: Steps = Inversion().steps
+    lr: Rate = Inversion().lr
+    betas: tuple[Beta, Beta] = Inversion().betas
+    from_zeros: bool = Inversion().from_zeros
+    chunk: Count = Inversion().chunk
+    lbfgs: bool = Inversion().use_lbfgs
     smoothness: Annotated[float, Field(ge=0)] = 0.0
     noise: Literal["trial", "shared"] = "trial"
-    new_batch: Count = 100
+    new_batch: Count = Inversion().new_batch
     l2: Literal["square", "norm"] = "square"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_old_keys(cls, table: Any) -> Any:
+        if not isinstance(table, Mapping):
+            return table
+        names = {key: RENAMED_KEYS.get(f"inversion.{key}", str(key)) for key in table}
+        return {name.removeprefix("inversion."): table[key] for key, name in names.items()}
 
-class Finetuning(_Table):
-    """How sessions learn: steps per method and session, the last number holding for all later ones.
 
-    ``start`` says where a new prototype starts; ``scope`` what the method ``finetune`` trains beside its
-    head: the last block, or all. With ``select = "validation"`` methods that replay choose number of steps
-    and rate themselves in each session, from ``lengths`` and ``lrs``, by ``folds`` of shots and replay.
-    ``refresh`` lets old prototypes follow their replay where the network has moved. Both are off in the
-    paper.
+class FinetuningConfig(_Table):
+    """Finetuning in the incremental sessions.
+
+    Parameters
+    ----------
+    start : {"mean", "random"}, default="random"
+        Where new prototypes start: at the mean of their shots, or at random.
+    lr, betas
+        Of Adam.
+    replay_weight : float, default=1.0
+        Of the loss on replayed samples.
+    scope : {"last-block", "all"}, default="last-block"
+        What the method ``finetune`` trains beside its head.
+    steps : dict of str to tuple of int
+        Steps in each session by method; the last number holds for all later sessions.
+    select : {"fixed", "validation"}, default="fixed"
+        With "validation", methods that replay choose the number of steps and the rate in each session, from
+        ``lengths`` and ``lrs``, by cross-validation over shots and replay. Off in the paper.
+    lengths, lrs, folds
+        What is chosen from, and the number of folds.
+    refresh : bool, default=False
+        Let old prototypes follow their replay where the network has moved. Off in the paper.
     """
 
     start: Literal["mean", "random"] = "random"
@@ -216,48 +266,68 @@ class Finetuning(_Table):
     scope: Literal["last-block", "all"] = "last-block"
     steps: dict[str, Annotated[tuple[Steps, ...], Field(min_length=1)]] = Field(default_factory=dict)
     select: Literal["fixed", "validation"] = "fixed"
-    lengths: Annotated[tuple[Steps, ...], Field(min_length=1)] = Validated().lengths
-    lrs: Annotated[tuple[Rate, ...], Field(min_length=1)] = Validated().lrs
-    folds: Annotated[int, Field(ge=2)] = Validated().folds
+    lengths: Annotated[tuple[Steps, ...], Field(min_length=1)] = CrossValidatedFinetune().lengths
+    lrs: Annotated[tuple[Rate, ...], Field(min_length=1)] = CrossValidatedFinetune().lrs
+    folds: Annotated[int, Field(ge=2)] = CrossValidatedFinetune().folds
     refresh: bool = False
 
     @field_validator("steps")
     @classmethod
     def _known(cls, steps: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        finetuned = [name for name, spec in METHODS.items() if spec.finetunes]
         for name in steps:
-            _one_of(name, FINETUNED, "method with finetuning steps")
+            _one_of(name, finetuned, "method with finetuning steps")
         return steps
 
 
 class Experiment(_Table):
-    """One variant of a study, complete."""
+    """One variant of a study, complete.
 
-    data: Data = Data()
-    synthetic: Synthetic | None = None
-    geometry: Sizes | None = None
-    protocol: Course
-    standardise: Standardise = Standardise()
-    training: BaseTraining = BaseTraining()
-    anchors: Anchors = Anchors()
-    inversion: Inverting = Inverting()
-    finetuning: Finetuning = Finetuning()
-    methods: Annotated[tuple[str, ...], Field(min_length=1)] = PUBLISHED
+    Parameters
+    ----------
+    data, synthetic, geometry, protocol, standardise, training, anchors, inversion, finetuning
+        The tables of a config; without ``geometry`` the network's sizes follow from the data.
+    methods : tuple of str
+        Names of registered methods; by default those of the paper and its appendix.
+    threads : int, default=2
+        Of each process.
+    not_published : tuple of str, default=()
+        Dotted keys whose values the paper does not state.
+    """
+
+    data: DataConfig = DataConfig()
+    synthetic: SyntheticConfig | None = None
+    geometry: Geometry | None = None
+    protocol: ProtocolConfig
+    standardise: StandardiseConfig = StandardiseConfig()
+    training: TrainingConfig = TrainingConfig()
+    anchors: AnchorConfig = AnchorConfig()
+    inversion: InversionConfig = InversionConfig()
+    finetuning: FinetuningConfig = FinetuningConfig()
+    methods: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        default_factory=lambda: tuple(name for name, spec in METHODS.items() if spec.published)
+    )
     threads: Count = 2
     not_published: tuple[str, ...] = ()
 
     @field_validator("methods")
     @classmethod
     def _known(cls, asked: tuple[str, ...]) -> tuple[str, ...]:
-        methods = tuple(map(current_name, asked))
+        methods = tuple(map(METHODS.name_of, asked))
         for name in methods:
-            _one_of(name, CATALOGUE, "method")
+            _one_of(name, METHODS, "method")
         if len(set(methods)) < len(methods):
             raise ValueError(f"methods {', '.join(methods)} are not distinct; name each once")
         return methods
 
+    @field_validator("not_published")
+    @classmethod
+    def _by_new_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(RENAMED_KEYS.get(key, key) for key in keys)
+
     @model_validator(mode="after")
     def _complete(self) -> "Experiment":
-        missing = [n for n in self.methods if n in FINETUNED and n not in self.finetuning.steps]
+        missing = [n for n in self.methods if METHODS[n].finetunes and n not in self.finetuning.steps]
         if missing:
             raise ValueError(
                 f"finetuning.steps says nothing of {', '.join(missing)}; add {missing[0]} = [100], say, or "
@@ -274,7 +344,11 @@ class Experiment(_Table):
 
 
 class Study(_Table):
-    """A table or figure: its variants, each under its name; a study without variants has one, ``""``."""
+    """A table or figure: its variants by name; a study without variants has one, called ``""``.
+
+    ``name`` is that of the config file, ``title`` stands above tables, ``paper`` says where the paper has it;
+    ``scale`` is how much it was made smaller, ``reference`` the method that others are tested against.
+    """
 
     name: str
     title: str
@@ -286,7 +360,7 @@ class Study(_Table):
     @field_validator("reference")
     @classmethod
     def _known(cls, name: str) -> str:
-        return _one_of(current_name(name), CATALOGUE, "method")
+        return _one_of(METHODS.name_of(name), METHODS, "method")
 
 
 def dotted(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

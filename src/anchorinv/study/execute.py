@@ -1,27 +1,176 @@
-"""Run a study in a folder: whatever is finished there is left alone, the rest is computed."""
+"""Run a study in a folder: what is finished there stays, the other jobs are computed."""
 
-import json
 import logging
+import resource
+import sys
 import traceback
-from collections.abc import Generator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from anchorinv.core.progress import tick
-from anchorinv.core.runner import chunks
-from anchorinv.data.dataset import Dataset
-from anchorinv.study.config import Study
-from anchorinv.study.environment import reset_peak
+from anchorinv import __version__
+from anchorinv.core.networks import Geometry
+from anchorinv.core.recipe import BaseSpec, Method
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.progress import tick
+from anchorinv.study.cache import ModelCache, digest, in_use
+from anchorinv.study.config import Experiment, Study
+from anchorinv.study.experiment import (
+    Samples,
+    base_spec_of,
+    check_samples,
+    geometry_of,
+    methods_of,
+    opened,
+    people,
+    protocol_of,
+    samples_of,
+)
 from anchorinv.study.folder import RunFolder
-from anchorinv.study.identity import digest
-from anchorinv.study.parts import Part, check_number
-from anchorinv.study.samples import check_samples, opened, people, protocol_of
-from anchorinv.study.shelf import in_use
-from anchorinv.study.work import AtWork, Executor, Leg, Outcome, Own, Unfinished, Work, described
+from anchorinv.study.results import Job, check_number
+from anchorinv.study.runner import Protocol, SessionResult, trials
 
 logger = logging.getLogger(__name__)
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+#: Makes a method of one's own from the study's foundation.
+MethodFactory = Callable[[BaseSpec], Method]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Jobs with the same samples: of one variant, one base seed, one subject or all.
+
+    It holds settings alone, no recordings: it is small, and can be sent to where it is computed.
+    """
+
+    variant: str
+    person: str
+    experiment: Experiment
+    protocol: Protocol
+    geometry: Geometry
+
+    @classmethod
+    def of(cls, variant: str, experiment: Experiment, data: Dataset, seed: int, person: str) -> "Condition":
+        """Return a condition of a variant on its data set."""
+        protocol = protocol_of(experiment, data, seed)
+        return cls(variant, person, experiment, protocol, geometry_of(experiment, data))
+
+    @property
+    def prefix(self) -> str:
+        """What stands before a method's name where progress is reported."""
+        return "".join(f"{name}, " for name in (self.variant, self.person) if name)
+
+    def job(self, method: str, trial: int | None) -> Job:
+        """Return a job of the condition."""
+        return Job(self.variant, self.person, self.protocol.seed, method, trial)
+
+    @property
+    def base_spec(self) -> BaseSpec:
+        """How the study's base models are made."""
+        return base_spec_of(self.experiment, self.geometry, self.protocol.base_classes)
+
+    def methods(self, own: Mapping[str, MethodFactory]) -> dict[str, Method]:
+        """Return the study's methods and one's own, by name and in order."""
+        methods = methods_of(self.experiment, self.geometry, self.protocol.base_classes)
+        return methods | {name: make(self.base_spec) for name, make in own.items()}
+
+    def samples(self, data: Dataset) -> Samples:
+        """Return the training and test windows."""
+        return samples_of(self.experiment, data, self.person, self.protocol)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingWork:
+    """The jobs of a study that are not finished: conditions with their pending jobs, all in order.
+
+    ``data`` has the data set of each variant, ``own`` methods of one's own by name; ``bases`` is the folder
+    of base models and replay, ``seconds`` the time between two checkpoints of a base training.
+    """
+
+    conditions: Sequence[tuple[Condition, Sequence[Job]]]
+    data: Mapping[str, Dataset]
+    bases: Path
+    own: Mapping[str, MethodFactory] = field(default_factory=dict)
+    seconds: float = 60.0
+
+    def cache_of(self, condition: Condition, samples: Samples) -> ModelCache:
+        """Return the cache of what the condition's methods and trials share."""
+        base = samples.train.of(*condition.protocol.base_classes)
+        seed, threads = condition.protocol.seed, condition.experiment.threads
+        versions = torch.__version__, __version__
+        key = digest(base.values, base.labels)
+        return ModelCache(self.bases, key, seed, threads, *versions, seconds=self.seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobResult:
+    """What a job came to: all its results, or none, the exception in a line, and its traceback."""
+
+    job: Job
+    results: Sequence[SessionResult]
+    error: str = ""
+    details: str = ""
+
+    @classmethod
+    def of(cls, job: Job, results: Sequence[SessionResult]) -> "JobResult":
+        """Return the results of a job that this process has just computed, with the memory that it took."""
+        peak = peak_mb()
+        named = [replace(each, variant=job.variant, person=job.person, peak_mb=peak) for each in results]
+        return cls(job, named)
+
+
+def reset_peak() -> None:
+    """Reset the process's peak of memory, where the system allows it."""
+    with suppress(OSError):
+        _RESET.write_text("5")
+
+
+def peak_mb() -> float:
+    """Return the most memory (MB) that the process held since the last reset, or since it started."""
+    with suppress(OSError, StopIteration):
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Yielded now and then: how many jobs are being computed at the same time."""
+
+    n_jobs: int
+
+
+#: Computes jobs: yields the result of each as soon as it is known, in any order.
+Executor = Callable[[PendingWork], Generator["JobResult | Running", None, None]]
+
+
+class Unfinished(ValueError):  # noqa: N818 (it says what the run is)
+    """Some jobs failed; the others are in the folder."""
+
+    def __init__(self, failed: Sequence[JobResult], n_jobs: int) -> None:
+        first = failed[0]
+        more = f", and {len(failed) - 1} more (all are in run.log)" if len(failed) > 1 else ""
+        super().__init__(
+            f"{len(failed)} of {n_jobs} parts failed: {first.job}: {first.error}{more}. The others are "
+            f"finished; run the same command again to try the failed ones anew"
+        )
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception in a line: its kind, and its message.
+
+    Examples
+    --------
+    >>> describe_error(KeyError("x"))
+    "KeyError: 'x'"
+    """
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def run_study(
@@ -29,134 +178,150 @@ def run_study(
     out: Path,
     folders: Mapping[str, Dataset] | None = None,
     *,
-    shelf: Path | None = None,
-    own: Mapping[str, Own] | None = None,
+    cache: Path | None = None,
+    own: Mapping[str, MethodFactory] | None = None,
     seconds: float = 60.0,
     executor: Executor | None = None,
     verify: bool = False,
 ) -> None:
     """Compute all of a study that is not in the folder yet.
 
-    A part that fails does not stop the others; in the end it is an error that names it.
+    A job that fails does not stop the others; in the end it is an error that names it.
 
     Parameters
     ----------
-    out : the run folder, new or of the same study.
-    folders : data sets by name.
-    shelf : where base models are kept; in the run folder, unless several studies share them.
-    own : methods of one's own by name, beside the study's.
-    seconds : at most so much of a base training is lost when the process is killed.
-    executor : who computes; this process, unless ``anchorinv.cluster`` is asked to.
-    verify : read all of the prepared recordings to see whether they changed, however large they are.
+    study : Study
+        As :func:`~anchorinv.study.loading.load` returns it.
+    out : Path
+        The run folder, new or of the same study.
+    folders : mapping of str to Dataset, default=None
+        Data sets by name.
+    cache : Path or None, default=None
+        Folder of base models; in the run folder, unless several studies share one.
+    own : mapping of str to callable, default=None
+        Methods of one's own by name, beside the study's: each makes one from the study's foundation.
+    seconds : float, default=60.0
+        Time between two checkpoints of a base training.
+    executor : callable or None, default=None
+        What computes; None is this process, see :class:`~anchorinv.study.ray_executor.RayExecutor`.
+    verify : bool, default=False
+        Read all of the prepared recordings for changes, however large they are.
     """
-    own = own or {}
-    folder = RunFolder(out)
+    own, folder = own or {}, RunFolder(out)
     data = _opened(study, folders or {})
-    whom = {variant: people(study.variants[variant], data[variant]) for variant in study.variants}
-    check_number(study, whom, list(own))
-    for variant, experiment in study.variants.items():
-        check_samples(experiment, data[variant], whom[variant])
-        if both := sorted(set(own) & set(experiment.methods)):
-            raise ValueError(f"a method of your own is called {both[0]!r}, as one of the study; rename it")
+    subjects = _checked_subjects(study, data, own)
     folder.check_free()
     for each in {id(each): each for each in data.values()}.values():
         each.check(whole=verify)
-    bases = shelf or out / "bases"
+    bases = cache or out / "bases"
     with folder.locked(), in_use(bases):
-        known = {
-            study.variants[variant].data.name: {"fingerprint": each.fingerprint, "classes": each.class_names}
+        about = {
+            study.variants[variant].data.name: {
+                "fingerprint": each.fingerprint,
+                "classes": [*each.class_names],
+            }
             for variant, each in data.items()
         }
-        folder.prepare(study, data=json.loads(json.dumps(known)), people=whom, own=tuple(own))
-        done = {Part.of(result) for result in folder.read().results}
-        everything = folder.parts()
-        logger.info("%s: %d of %d parts are finished", study.name, len(done), len(everything))
-        work = Work(
-            _legs(study, data, [p for p in everything if p not in done]),
-            data,
-            bases,
-            own,
-            seconds,
-        )
-        failed = _do(work, executor or in_process, folder, done=len(done), total=len(everything))
+        folder.prepare(study, data=about, people=subjects, own=tuple(own))
+        done = {Job.of(result) for result in folder.read().results}
+        jobs = folder.jobs()
+        logger.info("%s: %d of %d parts are finished", study.name, len(done), len(jobs))
+        conditions = _conditions(study, data, [job for job in jobs if job not in done])
+        work = PendingWork(conditions, data, bases, own, seconds)
+        failed = _compute(work, executor or in_process, folder, done=len(done), total=len(jobs))
         folder.put_in_order()
     if failed:
-        raise Unfinished(failed, len(everything))
+        raise Unfinished(failed, len(jobs))
 
 
-def _do(work: Work, executor: Executor, folder: RunFolder, *, done: int, total: int) -> list[Outcome]:
-    """Write results as they come, a part at a time, and return what failed."""
-    failed: list[Outcome] = []
+def _checked_subjects(
+    study: Study, data: Mapping[str, Dataset], own: Mapping[str, MethodFactory]
+) -> dict[str, list[str]]:
+    """Return the subjects of each variant; a study that cannot be run is refused before anything is done."""
+    subjects = {variant: people(study.variants[variant], data[variant]) for variant in study.variants}
+    check_number(study, subjects, list(own))
+    for variant, experiment in study.variants.items():
+        check_samples(experiment, data[variant], subjects[variant])
+        if both := sorted(set(own) & set(experiment.methods)):
+            raise ValueError(f"a method of your own is called {both[0]!r}, as one of the study; rename it")
+    return subjects
+
+
+def _compute(
+    work: PendingWork, executor: Executor, folder: RunFolder, *, done: int, total: int
+) -> list[JobResult]:
+    """Write results as they come, a job at a time, and return what failed."""
+    failed: list[JobResult] = []
     running = ""
     with closing(executor(work)) as outcomes:
         tick("whole study", done, total)
         for outcome in outcomes:
-            if isinstance(outcome, AtWork):
-                running = f"{outcome.running} at work"
+            if isinstance(outcome, Running):
+                running = f"{outcome.n_jobs} at work"
             elif outcome.error:
                 failed.append(outcome)
-                logger.error("%s failed: %s", outcome.part, outcome.error)
+                logger.error("%s failed: %s", outcome.job, outcome.error)
                 logger.info("%s", outcome.details)
             else:
                 folder.add(outcome.results)
-                logger.info("finished %s", outcome.part)
+                logger.info("finished %s", outcome.job)
                 done += 1
             tick("whole study", done, total, note=running if done < total else "")
     return failed
 
 
-def _legs(study: Study, data: Mapping[str, Dataset], pending: list[Part]) -> list[tuple[Leg, list[Part]]]:
-    found: dict[tuple[str, int, str], list[Part]] = {}
-    for part in pending:
-        found.setdefault((part.variant, part.seed, part.person), []).append(part)
+def _conditions(
+    study: Study, data: Mapping[str, Dataset], pending: Sequence[Job]
+) -> list[tuple[Condition, list[Job]]]:
+    groups: dict[tuple[str, int, str], list[Job]] = {}
+    for job in pending:
+        groups.setdefault((job.variant, job.seed, job.person), []).append(job)
     return [
-        (Leg.of(variant, study.variants[variant], data[variant], seed, person), parts)
-        for (variant, seed, person), parts in found.items()
+        (Condition.of(variant, study.variants[variant], data[variant], seed, person), jobs)
+        for (variant, seed, person), jobs in groups.items()
     ]
 
 
 def _opened(study: Study, folders: Mapping[str, Dataset]) -> dict[str, Dataset]:
-    """Return the data set of each variant; classes and shapes that do not fit are found out here."""
-    found: dict[str, Dataset] = {}
+    """Return the data set of each variant, checked for its classes and shapes."""
+    datasets: dict[str, Dataset] = {}
     alike: dict[str, Dataset] = {}
     for variant, experiment in study.variants.items():
         made_from = digest(experiment.model_dump(include={"data", "synthetic", "geometry", "protocol"}))
         if made_from not in alike:
             alike[made_from] = opened(experiment, folders)
-        found[variant] = alike[made_from]
-        protocol_of(experiment, found[variant], experiment.protocol.seeds[0])
-    return found
+        datasets[variant] = alike[made_from]
+        protocol_of(experiment, datasets[variant], experiment.protocol.seeds[0])
+    return datasets
 
 
-def in_process(work: Work) -> Generator[Outcome, None, None]:
-    """Do the work here, part by part, in order."""
-    for leg, parts in work.legs:
-        yield from _run_leg(work, leg, set(parts))
+def in_process(work: PendingWork) -> Generator[JobResult, None, None]:
+    """Compute all jobs in this process, in order: the executor without Ray."""
+    for condition, jobs in work.conditions:
+        yield from _run_condition(work, condition, set(jobs))
 
 
-def _run_leg(work: Work, leg: Leg, pending: set[Part]) -> Generator[Outcome, None, None]:
-    torch.set_num_threads(leg.experiment.threads)
-    samples = leg.samples(work.data[leg.variant])
-
-    def skip(method: str, trial: int | None) -> bool:
-        return leg.part(method, trial) not in pending
-
-    for chunk in chunks(
-        leg.methods(work.own),
+def _run_condition(
+    work: PendingWork, condition: Condition, pending: set[Job]
+) -> Generator[JobResult, None, None]:
+    torch.set_num_threads(condition.experiment.threads)
+    samples = condition.samples(work.data[condition.variant])
+    for trial in trials(
+        condition.methods(work.own),
         samples.train,
         samples.test,
-        leg.protocol,
-        shelf=work.shelf_of(leg, samples),
-        skip=skip,
-        where=leg.where,
+        condition.protocol,
+        cache=work.cache_of(condition, samples),
+        skip=lambda method, trial: condition.job(method, trial) not in pending,
+        prefix=condition.prefix,
     ):
-        part = leg.part(chunk.method, chunk.trial)
+        job = condition.job(trial.method, trial.trial)
         reset_peak()
         try:
-            results = list(chunk.results)
+            results = list(trial.results)
         except OSError:
             raise  # a full disk is no fault of the method
         except Exception as error:
-            yield Outcome(part, [], described(error), traceback.format_exc())
+            yield JobResult(job, [], describe_error(error), traceback.format_exc())
             continue
-        yield Outcome.of(part, results)
+        yield JobResult.of(job, results)

@@ -1,33 +1,163 @@
-"""The run folder: what was asked for, what it ran on, and what is finished; safe against kills."""
+"""A run on disk: the run folder, safe against kills, and the record, one small file to publish."""
 
 import fcntl
 import json
 import logging
 import os
+import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from anchorinv.core.runner import SessionResult
-from anchorinv.files import half_written, read_json, replacing, write_json
-from anchorinv.study.about import FORMAT, Start, checked, checked_starts
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from anchorinv import __version__
+from anchorinv.files import (
+    MOST_JSON,
+    check_regular,
+    half_written,
+    parsed_json,
+    read_json,
+    replacing,
+    write_json,
+)
+from anchorinv.study.cache import digest
 from anchorinv.study.config import Study, dotted
-from anchorinv.study.environment import environment
-from anchorinv.study.identity import digest
-from anchorinv.study.parts import Outline, Part, all_parts
-from anchorinv.study.results import Lines, append, put_aside, read_lines, to_line
-from anchorinv.study.tables import COMPARED, as_csv, comparisons, rows
+from anchorinv.study.results import (
+    ExpectedResults,
+    Job,
+    StoredResults,
+    all_jobs,
+    append,
+    check_number,
+    first_problem,
+    put_aside,
+    read_lines,
+    to_line,
+)
+from anchorinv.study.runner import SessionResult
+from anchorinv.study.scores import COMPARED, as_csv, comparisons, rows
 
 logger = logging.getLogger(__name__)
+#: What a record says of a start; whose machine it was, and which process, is left out.
+_PUBLIC = (
+    "started", "anchorinv", "python", "torch", "numpy", "scipy", "scikit-learn", "pydantic", "safetensors",
+    "system", "cores",
+)  # fmt: skip
 _OURS = ("config.json", "environment.json", "results.jsonl", "scores.csv", "comparisons.csv")
 
 
+FORMAT = 1
+
+#: Versions and machine at one start.
+Start = dict[str, str | int | float | None]
+_T = TypeVar("_T")
+
+
+class _DatasetInfo(BaseModel):
+    """What is known of a data set."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fingerprint: str
+    classes: list[str]
+
+
+class RunInfo(BaseModel):
+    """What ``config.json`` and the first line of a record hold; the hash is of all that follows it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: int
+    hash: str
+    study: Study
+    data: dict[str, _DatasetInfo]
+    people: dict[str, Annotated[list[str], Field(min_length=1)]]
+    own: list[str]
+    starts: list[Start] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "RunInfo":
+        if self.format != FORMAT:
+            raise ValueError(f"format {self.format} is not {FORMAT}, which this version reads")
+        if set(self.people) != set(self.study.variants):
+            raise ValueError("people are not those of the study's variants")
+        for variant, experiment in self.study.variants.items():
+            named = (self.people[variant], [*experiment.methods, *self.own])
+            if any(len(set(each)) < len(each) for each in named):
+                raise ValueError("a person or a method is named twice")
+            known = self.data.get(experiment.data.name)
+            protocol = experiment.protocol
+            asked = [c for c in (*protocol.base_classes, *protocol.sessions) if isinstance(c, str)]
+            if known is None or not set(asked) <= set(known.classes):
+                raise ValueError(f"data set {experiment.data.name!r} is not told of, or lacks classes")
+        check_number(self.study, self.people, self.own)
+        return self
+
+
+_INFO, _STARTS = TypeAdapter(RunInfo), TypeAdapter(list[Start])
+
+
+def checked(about: Any, path: Path) -> Study:
+    """Return the study that a file tells of; ``about`` is what it holds."""
+    return _validated(_INFO, about, path, "put a copy back, or run the study elsewhere").study
+
+
+def _validated(kind: TypeAdapter[_T], value: Any, path: Path, advice: str) -> _T:
+    try:
+        return kind.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"{path} is damaged: {first_problem(error)}; {advice}") from None
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and machine, as plain values."""
+    libraries = ("torch", "numpy", "scipy", "scikit-learn", "pydantic", "safetensors")
+    return {
+        "anchorinv": __version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in libraries},
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return platform.processor()
+
+
+class _StoredRun:
+    """What a run on disk was asked for."""
+
+    __slots__ = ()
+
+    def study(self) -> Study:
+        """Return the study."""
+        return self._config()[0]
+
+    def about(self) -> dict[str, Any]:
+        """Return the study, its hash, fingerprint and classes of the data, as plain values."""
+        return self._config()[1]
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs of the run, in order."""
+        return all_jobs(*self._config())
+
+    def _config(self) -> tuple[Study, dict[str, Any]]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class RunFolder:
-    """A folder that holds one run."""
+class RunFolder(_StoredRun):
+    """A folder that holds one run; it need not exist yet."""
 
     path: Path
 
@@ -56,18 +186,10 @@ class RunFolder:
     ) -> None:
         """Make the folder, or check that what it holds is a run of the same study.
 
-        Parameters
-        ----------
-        data : fingerprint and classes of the data sets, by name.
-        people : whom each variant studies one by one.
-        own : names of methods beside the study's.
+        ``data`` has fingerprint and classes of each data set, ``people`` the subjects that each variant
+        studies one by one, ``own`` the names of methods beside the study's.
         """
-        asked = {
-            "study": _plainly(study),
-            "data": data,
-            "people": people,
-            "own": list(own),
-        }
+        asked = {"study": _plainly(study), "data": data, "people": people, "own": list(own)}
         for leftover in half_written(self.path, *_OURS):
             leftover.unlink()  # half a file that a killed process was writing
         config = self.path / "config.json"
@@ -76,35 +198,22 @@ class RunFolder:
             self._mend()
         else:
             write_json(config, {"format": FORMAT, "hash": digest(asked), **asked})
-        self._note_start()
+        self._add_start()
         self.results.touch()
 
     def check_free(self) -> None:
         """Refuse a folder of something else, before anything in it is touched."""
         if not self.path.is_dir() or (self.path / "config.json").exists():
             return
-        others = {path.name for path in self.path.iterdir()} - {
-            path.name for path in half_written(self.path, *_OURS)
-        }
-        if others := others - {"lock", "run.log", "bases"}:
+        ours = {"lock", "run.log", "bases", *(path.name for path in half_written(self.path, *_OURS))}
+        if others := {path.name for path in self.path.iterdir()} - ours:
             raise ValueError(f"{self.path} holds no run but {min(others)}; choose an empty or a new folder")
-
-    def study(self) -> Study:
-        """Return the study that the folder holds."""
-        return self._config()[0]
-
-    def about(self) -> dict[str, Any]:
-        """Return what the folder was asked for: the study, its hash, fingerprint and classes of the data."""
-        return self._config()[1]
-
-    def parts(self) -> list[Part]:
-        """Return all that the run consists of, in order."""
-        return all_parts(*self._config())
 
     def starts(self) -> list[Start]:
         """Return versions and machine at each start."""
         path = self.path / "environment.json"
-        return checked_starts(read_json(path), path) if path.exists() else []
+        advice = "move it away, it tells of versions alone"
+        return _validated(_STARTS, read_json(path), path, advice) if path.exists() else []
 
     def _config(self) -> tuple[Study, dict[str, Any]]:
         config = self.path / "config.json"
@@ -113,14 +222,14 @@ class RunFolder:
         about = read_json(config)
         return checked(about, config), about
 
-    def read(self) -> Lines:
+    def read(self) -> StoredResults:
         """Return the results so far."""
         if not self.results.exists():
-            return Lines([], [])
-        return read_lines(self.results, Outline(*self._config()))
+            return StoredResults([], [])
+        return read_lines(self.results, ExpectedResults(*self._config()))
 
     def add(self, results: Sequence[SessionResult]) -> None:
-        """Add the results of one part, all at once."""
+        """Add the results of one job, all at once."""
         try:
             append(self.results, *results)
         except OSError as error:
@@ -130,10 +239,10 @@ class RunFolder:
             ) from None
 
     def put_in_order(self) -> None:
-        """Have the lines in the order of the parts, whoever computed them when."""
-        found, order = self.read(), {part: i for i, part in enumerate(self.parts())}
-        wanted = sorted(found.results, key=lambda result: (order[Part.of(result)], result.session))
-        if not found.damage and wanted != found.results:
+        """Sort the lines in the order of the jobs, whatever the order in which they were finished."""
+        stored, order = self.read(), {job: i for i, job in enumerate(self.jobs())}
+        wanted = sorted(stored.results, key=lambda result: (order[Job.of(result)], result.session))
+        if not stored.damage and wanted != stored.results:
             self._rewrite(wanted)
 
     def _rewrite(self, results: Sequence[SessionResult]) -> None:
@@ -158,7 +267,7 @@ class RunFolder:
 
     @property
     def in_use(self) -> bool:
-        """Say whether a process is running in the folder."""
+        """Return whether a process is running in the folder."""
         try:
             with self.locked():
                 return False
@@ -183,21 +292,21 @@ class RunFolder:
             yield
 
     def _mend(self) -> None:
-        """Keep all parts that are whole; put what else the file holds aside, as it is."""
-        found = self.read()
-        if not found.damage:
+        """Keep the results of all complete jobs; move whatever else the file holds aside, as it is."""
+        stored = self.read()
+        if not stored.damage:
             return
         aside = self.path / "results.damaged.jsonl"
-        put_aside(self.results, found.places, aside)
-        self._rewrite(found.results)
-        whole, n = len({Part.of(result) for result in found.results}), len(self.parts())
+        put_aside(self.results, stored.places, aside)
+        self._rewrite(stored.results)
+        whole, n = len({Job.of(result) for result in stored.results}), len(self.jobs())
         logger.warning(
             "%s had %s; put aside in %s. %d of %d parts are whole and kept, the other %d are computed",
-            self.results, found.damage, aside.name, whole, n, n - whole,
+            self.results, stored.damage, aside.name, whole, n, n - whole,
         )  # fmt: skip
 
-    def _note_start(self) -> None:
-        """Add to the record of starts, and say if something is not as it was."""
+    def _add_start(self) -> None:
+        """Add to the list of starts, and warn where versions or machine have changed."""
         path = self.path / "environment.json"
         starts, now = self.starts(), environment()
         changed = [key for key in now if starts and starts[-1].get(key) != now[key]]
@@ -205,6 +314,66 @@ class RunFolder:
             logger.warning("%s was %s, is %s: last digits may differ", key, starts[-1].get(key), now[key])
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         write_json(path, [*starts, {"started": started, "pid": os.getpid(), **now}])
+
+
+@dataclass(frozen=True, slots=True)
+class Record(_StoredRun):
+    """A run as one small file: the first line holds what was asked for, each other line is a result."""
+
+    path: Path
+
+    @property
+    def results(self) -> Path:
+        """Return where the results are: in the file itself."""
+        return self.path
+
+    @property
+    def name(self) -> str:
+        """Return what the file is called, without its ending."""
+        return self.path.stem
+
+    def starts(self) -> list[Start]:
+        """Return the versions at each start."""
+        return list(self.about().get("starts", []))
+
+    def read(self) -> StoredResults:
+        """Return the results."""
+        return read_lines(self.path, ExpectedResults(*self._config()), heads=1)
+
+    def _config(self) -> tuple[Study, dict[str, Any]]:
+        check_regular(self.path)
+        try:
+            with self.path.open("rb") as file:
+                about = parsed_json(file.readline(MOST_JSON + 1), self.path)
+        except OSError as error:
+            raise ValueError(f"{self.path} cannot be read: {error.strerror}") from None
+        except ValueError:
+            about = None
+        if not isinstance(about, dict) or "study" not in about:
+            raise ValueError(
+                f"{self.path} is no record of a run: its first line does not tell of one; "
+                f"make one by anchorinv report RUN --export {self.path.name}"
+            )
+        return checked(about, self.path), about
+
+
+def write_record(run: RunFolder, path: Path) -> Record:
+    """Write a run, finished or not, as one file."""
+    stored, about = run.read(), run.about()
+    if stored.damage:
+        raise ValueError(f"{run.results} has {stored.damage}; the same run command mends it")
+    starts = [{key: start[key] for key in _PUBLIC if key in start} for start in run.starts()]
+    lines = [_short({**about, "starts": starts})]
+    for result in stored.results:  # floats to four digits: nothing is derived from them but means
+        facts = {name: float(f"{value:.4g}") for name, value in result.facts.items()}
+        lines.append(_short(json.loads(to_line(replace(result, facts=facts)))))
+    with replacing(path) as beside:
+        beside.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return Record(path)
+
+
+def _short(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _plainly(study: Study) -> Any:
@@ -217,13 +386,10 @@ def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> Non
     before, now = (dotted({key: each.get(key) for key in asked}) for each in (whole, asked))
     different = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if different:
-        shown = [f"{_plain(key)} was {before.get(key)}, is {now.get(key)}" for key in different[:5]]
+        # As a config has the keys; a study without variants has one without a name.
+        names = {key: key.removeprefix("study.").replace("variants..", "") for key in different[:5]}
+        shown = [f"{name} was {before.get(key)}, is {now.get(key)}" for key, name in names.items()]
         more = f", and {len(different) - 5} more" if len(different) > 5 else ""
         raise ValueError(
             f"{path} holds another run: {'; '.join(shown)}{more}. Choose another --out, or the same settings"
         )
-
-
-def _plain(key: str) -> str:
-    """Return a key as a config has it; a study without variants has one without a name."""
-    return key.removeprefix("study.").replace("variants..", "")

@@ -1,17 +1,41 @@
-"""Read a study from a TOML file, ours or anybody's; what is wrong with it is said by key and file."""
+"""Read a study from a TOML file, check it, and make it smaller where it is only tried out."""
 
+import logging
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from anchorinv.problems import LinesError
-from anchorinv.study.config import Experiment, Study, nearest
+from anchorinv.core.networks import Geometry
+from anchorinv.datasets.synthetic import EEG, EMG
+from anchorinv.errors import LinesError
+from anchorinv.study.config import (
+    RENAMED_KEYS,
+    DataConfig,
+    Experiment,
+    Study,
+    SyntheticConfig,
+    nearest,
+)
 
+logger = logging.getLogger(__name__)
 _SHIPPED = Path(__file__).parent / "configs"
 _OF_THE_STUDY = ("title", "paper", "reference")
+
+#: Methods of the demo.
+DEMO_METHODS = ("anchorinv", "protonet", "finetune")
+
+# A smaller network, trained and inverted for less time; finetuned as far, in fewer and larger steps.
+_QUICK: dict[str, Any] = {
+    "geometry": {"depth": 2},
+    "training": {"epochs": 20},
+    "inversion": {"steps": 40},
+    "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [28], "finetune": [28]}},
+    "threads": 1,  # so small a network gains nothing from more
+}
 
 
 def shipped() -> dict[str, Path]:
@@ -24,21 +48,29 @@ def load(config: str, **overrides: Any) -> Study:
 
     Parameters
     ----------
-    config : a path, or the name of a shipped config.
-    overrides : tables that replace keys of every variant, such as ``protocol={"trials": 5}``.
+    config : str
+        A path, or the name of a shipped config.
+    **overrides
+        Tables that replace keys of every variant, such as ``protocol={"trials": 5}``.
+
+    Examples
+    --------
+    >>> study = load("demo", protocol={"trials": 2})
+    >>> study.name, study.variants[""].protocol.trials
+    ('demo', 2)
     """
     path = _located(config)
     tables = _read(path, ())
     variants = tables.pop("variants", [{"name": ""}])
     about = {key: tables.pop(key) for key in _OF_THE_STUDY if key in tables}
     problems: list[str] = []
-    found: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
         raise ValueError(f"{path}: variants must be a list of tables, [[variants]]")
     for variant in variants:
         name = variant.pop("name", None)
         where = f"{path}, variant {name!r}" if name else str(path)
-        if name is None or name in found:
+        if name is None or name in experiments:
             problems.append(f"{path}: each variant needs a name of its own, got {name!r}")
             continue
         base = _read(_located(variant.pop("extends"), path), (path,)) if "extends" in variant else {}
@@ -46,12 +78,12 @@ def load(config: str, **overrides: Any) -> Study:
             base.pop(key, None)
         merged = merge(merge(merge(base, tables), variant), overrides)
         try:
-            found[name] = Experiment.model_validate(merged)
+            experiments[name] = Experiment.model_validate(merged)
         except ValidationError as error:
             problems += [f"{where}: {problem}" for problem in _in_words(error, Experiment)]
     if not problems:
         try:
-            study = Study(name=path.stem, variants=found, **{"title": path.stem, **about})
+            study = Study(name=path.stem, variants=experiments, **{"title": path.stem, **about})
             return _with_a_reference_that_runs(study)
         except ValidationError as error:
             problems += [f"{path}: {problem}" for problem in _in_words(error, Study)]
@@ -104,35 +136,121 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no TOML: {error}") from None
-    extended = tables.pop("extends", None)
-    if extended is None:
+    tables = _with_new_keys(tables, path)
+    add_classes = tables.pop("extends", None)
+    if add_classes is None:
         return tables
-    below = _read(_located(str(extended), path), (*above, path))
+    below = _read(_located(str(add_classes), path), (*above, path))
     for key in ("title", "paper", "variants"):  # these are of a study, not of its settings
         below.pop(key, None)
     return merge(below, tables)
+
+
+def _with_new_keys(tables: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return a file's tables with keys as they are called now; each old one is noted."""
+    variants = tables.get("variants")
+    for each in [tables, *(variants if isinstance(variants, list) else [])]:
+        for old, new in RENAMED_KEYS.items():
+            table, old_key = old.split(".")
+            keys = each.get(table) if isinstance(each, dict) else None
+            if isinstance(keys, dict) and old_key in keys:
+                logger.warning("%s: %r is called %r now; the old name still works", path, old, new)
+                keys[new.split(".")[1]] = keys.pop(old_key)
+    return tables
 
 
 def _in_words(error: ValidationError, model: type[BaseModel]) -> list[str]:
     problems = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
+        if problem["type"] in (
+            "extra_forbidden",
+            "unexpected_keyword_argument",
+        ):  # the latter in data classes
             known = _keys(model, problem["loc"][:-1])
             problems.append(f"unknown key {key!r}; {nearest(str(problem['loc'][-1]), known)}")
         elif problem["type"] == "missing":
             problems.append(f"{key!r} is missing")
         else:
-            said = problem["msg"].removeprefix("Value error, ")
+            message = problem["msg"].removeprefix("Value error, ")
             got = "" if problem["type"] == "value_error" else f", got {problem['input']!r}"
-            problems.append(f"{key!r}: {said}{got}" if key else said)
+            problems.append(f"{key!r}: {message}{got}" if key else message)
     return problems
 
 
 def _keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """Return the keys that a table of a model may have."""
     for part in loc:
-        kinds = [model.model_fields[str(part)].annotation]
-        kinds += list(getattr(kinds[0], "__args__", ()))  # Sizes | None
-        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+        kind: Any = model.model_fields[str(part)].annotation
+        kind = next(iter(getattr(kind, "__args__", ())), kind)  # of SyntheticConfig | None, the first
+        if kind is Geometry:
+            return [field.name for field in fields(Geometry)]
+        model = kind
     return list(model.model_fields)
+
+
+def scaled(study: Study, scale: str) -> Study:
+    """Return the same study, smaller and on synthetic recordings, to see it run before it takes hours.
+
+    Parameters
+    ----------
+    study : Study
+        As it was read.
+    scale : {"full", "tiny", "smoke"}
+        "tiny" keeps the geometry and the classes, with few epochs, steps, trials and seeds; "smoke" has short
+        signals and a small network besides; "full" changes nothing.
+    """
+    if scale == "full":
+        return study
+    # Enough for the most shots of any variant, so that variants share their recordings.
+    shots = max(experiment.protocol.shots for experiment in study.variants.values())
+    smoke = scale == "smoke"
+    variants = {name: _smaller(each, shots, smoke=smoke) for name, each in study.variants.items()}
+    return study.model_copy(update={"scale": scale, "variants": variants})
+
+
+def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
+    # Two people and two sessions of each, so that all kinds of study can be made.
+    protocol = full.protocol
+    alone = protocol.per_subject or protocol.leave_one_out
+    per_class = 2 + (shots if alone else -(-shots // 2))
+    # Few steps, and larger ones, so that something is learned all the same.
+    most = 2 if smoke else 3
+    fewer = {"trials": min(protocol.trials, 2), "seeds": protocol.seeds[:2]}
+    training = full.training.model_copy(update={"epochs": 3, "batch_size": 16, "lr": 1e-3})
+    inversion = full.inversion.model_copy(update={"steps": min(full.inversion.steps, most), "lr": 0.1})
+    steps = {name: _cut(each, most) for name, each in full.finetuning.steps.items()}
+    lengths = full.finetuning.lengths
+    if full.finetuning.select == "validation":
+        lengths = tuple(dict.fromkeys(_cut(lengths, most)))
+    shorter = {"steps": steps, "lengths": lengths, "lr": 1e-3}
+    n_chans = full.geometry.n_chans if full.geometry else 8
+    small = Geometry(n_chans, 104, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2)
+    return full.model_copy(
+        update={
+            "data": full.data.model_copy(update={"sfreq": _rate(full.data)}),
+            "synthetic": SyntheticConfig(n_per_class=per_class, difficulty=0.0),
+            "geometry": small if smoke else full.geometry,
+            "protocol": protocol.model_copy(update=fewer),
+            "training": training,
+            "threads": 1 if smoke else full.threads,  # short signals gain nothing from more
+            "inversion": inversion,
+            "finetuning": full.finetuning.model_copy(update=shorter),
+        }
+    )
+
+
+def _cut(lengths: tuple[int, ...], most: int) -> tuple[int, ...]:
+    return tuple(min(n, most) for n in lengths)
+
+
+def _rate(full: DataConfig) -> float | None:
+    """Return the rate of the data, or the lowest at which such recordings can be made up."""
+    least = EEG.min_sfreq if full.kind == "eeg" else EMG.min_sfreq
+    return None if full.sfreq is None else max(full.sfreq, least)
+
+
+def demo_study(*, quick: bool = False) -> Study:
+    """Return the demo's study; ``quick`` has a smaller network, fewer epochs and fewer steps."""
+    study = load("demo", methods=list(DEMO_METHODS), **(_QUICK if quick else {}))
+    return study.model_copy(update={"title": "Three methods on synthetic recordings (anchorinv demo)"})

@@ -1,28 +1,143 @@
-"""Results on disk: one JSON line per method, trial and session, from which every number is derived."""
+"""The jobs of a run and their results on disk: one JSON line per method, trial and session."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from anchorinv.core.runner import SessionResult
+from anchorinv.core.registry import METHODS
 from anchorinv.files import append_whole, check_regular
-from anchorinv.study.parts import Outline, Part
+from anchorinv.study.config import Study
+from anchorinv.study.runner import SessionResult
+
+#: More would not be listed in half a gigabyte, nor computed in a lifetime.
+_MOST_JOBS = 2_000_000
 
 #: A line is not longer: the confusion matrix of a thousand classes fits, and no line fills the memory.
 MOST_BYTES = 1 << 22
-_TOLD = 3  # damaged lines whose damage is described, and letters of a description
+_MOST_PROBLEMS = 3  # damaged lines whose damage is described, and letters of a description
 _LETTERS = 100
 
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]  # sums of a matrix of counts stay below 2⁶³
 Amount = Annotated[float, Field(ge=0)]
 _FIRST = Field(fail_fast=True)  # a million wrong values are not a million errors, in a gigabyte
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is finished or lost as a whole: one trial of one method, or its base session (None).
+
+    ``variant`` and ``person`` are empty where there is only one; ``seed`` is the base model's.
+
+    Examples
+    --------
+    >>> print(Job("", "", 5, "protonet", 0))
+    protonet, trial 0, seed 5
+    """
+
+    variant: str
+    person: str
+    seed: int
+    method: str
+    trial: int | None
+
+    def __str__(self) -> str:
+        where = ", ".join(str(each) for each in (self.variant, self.person) if each)
+        what = "base session" if self.trial is None else f"trial {self.trial}"
+        return f"{self.method}, {what}, seed {self.seed}" + (f" ({where})" if where else "")
+
+    @classmethod
+    def of(cls, result: SessionResult) -> "Job":
+        """Return the job that a result belongs to."""
+        return cls(result.variant, result.person, result.base_seed, result.method, result.trial)
+
+
+def jobs(study: Study, variant: str, people: Sequence[str], own: Sequence[str]) -> Iterator[Job]:
+    """Yield the jobs of a variant, in order: base seeds, people, methods, trials."""
+    experiment = study.variants[variant]
+    for seed in experiment.protocol.seeds:
+        for person in people:
+            for method in (*experiment.methods, *own):
+                for trial in (None, *range(experiment.protocol.trials)):
+                    yield Job(variant, person, seed, method, trial)
+
+
+def check_number(study: Study, people: Mapping[str, Sequence[str]], own: Sequence[str]) -> None:
+    """Refuse a study of more jobs than anybody could list or compute."""
+    n = sum(
+        len(each.protocol.seeds)
+        * len(people[variant])
+        * (len(each.methods) + len(own))
+        * (each.protocol.trials + 1)
+        for variant, each in study.variants.items()
+    )
+    if n > _MOST_JOBS:
+        raise ValueError(f"the study has {n} parts, {_MOST_JOBS} at most; lower trials, or divide it")
+
+
+def all_jobs(study: Study, about: Mapping[str, Any]) -> list[Job]:
+    """Return all jobs of a run, in order; ``about`` is what ``config.json`` holds."""
+    return [
+        job
+        for variant in study.variants
+        for job in jobs(study, variant, about["people"][variant], about["own"])
+    ]
+
+
+class ExpectedResults:
+    """Which results a run can have: those of its jobs, with the classes known after each session.
+
+    ``about`` is what ``config.json`` holds, checked.
+    """
+
+    def __init__(self, study: Study, about: Mapping[str, Any]) -> None:
+        self._jobs = frozenset(all_jobs(study, about))
+        self._protocols = {variant: each.protocol for variant, each in study.variants.items()}
+        #: Of the base session, then of each session: in which order a method knows them is its affair.
+        self._classes: dict[str, list[set[int]]] = {}
+        for variant, each in study.variants.items():
+            names, protocol = about["data"][each.data.name]["classes"], each.protocol
+            new, ways = protocol.sessions, protocol.ways
+            sessions = [new[i : i + ways] for i in range(0, len(new), ways)]
+            self._classes[variant] = [
+                {c if isinstance(c, int) else names.index(c) for c in asked}
+                for asked in (protocol.base_classes, *sessions)
+            ]
+
+    def n_sessions(self, job: Job) -> int:
+        """Return how many results a job has."""
+        protocol = self._protocols[job.variant]
+        return 1 if job.trial is None else len(protocol.sessions) // protocol.ways
+
+    def named(self, result: SessionResult) -> SessionResult:
+        """Return a result under its method's present name, unless a method of the run has the former one."""
+        if Job.of(result) in self._jobs:
+            return result
+        return replace(result, method=METHODS.name_of(result.method))
+
+    def check(self, result: SessionResult) -> None:
+        """Refuse what cannot be a result of the run; the error says why."""
+        job = Job.of(result)
+        if job not in self._jobs:
+            raise ValueError(f"of {str(job)!r}, which is no part of this run")
+        last = self.n_sessions(job)
+        first = 0 if job.trial is None else 1
+        if not first <= result.session < first + last:
+            raise ValueError(f"of session {result.session}, where there are {first} to {first + last - 1}")
+        wanted, left = self._classes[job.variant][: result.session + 1], list(result.classes)
+        n_base = len(wanted[0])
+        for classes in wanted:
+            if classes != set(left[: len(classes)]):
+                raise ValueError(f"its classes are not {list(map(sorted, wanted))}, session by session")
+            del left[: len(classes)]
+        if left or result.n_base != n_base:
+            raise ValueError(f"it has {len(left)} classes too many, or not {n_base} of the base")
 
 
 class _Line(BaseModel):
@@ -46,47 +161,36 @@ class _Line(BaseModel):
 
 def to_line(result: SessionResult) -> str:
     """Return a result as one line of JSON, without the line's end."""
-    record: dict[str, Any] = {
-        "method": result.method,
-        "variant": result.variant,
-        "person": result.person,
-        "base_seed": result.base_seed,
-        "trial": result.trial,
-        "session": result.session,
-        "classes": list(result.classes),
-        "n_base": result.n_base,
-        "confusion": result.confusion.tolist(),
-        "facts": result.facts,
-        "seconds": round(result.seconds, 3),
-        "peak_mb": None if result.peak_mb is None else round(result.peak_mb, 1),
-    }
+    record = {name: getattr(result, name) for name in _Line.model_fields}
+    record["confusion"], record["seconds"] = result.confusion.tolist(), round(result.seconds, 3)
+    record["peak_mb"] = None if result.peak_mb is None else round(result.peak_mb, 1)
     return json.dumps(record, ensure_ascii=False)
 
 
 def from_line(line: str | bytes) -> SessionResult:
     """Return the result that a line holds; what cannot be one is an error that says why."""
     try:
-        found = _Line.model_validate_json(line)
+        record = _Line.model_validate_json(line)
     except ValidationError as error:
         broken = error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid"
         raise ValueError("no JSON" if broken else first_problem(error)) from None
-    k = len(found.classes)
+    k = len(record.classes)
     if (
-        not 0 < found.n_base <= k
-        or len(found.confusion) != k
-        or any(len(row) != k for row in found.confusion)
+        not 0 < record.n_base <= k
+        or len(record.confusion) != k
+        or any(len(row) != k for row in record.confusion)
     ):
-        raise ValueError(f"its confusion matrix is not that of {k} classes, {found.n_base} of the base")
-    counts = np.array(found.confusion, dtype=np.int64)  # (k, k)
-    return SessionResult(**{**found.__dict__, "confusion": counts})
+        raise ValueError(f"its confusion matrix is not that of {k} classes, {record.n_base} of the base")
+    counts = np.array(record.confusion, dtype=np.int64)  # (k, k)
+    return SessionResult(**{**record.__dict__, "confusion": counts})
 
 
 def first_problem(error: ValidationError) -> str:
     """Return what is wrong with values, in a phrase; names from a file are quoted."""
     problem = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in problem["loc"])
-    said = problem["msg"].removeprefix("Value error, ")
-    return f"{where!r}: {said}" if where else said
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{where!r}: {message}" if where else message
 
 
 def append(path: Path, *results: SessionResult) -> None:
@@ -95,16 +199,11 @@ def append(path: Path, *results: SessionResult) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """What a file of results holds.
+class StoredResults:
+    """What a file of results holds: those of complete jobs, and what else is in it.
 
-    Parameters
-    ----------
-    results : of parts that are whole, in the order of the file.
-    places : first and last byte, exclusive, of each of their lines.
-    n_damaged : lines that are no results of the run.
-    problems : what is wrong with the first of them.
-    n_loose : sound lines of parts that lack another.
+    ``places`` are first byte and end of the results' lines, ``problems`` what is wrong with the first damaged
+    lines, and ``n_loose`` counts sound lines of jobs that lack another.
     """
 
     results: list[SessionResult]
@@ -115,30 +214,24 @@ class Lines:
 
     @property
     def damage(self) -> str:
-        """Say what is not as a run left it; empty where all is."""
+        """Return what is wrong with the file; empty where nothing is."""
         more = "; ..." if self.n_damaged > len(self.problems) else ""
-        told = []
+        problems = []
         if self.n_damaged:
-            told.append(f"{_counted(self.n_damaged, 'damaged line')} ({'; '.join(self.problems)}{more})")
+            problems.append(f"{_counted(self.n_damaged, 'damaged line')} ({'; '.join(self.problems)}{more})")
         if self.n_loose:
-            told.append(f"{_counted(self.n_loose, 'line')} of parts that are not whole")
-        return " and ".join(told)
+            problems.append(f"{_counted(self.n_loose, 'line')} of parts that are not whole")
+        return " and ".join(problems)
 
 
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-def read_lines(path: Path, outline: Outline, *, heads: int = 0) -> Lines:
-    """Return the results of whole parts that a file holds, wherever other lines are damaged.
-
-    Parameters
-    ----------
-    outline : of the run, which lines are held against.
-    heads : lines before the first result, which are passed over.
-    """
-    found: dict[tuple[Part, int], tuple[SessionResult, tuple[int, int]]] = {}
-    contested: set[tuple[Part, int]] = set()
+def read_lines(path: Path, expected: ExpectedResults, *, heads: int = 0) -> StoredResults:
+    """Return the results of complete jobs in a file, after ``heads`` lines, wherever others are damaged."""
+    lines: dict[tuple[Job, int], tuple[SessionResult, tuple[int, int]]] = {}
+    contested: set[tuple[Job, int]] = set()
     n_damaged = 0
     problems: list[str] = []
     for number, place, line in _lines(path):
@@ -147,26 +240,26 @@ def read_lines(path: Path, outline: Outline, *, heads: int = 0) -> Lines:
         try:
             if not line.endswith(b"\n"):
                 raise ValueError("cut off" if len(line) < MOST_BYTES else f"over {MOST_BYTES} bytes")
-            result = outline.named(from_line(line))
-            outline.check(result)
-            key = Part.of(result), result.session
-            if key not in found:
-                found[key] = result, place
+            result = expected.named(from_line(line))
+            expected.check(result)
+            key = Job.of(result), result.session
+            if key not in lines:
+                lines[key] = result, place
                 continue
-            if to_line(result) != to_line(found[key][0]):
+            if to_line(result) != to_line(lines[key][0]):
                 contested.add(key)  # nobody knows which is right
             raise ValueError("there twice")
         except ValueError as error:
             n_damaged += 1
-            if len(problems) < _TOLD:
+            if len(problems) < _MOST_PROBLEMS:
                 problems.append(f"line {number}: {str(error)[:_LETTERS]}")
     n_damaged += len(contested)
     for key in contested:
-        del found[key]
-    counts = Counter(part for part, _ in found)
-    whole = [each for (part, _), each in found.items() if counts[part] == outline.n_sessions(part)]
+        del lines[key]
+    counts = Counter(job for job, _ in lines)
+    whole = [each for (job, _), each in lines.items() if counts[job] == expected.n_sessions(job)]
     results, places = [result for result, _ in whole], [place for _, place in whole]
-    return Lines(results, places, n_damaged, tuple(problems), len(found) - len(whole))
+    return StoredResults(results, places, n_damaged, tuple(problems), len(lines) - len(whole))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, tuple[int, int], bytes]]:

@@ -1,0 +1,101 @@
+"""The command line. Heavy imports wait until a command runs, so that help is instant."""
+
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import anchorinv.cli.data as data
+import anchorinv.cli.model as model
+import anchorinv.cli.prepare as prepare
+import anchorinv.cli.study as study
+import anchorinv.cli.train as train
+from anchorinv import __version__
+from anchorinv.errors import shown
+from anchorinv.terminal import complain, say
+
+#: What typer raises for wrong usage; it has no name of its own there.
+_WrongUsage: Any = typer.BadParameter.__base__
+
+
+class _Commands(TyperGroup):
+    """The commands; what typer says of wrong arguments shows them quoted."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Read the arguments before the command."""
+        with _quoted():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the command's arguments, and run it."""
+        with _quoted():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _quoted() -> Iterator[None]:
+    try:
+        yield
+    except _WrongUsage as error:
+        error.message = shown(error.message)
+        raise
+
+
+app = typer.Typer(
+    name="anchorinv",
+    cls=_Commands,
+    help="Teach a biosignal classifier new classes from ten examples, without keeping anybody's recordings.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        say(f"anchorinv {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+# In the order of the help.
+_COMMANDS: list[Callable[..., None]]
+_COMMANDS = [study.demo, data.download, data.data, data.events, study.run, study.status, study.report]
+_COMMANDS += [train.train, model.learn, model.add, model.forget, model.calibrate]
+_COMMANDS += [model.check, model.predict, model.evaluate, model.info]
+for command in _COMMANDS:
+    app.command()(command)
+app.add_typer(prepare.app, name="prepare")
+
+
+def _plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"anchorinv: warning: {shown(' '.join(str(message).split()))}\n"
+
+
+def main() -> None:
+    """Run the command line; a mistake ends in one sentence and exit code 1, wrong usage in 2."""
+    warnings.formatwarning = _plain_warning  # to a user the line of code says nothing
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # letters that a terminal does not know
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        first, *more = getattr(error, "lines", [str(error)])
+        complain(f"anchorinv: {first}", *more)
+        sys.exit(1)

@@ -1,0 +1,388 @@
+"""``anchorinv learn``, ``add``, ``forget``, ``calibrate`` change a model file, the others here use it."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
+
+import typer
+
+from anchorinv.cli.options import (
+    Allow,
+    InputOptions,
+    Json,
+    Model,
+    Out,
+    Quiet,
+    TrialOptions,
+    check_target,
+    progress,
+    with_options,
+)
+from anchorinv.errors import as_json as to_json
+from anchorinv.errors import csv_line
+from anchorinv.terminal import complain, say
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from anchorinv.datasets.own import Labelling
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.files import PredictedWindow, ReadOptions
+    from anchorinv.signal.drift import Drift
+
+Report = TypeVar("Report")
+_SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, WFDB ...)."
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleOptions:
+    """Which examples a model is given, and where the model that learned them goes."""
+
+    model: Model
+    shots: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Examples: .npz with X and y; .npy or recordings with --label; recordings with --events.",
+            metavar="SHOTS",
+        ),
+    ]
+    out: Out
+    label: Annotated[str | None, typer.Option(help="The class of all examples.")] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="Also from examples whose scale is nothing like the base data's.")
+    ] = False
+    allow_recordings: Allow = False
+    quiet: Quiet = False
+
+
+@with_options
+def learn(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) -> None:
+    """Teach a model a new class from a few examples; tell what it does to the old ones, then write it."""
+    from anchorinv.serving.learning_report import learn_classes
+
+    model, report, with_signals = _taught(learn_classes, examples, trials, inputs)
+    say(*report.lines())
+    complain(*(f"anchorinv: warning: {line}" for line in report.warnings()))
+    model.save(examples.out, with_signals=with_signals, allow_recordings=examples.allow_recordings)
+    say(_known(examples.out, model))
+
+
+@with_options
+def add(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) -> None:
+    """Give a model more examples of classes that it knows; tell what that did, then write it."""
+    from anchorinv.serving.learning_report import add_examples
+
+    model, added, with_signals = _taught(add_examples, examples, trials, inputs)
+    say(*(each.line() for each in added))
+    model.save(examples.out, with_signals=with_signals, allow_recordings=examples.allow_recordings)
+    counts = zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
+    say(f"Model: {examples.out} has examples of {', '.join(f'{name} ({n})' for name, n in counts)}")
+
+
+def forget(
+    model: Model,
+    label: Annotated[str, typer.Argument(help="The class to forget.", metavar="CLASS")],
+    out: Out,
+    allow_recordings: Allow = False,
+) -> None:
+    """Remove a class: its prototype, anchors and replay; predictions among the others stay as they are."""
+    from anchorinv.core.registry import METHODS
+    from anchorinv.estimator import AnchorInvClassifier
+
+    check_target(out)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner.forget_class(_as_label(learner, label))
+    # Signals are in the file only if they were before.
+    learner.save(out, with_signals=True, allow_recordings=allow_recordings)
+    say(_known(out, learner), f"Class {label!r} was forgotten: {METHODS[learner.method].forgetting}")
+
+
+@with_options
+def calibrate(
+    model: Model,
+    windows: Annotated[
+        list[Path],
+        typer.Argument(help="Recordings or windows of one person; labels are not needed.", metavar="DATA"),
+    ],
+    out: Out,
+    inputs: InputOptions,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where rehearsal speaks against it or says nothing, or units do."),
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Adapt a model to a person or a day that it has not seen, by windows without labels."""
+    import numpy as np
+
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.files import read_shots
+
+    check_target(out, *windows)
+    learner = AnchorInvClassifier.load(model)
+    reading = inputs.reading()
+    with progress(quiet):
+        signals = [read_shots(learner, path, reading)[0] for path in windows]
+    for path, each in zip(windows, signals, strict=True):
+        _check_units(learner, path, each, scale=reading.scale, force=force)
+    learner.calibrate(np.concatenate(signals), force=force)
+    learner.save(out)
+    say(f"Model: {out} is calibrated by {sum(map(len, signals))} windows; the model without is {model}")
+
+
+@with_options
+def predict(
+    model: Model,
+    sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
+    table: Annotated[str, typer.Option("--csv", help="File for the rows; - is standard output.")] = "-",
+    *,
+    inputs: InputOptions,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Predict each window of files: a row with its time, class and the probability of each class.
+
+    Of several files each row begins with the file it is of.
+    """
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.files import check_inputs, predict_file
+    from anchorinv.serving.streaming import DriftMonitor
+
+    if table != "-":
+        check_target(Path(table), model, *sources, such_as="predictions.csv")
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    several, reading = len(sources) > 1, inputs.reading()
+    warnings: list[str] = []
+    if several:
+        check_inputs(learner, sources, reading)
+    with progress(quiet), _opened(table) as file:
+        rows = _PredictionTable(file, learner.classes_.tolist(), named=several)
+        for source in sources:
+            monitor = DriftMonitor(learner)
+            n_rows, n_gaps = rows.write(str(source), predict_file(learner, source, reading, note=monitor))
+            if n_gaps:
+                warnings.append(
+                    f"{source}: {n_gaps} of {n_rows} windows hold missing samples (NaN) and have no class"
+                )
+            warnings += _far(source, monitor.drift, inputs.scale)
+    complain(*(f"anchorinv: warning: {sentence}" for sentence in warnings))
+
+
+@with_options
+def evaluate(
+    model: Model,
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="Prepared folder (its test part), .npz with X and y, or a recording with --events.",
+            metavar="DATA",
+        ),
+    ],
+    trials: TrialOptions,
+    inputs: InputOptions,
+    as_json: Json = False,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score a model on labelled windows."""
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.evaluation import evaluate_file
+    from anchorinv.serving.streaming import DriftMonitor
+
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    monitor = DriftMonitor(learner)
+    with progress(quiet):
+        scores = evaluate_file(learner, data, inputs.reading(), labelling=trials.labelling(), note=monitor)
+    say(*(to_json(scores.facts()).split("\n") if as_json else scores.lines()))
+    complain(*(f"anchorinv: warning: {sentence}" for sentence in _far(data, monitor.drift, inputs.scale)))
+
+
+@with_options
+def check(
+    model: Model,
+    sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT...")],
+    as_json: Json = False,
+    *,
+    inputs: InputOptions,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tell how far recordings are from a model's base data: unit, offset, spectra, covariances.
+
+    The exit code is 1 if any is so far that predictions should not be trusted.
+    """
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.evaluation import check_file
+
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    reading = inputs.reading()
+    with progress(quiet):
+        checks = [check_file(learner, path, reading) for path in sources]
+    far = any(each.drift.far for each in checks)
+    if as_json:
+        say(*to_json({"far": far, "inputs": [each.facts() for each in checks]}).split("\n"))
+    for number, each in enumerate([] if as_json else checks):
+        say(*([""] if number else []), *each.lines())
+    if far:
+        raise typer.Exit(1)
+
+
+def info(model: Model, as_json: Json = False) -> None:
+    """Tell what a model file holds and what it does not."""
+    from anchorinv.persistence.bundle import read_facts
+    from anchorinv.persistence.manifest import manifest, manifest_lines
+
+    facts = manifest(*read_facts(model)) | {"file": str(model), "bytes": model.stat().st_size}
+    if as_json:
+        say(*to_json(facts).split("\n"))
+    else:
+        say(f"{model}: {facts['bytes'] / 1e6:.2f} MB", *manifest_lines(facts))
+
+
+def _taught(
+    teach: Callable[..., Report], examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions
+) -> "tuple[AnchorInvClassifier, Report, bool]":
+    """Load a model and teach it; return it, the report, and whether its file held inverted signals."""
+    from anchorinv.estimator import AnchorInvClassifier
+
+    check_target(examples.out, *examples.shots)
+    model = AnchorInvClassifier.load(examples.model, allow_recordings=examples.allow_recordings)
+    with_signals = model.state_.signals is not None
+    with progress(examples.quiet):
+        windows, labels = _read_examples(model, examples, trials.labelling(), inputs.reading())
+        report = teach(model, windows, labels, force=examples.force)
+    return model, report, with_signals
+
+
+def _read_examples(
+    model: "AnchorInvClassifier",
+    examples: ExampleOptions,
+    labelling: "Labelling | None",
+    reading: "ReadOptions",
+) -> "tuple[np.ndarray, list[Any]]":
+    """Return the windows of all files (n, n_chans, n_times) and the class of each; none in another unit."""
+    import numpy as np
+
+    label = examples.label
+    if label is not None and labelling is not None:
+        raise ValueError("--label and --events both say the class of examples; leave one of them out")
+    signals: list[np.ndarray] = []
+    labels: list[Any] = []
+    for path, windows, own in _labelled_files(model, examples.shots, labelling, reading):
+        if label is None and own is None:
+            raise ValueError(
+                f"{path} has no labels; name the class of its examples with --label, or its events with "
+                "--events"
+            )
+        _check_units(model, path, windows, scale=reading.scale, force=examples.force)
+        signals.append(windows)
+        labels += [_as_label(model, label)] * len(windows) if label is not None else list(own or ())
+    return np.concatenate(signals), labels
+
+
+def _labelled_files(
+    model: "AnchorInvClassifier", paths: Sequence[Path], labelling: "Labelling | None", reading: "ReadOptions"
+) -> "Iterator[tuple[Path, np.ndarray, list[Any] | None]]":
+    """Yield the windows of each file, and their classes if it has them."""
+    from anchorinv.serving.files import from_events, read_shots
+
+    if labelling is not None:
+        for path, windows, names in from_events(model, paths, labelling, reading):
+            yield path, windows, [_as_label(model, name) for name in names.tolist()]
+        return
+    for path in paths:
+        windows, labels = read_shots(model, path, reading)
+        yield path, windows, None if labels is None else labels.tolist()
+
+
+def _as_label(model: "AnchorInvClassifier", text: str) -> Any:
+    """Return a class given as text, of the kind of the model's classes."""
+    kind = model.classes_.dtype.kind
+    if kind == "U":
+        return text
+    try:
+        return {"True": True, "False": False}[text] if kind == "b" else int(text)
+    except (KeyError, ValueError):
+        wanted = "True or False" if kind == "b" else "whole numbers"
+        raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
+
+
+def _check_units(
+    model: "AnchorInvClassifier", path: Path, windows: "np.ndarray", *, scale: float, force: bool
+) -> None:
+    """Refuse a file in another unit, unless forced; name the --scale that is right, whatever it was."""
+    from anchorinv.validation import refuse_drift
+
+    if not force:
+        try:
+            refuse_drift(replace(model.check(windows), scaled=scale))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+def _known(out: Path, model: "AnchorInvClassifier") -> str:
+    return f"Model: {out} knows {', '.join(map(str, model.classes_.tolist()))}"
+
+
+def _far(source: Path, drift: "Drift | None", scale: float) -> list[str]:
+    """Return a warning about a file that is far from the base data, if it is."""
+    if drift is None or not drift.far:
+        return []
+    return [f"{source}: {replace(drift, scaled=scale).verdict}"]
+
+
+@contextmanager
+def _opened(table: str) -> Iterator[TextIO]:
+    """Give a file to write rows to, whole or not at all, or standard output."""
+    from anchorinv.files import replacing
+
+    try:
+        if table == "-":
+            yield sys.stdout
+            sys.stdout.flush()
+        else:
+            with replacing(Path(table)) as beside, beside.open("w", newline="", encoding="utf-8") as file:
+                yield file
+    except BrokenPipeError:
+        # Whoever read has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None
+
+
+@dataclass
+class _PredictionTable:
+    """Write predictions as they come, after a header; ``named`` rows begin with their file."""
+
+    file: TextIO
+    classes: Sequence[object]
+    named: bool
+    begun: bool = False
+
+    def write(self, name: str, rows: "Iterator[PredictedWindow]") -> tuple[int, int]:
+        """Write a file's rows; return how many there are, and how many of them have no class."""
+        n_rows = n_gaps = 0
+        for row in rows:
+            self._begin()
+            time = "" if row.time is None else f"{row.time:.6g}"
+            if row.probabilities is None:
+                cells = ["", *("" for _ in self.classes)]
+                n_gaps += 1
+            else:
+                cells = [row.label, *(f"{p:.6f}" for p in row.probabilities)]
+            self._line(name, row.window, time, *cells)
+            n_rows += 1
+        self._begin()
+        return n_rows, n_gaps
+
+    def _begin(self) -> None:
+        # Not before there is a row to write: an input that cannot be read leaves no trace.
+        if not self.begun:
+            self._line("file", "window", "time", "class", *(f"p_{name}" for name in self.classes))
+            self.begun = True
+
+    def _line(self, name: str, *cells: object) -> None:
+        self.file.write(csv_line([name, *cells] if self.named else cells))

@@ -1,0 +1,169 @@
+"""Options that several commands share, each with its one help text, and what they mean together."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchorinv.terminal import complain, progress_bars
+
+if TYPE_CHECKING:
+    from anchorinv.datasets.own import Labelling
+    from anchorinv.datasets.own_files import OwnOptions
+    from anchorinv.serving.files import ReadOptions
+
+Model = Annotated[Path, typer.Argument(help="A model file.", metavar="MODEL")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The model file to write.", metavar="MODEL")]
+Allow = Annotated[bool, typer.Option("--allow-recordings", help="Handle models that hold real recordings.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+ZeroPhase = Annotated[
+    bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
+]
+
+_KIND, _REQUIRED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn each parameter of a command that is a dataclass of options into one option for each of its fields.
+
+    Examples
+    --------
+    >>> @with_options
+    ... def show(trials: TrialOptions, quiet: Quiet = False) -> None:
+    ...     pass
+    >>> list(inspect.signature(show).parameters)
+    ['events', 'start', 'stop', 'quiet']
+    """
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for each in inspect.signature(command).parameters.values():
+        if is_dataclass(each.annotation):
+            groups[each.name] = each.annotation
+            for field in fields(each.annotation):
+                default = _REQUIRED if field.default is MISSING else field.default
+                option = inspect.Parameter(field.name, _KIND, default=default, annotation=field.type)
+                parameters.append(option)
+        else:
+            parameters.append(each.replace(kind=_KIND))
+    parameters.sort(key=lambda each: each.default is not _REQUIRED)  # as Python wants them
+    signature = inspect.Signature(parameters)
+
+    @wraps(command)
+    def expanded(*args: Any, **options: Any) -> None:
+        bound = signature.bind(*args, **options)
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    expanded.__signature__ = signature  # type: ignore[attr-defined]
+    expanded.__annotations__ = {each.name: each.annotation for each in parameters}
+    return expanded
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """How the inputs of a model are read, beyond what they say themselves."""
+
+    step: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds between windows of a recording; default: their length."),
+    ] = None
+    scale: Annotated[
+        float,
+        typer.Option(help="Multiply the signals by this, if their unit is not the model's (1e6: V to µV)."),
+    ] = 1.0
+    channels: Annotated[
+        list[str] | None,
+        typer.Option("--channels", help="Channels that have other names here: OLD=NEW, with commas between."),
+    ] = None
+    sfreq: Annotated[
+        float | None, typer.Option("--sfreq", help="Rate in Hz of recordings that do not say theirs.")
+    ] = None
+
+    def reading(self) -> "ReadOptions":
+        """Return them as the files of a model are read by."""
+        from anchorinv.serving.files import ReadOptions
+        from anchorinv.signal.readers import parse_channels
+
+        if self.sfreq is not None and not 0 < self.sfreq < float("inf"):
+            raise ValueError(f"--sfreq is a rate in Hz above 0, got {self.sfreq:g}")
+        names, rename = parse_channels(self.channels or [])
+        if plain := [name for name in names if name not in rename.values()]:
+            raise ValueError(
+                f"--channels takes OLD=NEW here, got {plain[0]!r}; the model knows which channels it takes"
+            )
+        return ReadOptions(self.step, self.scale, rename, self.sfreq)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOptions:
+    """Which events of a recording are trials, and where these lie."""
+
+    events: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Events of the recording that are trials: T1=left,T2=right (anchorinv events lists them)."
+        ),
+    ] = None
+    start: Annotated[
+        float, typer.Option("--from", help="Where a trial begins, in seconds from its event.")
+    ] = 0.0
+    stop: Annotated[
+        float | None, typer.Option("--to", help="Where it ends; without it where the event does by itself.")
+    ] = None
+
+    def labelling(self) -> "Labelling | None":
+        """Return how events become labels; None if no events are named."""
+        from anchorinv.datasets.own import Labelling
+
+        if self.events:
+            return Labelling.parse(self.events, self.start, self.stop)
+        if self.start or self.stop is not None:
+            raise ValueError("--from and --to say where trials lie around events; name these with --events")
+        return None
+
+
+def own_options(given: Any, **more: Any) -> "OwnOptions":
+    """Return how own recordings are cut, by the options that ``prepare own`` and ``train`` both have."""
+    from anchorinv.datasets.own_files import OwnOptions
+    from anchorinv.signal.readers import parse_channels
+
+    names, rename = parse_channels(given.channels or [])
+    shared = {name: getattr(given, name) for name in ("reference", "resample", "window", "overlap")}
+    kinds = frozenset(kind for allowed in given.allow or () for kind in allowed.replace(",", " ").split())
+    return OwnOptions(channels=names or None, rename=rename, allow=kinds, **shared, **more)
+
+
+def check_target(path: Path, *sources: Path, such_as: str = "model.anchorinv") -> None:
+    """Refuse a place where no file can be written, or that is a source, before anything is computed.
+
+    ``such_as`` is an example of a file name, for someone who gave a folder.
+    """
+    from anchorinv.files import check_writable
+
+    check_writable(path, such_as=such_as)
+    if path.exists() and any(source.exists() and source.samefile(path) for source in sources):
+        raise ValueError(f"{path} is one of the inputs; name another file to write to")
+
+
+def progress(quiet: bool) -> AbstractContextManager[None]:
+    """Show progress on standard error, unless ``quiet``."""
+    return nullcontext() if quiet else progress_bars()
+
+
+@contextmanager
+def interruptible(sentence: str) -> Iterator[None]:
+    """Have Ctrl-C end the command with a sentence on what it left behind."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain("", f"anchorinv: stopped; {sentence}")
+        raise typer.Exit(130) from None

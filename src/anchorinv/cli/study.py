@@ -1,0 +1,327 @@
+"""``anchorinv demo``, ``run``, ``status`` and ``report``: studies, how far they are, what came out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchorinv.cli.options import interruptible, with_options
+from anchorinv.terminal import Terminal, progress_bars, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anchorinv.datasets.dataset import Dataset
+    from anchorinv.study.config import Study
+    from anchorinv.study.execute import Executor
+
+_LEVELS = ("debug", "info", "warning", "error")
+_SCALES = ("full", "tiny", "smoke")
+
+
+def demo(
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A smaller network, trained and inverted for less time: half a minute."),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder.  [default: runs/demo, with --quick runs/demo-quick]")
+    ] = None,
+) -> None:
+    """See it work on synthetic recordings: base training, three new classes of ten examples, a report."""
+    folder = out or Path("runs") / ("demo-quick" if quick else "demo")
+    with interruptible(f"finished trials are in {folder}. Run the same command again to go on."):
+        _demo(folder, quick=quick)
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideOptions:
+    """Settings in place of the config's."""
+
+    trials: Annotated[int | None, typer.Option(help="Trials instead of the config's.")] = None
+    methods: Annotated[str | None, typer.Option(help="Methods instead of the config's: a,b,c.")] = None
+    seed: Annotated[int | None, typer.Option(help="Base seed instead of the config's.")] = None
+    scale: Annotated[
+        str, typer.Option(help="full, or on synthetic data: tiny (minutes), smoke (seconds).")
+    ] = "full"
+    threads: Annotated[int | None, typer.Option(help="Threads instead of the config's.")] = None
+
+    def study(self, config: str) -> "Study":
+        """Return the study of a config with these settings."""
+        from anchorinv.study.loading import load, scaled
+
+        protocol: dict[str, Any] = {}
+        if self.trials is not None:
+            protocol["trials"] = self.trials
+        if self.seed is not None:
+            protocol["seeds"] = [self.seed]
+        overrides: dict[str, Any] = {"protocol": protocol} if protocol else {}
+        if self.methods is not None:
+            overrides["methods"] = [name.strip() for name in self.methods.split(",") if name.strip()]
+        if self.threads is not None:
+            overrides["threads"] = self.threads
+        study = scaled(load(config, **overrides), self.scale)
+        if self.scale == "full" or not self.trials:
+            return study
+        trials = {"trials": self.trials}  # those that were asked for, not those of the scale
+        variants = {
+            name: each.model_copy(update={"protocol": each.protocol.model_copy(update=trials)})
+            for name, each in study.variants.items()
+        }
+        return study.model_copy(update={"variants": variants})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """Who computes."""
+
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trials at the same time.  [default: 1; with --cluster as many as fit]"),
+    ] = None
+    cluster: Annotated[
+        str | None, typer.Option(help="Address of an existing Ray cluster: HOST:PORT, or auto.")
+    ] = None
+    gpus_per_worker: Annotated[float, typer.Option(min=0, help="GPUs that each worker is given.")] = 0.0
+
+    def executor(self) -> "Executor | None":
+        """Return who computes; None is this process."""
+        if self.cluster is None and self.workers in (None, 1):
+            if self.gpus_per_worker:
+                raise ValueError(
+                    "--gpus-per-worker is for workers; say how many with --workers, or --cluster"
+                )
+            return None
+        from anchorinv.study.ray_cluster import ray
+        from anchorinv.study.ray_executor import RayExecutor
+
+        ray()  # missing? said before anything begins
+        return RayExecutor(self.workers, self.cluster, self.gpus_per_worker)
+
+
+@with_options
+def run(
+    config: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped config.")] = "",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Prepared folder, or NAME=FOLDER once for each data set of the study."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; the same command goes on there.  [default: runs/CONFIG]")
+    ] = None,
+    *,
+    overrides: OverrideOptions,
+    bases: Annotated[
+        Path | None, typer.Option(help="Folder of base models that several runs share.  [default: OUT/bases]")
+    ] = None,
+    who: WorkerOptions,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read all recordings for changes, also above 1 GiB.")
+    ] = False,
+    list_configs: Annotated[bool, typer.Option("--list", help="Show the shipped configs.")] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Run a study: every method, trial and session, into a folder. Started again, it goes on."""
+    for option, given, known in (("log-level", log_level, _LEVELS), ("scale", overrides.scale, _SCALES)):
+        if given not in known:
+            raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}", param_hint=f"--{option}")
+    if not config and not list_configs:
+        raise typer.BadParameter("name a config, or use --list to see those that are shipped")
+    from anchorinv.cli.output import configs_table
+
+    if list_configs:
+        Terminal().print(configs_table())
+        return
+    study = overrides.study(config)
+    name = study.name if overrides.scale == "full" else f"{study.name}-{overrides.scale}"
+    executor = who.executor()
+    folders = folders_of([study], data or [])
+    _run(study, out or Path("runs") / name, folders, bases, executor, log_level, verify)
+
+
+def status(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    results: Annotated[bool, typer.Option(help="Show the results so far, too.")] = False,
+) -> None:
+    """Show what is done and what is left of a run."""
+    from anchorinv.cli.output import show_results, show_status
+    from anchorinv.study.folder import RunFolder
+
+    folder, console = RunFolder(run), Terminal()
+    show_status(console, folder)
+    if results:
+        show_results(console, folder.study(), folder.read().results)
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Run folders, or records of runs (--export); several make one report."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the report.  [default: RUN/report; runs/report for several, or a record]"
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Prepared folder, or NAME=FOLDER for each data set: figures of features and signals."
+        ),
+    ] = None,
+    bases: Annotated[
+        Path | None, typer.Option(help="Folder of base models, if the runs shared one.  [default: RUN/bases]")
+    ] = None,
+    selections: Annotated[
+        str, typer.Option(help="Anchor selections to show in the feature space: random,closest,kmeans …")
+    ] = "",
+    export: Annotated[
+        Path | None,
+        typer.Option(help="No report: write the run as one small file, fit to be published and reported on."),
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="No report: fill the marked tables and figures of this Markdown page.")
+    ] = None,
+) -> None:
+    """Make a page, tables and figures from run folders, finished or not."""
+    if export is not None and into is not None:
+        raise typer.BadParameter("--export and --into are two steps; do one after the other")
+    if export is not None:
+        _export(runs, export)
+    elif into is not None:
+        _fill(runs, into)
+    else:
+        _report(runs, out, data or [], bases, selections)
+
+
+def _demo(out: Path, *, quick: bool) -> None:
+    import time
+
+    from anchorinv.cli.output import scores_table, titled
+    from anchorinv.report.page import make_report
+    from anchorinv.study.execute import run_study
+    from anchorinv.study.folder import RunFolder
+    from anchorinv.study.loading import demo_study
+    from anchorinv.study.scores import in_words
+
+    console, began = Terminal(), time.perf_counter()
+    study, folder = demo_study(quick=quick), RunFolder(out)
+    folder.check_free()  # before anything is computed
+    protocol = next(iter(study.variants.values())).protocol
+    console.say("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
+    console.say(
+        f"{len(protocol.base_classes)} base classes with all their recordings, then "
+        f"{len(protocol.sessions)} new classes, one per session, {protocol.shots} examples each; "
+        f"{protocol.trials} trials, the same examples for all methods."
+    )
+    before = len(folder.read().results)
+    with progress_bars(console):
+        run_study(study, out)
+        results = titled(folder.read().results)
+        page = make_report([out], out / "report")
+    console.print(scores_table(results, spread=console.width >= 72))
+    console.say(in_words(results))
+    console.say(f"Results: {folder.results} ({time.perf_counter() - began:.0f} s)")
+    if before == len(results):
+        console.say(f"All of it was there already; remove {out} to see it run anew.")
+    console.say(f"Report: {page}")
+
+
+def _run(
+    study: "Study",
+    out: Path,
+    folders: "dict[str, Dataset]",
+    bases: Path | None,
+    executor: "Executor | None",
+    log_level: str,
+    verify: bool,
+) -> None:
+    from anchorinv.cli.output import logging_to, show_results
+    from anchorinv.study.execute import Unfinished, run_study
+    from anchorinv.study.folder import RunFolder
+
+    console, errors = Terminal(), Terminal(stderr=True)
+    folder = RunFolder(out)
+    console.say(study.title)
+    console.say(f"into {out}")
+    begun = interruptible(f"what is finished is in {out}. Run the same command again to go on.")
+    try:
+        with begun, logging_to(folder.log, log_level, errors), progress_bars(errors):
+            run_study(study, out, folders, cache=bases, executor=executor, verify=verify)
+    except Unfinished:
+        show_results(console, study, folder.read().results)
+        raise
+    show_results(console, study, folder.read().results)
+    for path in folder.write_tables():
+        console.say(f"Wrote {path}")
+
+
+def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Dataset]":
+    """Open what --data names; a folder alone is the studies' only data set."""
+    from anchorinv.datasets.dataset import Dataset
+    from anchorinv.study.config import nearest
+
+    variants = [each for study in studies for each in study.variants.values()]
+    needed = list(dict.fromkeys(each.data.name for each in variants if each.synthetic is None))
+    folders = {}
+    for text in given:
+        name, is_named, folder = text.partition("=")
+        if not is_named:
+            if not needed:
+                raise ValueError("this study is on synthetic recordings and takes no --data")
+            if len(needed) != 1:
+                raise ValueError(
+                    f"this study has the data sets {', '.join(needed) or 'none'}; say NAME=FOLDER for each"
+                )
+            name, folder = needed[0], text
+        if name not in needed:
+            raise ValueError(f"this study has no data set {name!r}; {nearest(name, needed or ['none'])}")
+        folders[name] = Dataset.open(Path(folder))
+    return folders
+
+
+def _report(runs: list[Path], out: Path | None, data: list[str], bases: Path | None, selections: str) -> None:
+    from anchorinv.core.prototypes import SELECTIONS
+    from anchorinv.report.gather import source_at
+    from anchorinv.report.page import make_report
+    from anchorinv.study.config import nearest
+
+    chosen = [name.strip() for name in selections.split(",") if name.strip()]
+    for name in chosen:
+        if name not in SELECTIONS:
+            raise ValueError(f"unknown selection {name!r}; {nearest(name, SELECTIONS)}")
+    own = len(runs) == 1 and not runs[0].is_file()
+    target = out or (runs[0] / "report" if own else Path("runs") / "report")
+    folders = folders_of([source_at(run).study() for run in runs], data)
+    with progress_bars():
+        page = make_report(runs, target, folders, bases=bases, selections=chosen)
+    say(f"Report: {page}")
+
+
+def _export(runs: list[Path], to: Path) -> None:
+    from anchorinv.study.folder import RunFolder, write_record
+
+    if len(runs) != 1:
+        raise typer.BadParameter(f"--export takes one run, got {len(runs)}; export each to a file of its own")
+    if to.suffix != ".jsonl":
+        raise typer.BadParameter(f"--export writes a .jsonl file, got {to}")
+    results = write_record(RunFolder(runs[0]), to).read().results
+    say(f"{to}: {len(results)} results, {to.stat().st_size / 1e6:.2f} MB")
+
+
+def _fill(runs: list[Path], page: Path) -> None:
+    from anchorinv.report.gather import gather
+    from anchorinv.report.markdown import fill
+
+    read = gather(runs)
+    filled = fill(page, read)
+    say(
+        f"{page}: filled from {', '.join(run.name for run in read)}, with {len(filled.figures)} figures",
+        *(f"{run.name} is not finished: {len(run.missing)} parts are missing" for run in read if run.missing),
+        *(
+            f"left alone: {mark.what} of {', '.join(mark.runs)}, not among the runs"
+            for mark in filled.waiting
+        ),
+    )

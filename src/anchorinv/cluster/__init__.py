@@ -1,1 +1,0 @@
-"""Many processes and many machines: a study's parts as Ray tasks."""

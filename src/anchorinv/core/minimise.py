@@ -1,0 +1,365 @@
+"""The only gradient loop: Adam or L-BFGS steps, a learning-rate schedule, early stopping, checkpoints."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from anchorinv.core.rng import global_position, take_up
+from anchorinv.progress import tick
+
+#: A step is good if the loss fell by this part of what its slope promised (Armijo).
+ENOUGH = 1e-4
+#: What a step that went too far is shortened by; and the shortest one, after which the memory is useless.
+SHORTER, SHORTEST = 0.4, 1e-3
+#: The first step has this part of the length of the signals: nothing is known of the curvature yet.
+FIRST = 0.1
+
+
+class BatchedLBFGS:
+    """L-BFGS for many independent problems at once: every sample has its own curvature and step length.
+
+    Adam's steps have one length whatever the distance left, so inverting takes it thousands of them. The
+    limited memory of past steps and gradients tells how the loss bends, and a tenth of the steps gets as far
+    (Nocedal & Wright, Numerical Optimization, 2006, algorithm 7.4). One evaluation of the loss is one step: a
+    step that went too far is taken back and shortened when the next one is asked for, so that the loop around
+    it is the same as Adam's.
+
+    Parameters
+    ----------
+    leaf : Tensor, shape (n, ...)
+        What is moved, in place; its ``grad`` is that of the sum of the losses.
+    memory : int, default=8
+        Pairs of step and change of gradient that are remembered.
+    """
+
+    def __init__(self, leaf: Tensor, memory: int = 8) -> None:
+        self._leaf, self._memory = leaf, memory
+        n = len(leaf)
+        self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # (step, change of gradient, 1 / their product)
+        self._length = leaf.new_ones(n)
+        self._held = torch.zeros(n, dtype=torch.bool)
+        self._at: tuple[Tensor, Tensor, Tensor] | None = (
+            None  # where the last good step led: place, loss, gradient
+        )
+        self._way = torch.zeros_like(leaf).detach()
+
+    @torch.no_grad()
+    def step(self, losses: Tensor) -> None:
+        """Take the next step, knowing the losses (n,) and gradients where the last one led."""
+        gradient = self._leaf.grad
+        assert gradient is not None, "gradients come before a step"
+        if self._at is None:
+            self._at = self._leaf.detach().clone(), losses.clone(), gradient.clone()
+            self._way = self._direction()
+        else:
+            good = self._evaluate(losses, gradient)
+            way = self._direction()
+            self._way = torch.where(_over(good, way), way, self._way)
+        # A sample that is held stays where it got to.
+        length = self._length.masked_fill(self._held, 0)
+        self._leaf.copy_(torch.addcmul(self._at[0], _over(length, self._way), self._way))
+
+    def hold(self, samples: Tensor) -> None:
+        """Leave some samples (n,) bool where they are for good."""
+        self._held |= samples
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Go back to where the last good steps led: the last one was not evaluated."""
+        if self._at is not None:
+            self._leaf.copy_(self._at[0])
+
+    def _evaluate(self, losses: Tensor, gradient: Tensor) -> Tensor:
+        """Say which steps were good (n,), accept those and shorten the others."""
+        assert self._at is not None
+        place, loss, slope = self._at
+        promised = self._length * _dot(slope, self._way)
+        good = (losses <= loss + ENOUGH * promised) & ~self._held
+        step, change = self._leaf - place, gradient - slope
+        along = _dot(step, change)
+        # Where the loss does not bend upwards along the step, it says nothing of the curvature.
+        tells = good & (along > 1e-10 * _dot(change, change))
+        mask = _over(tells, step)
+        self._pairs.append((step * mask, change * mask, torch.where(tells, 1 / along, 0)))
+        self._pairs = self._pairs[-self._memory :]
+        accept = _over(good, place)
+        self._at = (
+            torch.where(accept, self._leaf, place),
+            torch.where(good, losses, loss),
+            torch.where(accept, gradient, slope),
+        )
+        self._length = torch.where(good, 1.0, self._length * SHORTER)
+        lost = ~good & (self._length < SHORTEST)
+        if lost.any():
+            self._forget(lost)
+        return good | lost
+
+    def _forget(self, lost: Tensor) -> None:
+        self._pairs = [(step, change, inverse.masked_fill(lost, 0)) for step, change, inverse in self._pairs]
+        self._length = self._length.masked_fill(lost, 1.0)
+
+    def _direction(self) -> Tensor:
+        """Return where to go (n, ...): the gradient, turned by what the remembered pairs tell."""
+        assert self._at is not None
+        place, _, gradient = self._at
+        way = -gradient
+        kept = []
+        for step, change, inverse in reversed(self._pairs):
+            share = inverse * _dot(step, way)
+            way = torch.addcmul(way, _over(-share, way), change)
+            kept.append(share)
+        way = way * _over(self._scale(place, gradient), way)
+        for (step, change, inverse), share in zip(self._pairs, reversed(kept), strict=True):
+            way = torch.addcmul(way, _over(share - inverse * _dot(change, way), way), step)
+        return way
+
+    def _scale(self, place: Tensor, gradient: Tensor) -> Tensor:
+        """Return the length of a step per slope (n,): by the last pair that tells it, or a cautious one."""
+        scale = FIRST * _norm(place).clamp_min(1.0) / _norm(gradient).clamp_min(1e-30)
+        for _, change, inverse in self._pairs:
+            usable = inverse > 0
+            scale = torch.where(usable, 1 / (inverse * _dot(change, change)).clamp_min(1e-30), scale)
+        return scale
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    dot: Tensor = torch.linalg.vecdot(a.flatten(1), b.flatten(1))
+    return dot
+
+
+def _norm(a: Tensor) -> Tensor:
+    norm: Tensor = a.flatten(1).norm(dim=1)
+    return norm
+
+
+def _over(each: Tensor, like: Tensor) -> Tensor:
+    """Shape a value per sample (n,) so that it applies to all of the sample's."""
+    return each.reshape(-1, *[1] * (like.ndim - 1))
+
+
+class Checkpoint(Protocol):
+    """Somewhere to leave a descent and find it again."""
+
+    def load(self) -> dict[str, Tensor] | None:
+        """Return what was left, or None."""
+        ...
+
+    def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
+        """Keep the values now, or not; they are gathered only if asked for."""
+        ...
+
+
+class Snapshot:
+    """Where a descent stands.
+
+    Parameters
+    ----------
+    params : list of Tensor
+        What is descended over.
+    buffers : iterable of Tensor
+        What else changes on the way, such as running statistics.
+    optimiser : torch.optim.Optimizer
+        Adam over ``params``.
+    """
+
+    def __init__(
+        self, params: list[Tensor], buffers: Iterable[Tensor], optimiser: torch.optim.Optimizer
+    ) -> None:
+        self._params, self._optimiser = params, optimiser
+        self._tensors = [*params, *buffers]
+
+    def values(self, curve: list[Tensor]) -> dict[str, Tensor]:
+        """Return copies of parameters, buffers, moments, the curve so far and the global generator."""
+        values = {f"tensor.{i}": tensor.detach().clone() for i, tensor in enumerate(self._tensors)}
+        for i, param in enumerate(self._params):
+            for name, moment in self._optimiser.state[param].items():
+                values[f"moment.{i}.{name}"] = moment.detach().clone()
+        return {**values, "curve": torch.stack(curve), "generator": global_position()}
+
+    @torch.no_grad()
+    def restore(self, values: dict[str, Tensor]) -> list[Tensor]:
+        """Put everything back as it was and return the curve so far; its length is the next step."""
+        for i, tensor in enumerate(self._tensors):
+            tensor.copy_(values[f"tensor.{i}"])
+        for i, param in enumerate(self._params):
+            moments = {
+                name: torch.empty_like(param).copy_(values[f"moment.{i}.{name}"])
+                for name in ("exp_avg", "exp_avg_sq")
+            }
+            self._optimiser.state[param] = {"step": values[f"moment.{i}.step"].clone(), **moments}
+        take_up(values["generator"])
+        return list(values["curve"])
+
+
+@dataclass(frozen=True, slots=True)
+class OneCycle:
+    """Let the rate rise to its highest and fall to almost nothing, each along half a cosine.
+
+    After Smith and Topin (Super-Convergence, 2019), with the shape that PyTorch's ``OneCycleLR`` has.
+
+    Parameters
+    ----------
+    rise : float, default=0.3
+        The share of the steps in which the rate rises.
+    first, last : float
+        The rates of the first and of the last step, as shares of the highest.
+
+    Examples
+    --------
+    >>> [round(OneCycle()(step, 11), 3) for step in (0, 1, 2, 3, 10)]
+    [0.04, 0.422, 0.96, 0.98, 0.0]
+    """
+
+    rise: float = 0.3
+    first: float = 1 / 25
+    last: float = 1 / 250_000
+
+    def __post_init__(self) -> None:
+        if not (0 < self.rise < 1 and 0 < self.first <= 1 and 0 < self.last <= 1):
+            raise ValueError(
+                f"rise (={self.rise}) must lie between 0 and 1, first (={self.first}) and "
+                f"last (={self.last}) above 0, 1 at the most"
+            )
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Return the rate of a step (0, 1, ...) among so many, as a share of the highest."""
+        top, end = self.rise * steps - 1, steps - 1
+        if top <= 0:  # too few steps to rise in
+            return _between(1.0, self.last, step / max(1, end))
+        if step <= top:
+            return _between(self.first, 1.0, step / top)
+        return _between(1.0, self.last, (step - top) / (end - top))
+
+
+def _between(start: float, end: float, share: float) -> float:
+    """Return the value on half a cosine from ``start`` to ``end``."""
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStopping:
+    """Stop when a loss has stopped falling, or has fallen far enough.
+
+    Parameters
+    ----------
+    window : int
+        The loss is averaged over so many steps before it is compared.
+    tolerance : float, default=0.01
+        A window counts as better if it is lower than the best by this fraction.
+    patience : int, default=3
+        So many windows without a better one end the descent.
+    enough : float, default=0.0
+        A window below this ends it too.
+    """
+
+    window: int
+    tolerance: float = 0.01
+    patience: int = 3
+    enough: float = 0.0
+
+    def reached(self, curve: Tensor) -> Tensor:
+        """Say whether a loss curve (n_steps,), or each of several (n_steps, n), has got there: bool, (n,)."""
+        if len(curve) % self.window:
+            return torch.zeros(curve.shape[1:], dtype=torch.bool)
+        means = curve.reshape(-1, self.window, *curve.shape[1:]).mean(1)
+        best, stale = means[0], torch.zeros(curve.shape[1:], dtype=torch.int)
+        for mean in means[1:]:
+            better = mean < best * (1 - self.tolerance)
+            best, stale = torch.where(better, mean, best), torch.where(better, 0, stale + 1)
+        there: Tensor = (stale >= self.patience) | (means[-1] < self.enough)
+        return there
+
+
+@dataclass(frozen=True, slots=True)
+class Optimiser:
+    """How to minimise: Adam's settings, the number of steps, and when to stop before.
+
+    With losses per sample the rule is asked of each, and the descent ends when all have got there.
+    ``schedule`` makes ``lr`` the highest rate of those it says; without one the rate stays.
+    ``use_lbfgs`` takes the steps of :class:`BatchedLBFGS` in place of Adam's, which have no
+    rate; it needs smooth losses, one per sample of a single tensor.
+    """
+
+    steps: int
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    stop: EarlyStopping | None = None
+    use_lbfgs: bool = False
+    schedule: OneCycle | None = None
+
+    def rate(self, step: int) -> float:
+        """Return the rate of a step: 0, 1, ..."""
+        return self.lr * self.schedule(step, self.steps) if self.schedule else self.lr
+
+
+def minimise(
+    objective: Callable[[int], Tensor],
+    params: Iterable[Tensor],
+    plan: Optimiser,
+    *,
+    task: str = "minimise",
+    buffers: Iterable[Tensor] = (),
+    checkpoint: Checkpoint | None = None,
+    every: int = 1,
+    ended: Callable[[], bool] | None = None,
+) -> Tensor:
+    """Minimise an objective over ``params``, leaf tensors, in place; return the loss curve (n_steps,).
+
+    Parameters
+    ----------
+    objective : callable
+        Step -> losses before it, a scalar or one per sample (n,); their sum is minimised.
+    buffers : iterable of Tensor, default=()
+        Tensors that the objective changes, such as running statistics; kept in a checkpoint.
+    every : int, default=1
+        After multiples of so many steps, checkpoints are made and ``ended`` is asked whether to stop.
+    """
+    # A plan of no steps is a method in its own right (frozen prototypes), not an error.
+    if plan.steps == 0:
+        return torch.zeros(0)
+    # Listed, because inverting gives one tensor and training a module's generator.
+    params = list(params)
+    newton = BatchedLBFGS(params[0]) if plan.use_lbfgs else None
+    optimiser = torch.optim.Adam(params, lr=plan.lr, betas=plan.betas, eps=plan.eps, fused=True)
+    bookmark = Snapshot(params, buffers, optimiser)
+    left = checkpoint.load() if checkpoint else None
+    curve = bookmark.restore(left) if left else []
+    with torch.enable_grad():
+        for step in range(len(curve), plan.steps):
+            optimiser.param_groups[0]["lr"] = plan.rate(step)
+            losses = objective(step)
+            gradients = torch.autograd.grad(losses.sum(), params)
+            for param, gradient in zip(params, gradients, strict=True):
+                param.grad = _laid_out_as(param, gradient)
+            curve.append(losses.detach())
+            newton.step(curve[-1]) if newton else optimiser.step()
+            if step % 10 == 9 or step + 1 == plan.steps:
+                tick(task, step + 1, plan.steps, curve[-1].mean().item())
+            there = torch.tensor(False)
+            if plan.stop and len(curve) % plan.stop.window == 0:
+                there = plan.stop.reached(torch.stack(curve))
+                if newton:
+                    newton.hold(there)
+            pause = (step + 1) % every == 0
+            if there.all() or (pause and ended and ended()):
+                tick(task, plan.steps, plan.steps, curve[-1].mean().item())
+                break
+            if pause and checkpoint:
+                checkpoint.save(partial(bookmark.values, curve))
+    if newton:
+        newton.finish()
+    for param in params:
+        param.grad = None
+    losses = torch.stack(curve)
+    return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
+
+
+def _laid_out_as(param: Tensor, gradient: Tensor) -> Tensor:
+    # The fused optimiser walks both through memory side by side and does not look at their strides.
+    return gradient if gradient.stride() == param.stride() else torch.empty_like(param).copy_(gradient)

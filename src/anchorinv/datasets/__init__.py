@@ -1,0 +1,1 @@
+"""Data sets: public ones, own recordings, synthetic signals; prepared folders that studies read."""

@@ -1,0 +1,405 @@
+"""A data set: labelled windows of recordings, in memory or in a prepared folder.
+
+A prepared folder holds ``samples.npy`` (float32, the recordings concatenated, memory-mapped), ``index.csv``
+(a row per window) and ``meta.json``. Windows are views of the recordings, so overlapping windows are stored
+once, and opening a folder reads the index only.
+"""
+
+import csv
+import hashlib
+import json
+from dataclasses import dataclass, field
+from mmap import mmap
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from anchorinv import __version__
+from anchorinv.files import LARGE, read_json, replacing, samples_hash, write_json
+from anchorinv.signal.arrays import open_array, read_table
+from anchorinv.signal.limits import CHANNELS, EXPANSION, FASTEST, SLOWEST, VOLTAGES
+from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from, preprocessing_of
+
+FORMAT = 1
+_COLUMNS = ("start", "label", "subject", "session", "split")
+_EXTRA = {"recordings": "recording", "rejected": "rejected"}
+SPLITS = ("train", "test")
+_LARGEST_META = 16 << 20
+
+
+class Meta(BaseModel):
+    """The fields of ``meta.json`` that are read; others are kept as they are."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    format: int
+    n_times: Annotated[int, Field(ge=1, le=2**40)]
+    sfreq: Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
+    class_names: tuple[str, ...]
+    ch_names: Annotated[tuple[str, ...], Field(min_length=1, max_length=CHANNELS)]
+    samples_blake2b: str | None = None
+    name: str | None = None
+    form: str | None = None
+    unit: str | None = None
+    split: str | None = None
+    origin: str | None = None
+    licence: str | None = None
+    steps: list[str] = []
+    accepted: list[str] = []
+    notes: list[str] = []
+    missing: list[str] = []
+    counts: dict[str, int] = {}
+    preprocessing: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled windows of recordings.
+
+    Parameters
+    ----------
+    samples : ndarray of float32, shape (n_samples, n_chans)
+        All recordings, concatenated.
+    starts : ndarray of int, shape (n,)
+        First sample of each window.
+    n_times : int
+        Samples per window.
+    labels : ndarray of int, shape (n,)
+        Indices into ``class_names``.
+    subjects, sessions : ndarray of str, shape (n,)
+    split : ndarray of str, shape (n,)
+        "train" or "test".
+    sfreq : float
+        Sampling rate in Hz.
+    class_names, ch_names : tuple of str
+    meta : dict, optional
+        Anything else that is known: source, preprocessing, hashes; plain JSON values.
+    recordings : ndarray of str, shape (n,), or None, default=None
+        The recording each window was cut from; None where unknown.
+    rejected : ndarray of bool, shape (n,), or None, default=None
+        Windows that an expert marked as unusable; None where nobody did.
+
+    Examples
+    --------
+    >>> windows = np.zeros((4, 2, 100), dtype=np.float32)
+    >>> split = ["train", "train", "test", "test"]
+    >>> data = Dataset.from_arrays(windows, ["left", "right"] * 2, sfreq=100, split=split)
+    >>> data.class_names, data.labels.tolist(), data.signals(data.split == "test").shape
+    (('left', 'right'), [0, 1, 0, 1], (2, 2, 100))
+    """
+
+    samples: npt.NDArray[np.float32]
+    starts: npt.NDArray[np.int64]
+    n_times: int
+    labels: npt.NDArray[np.int64]
+    subjects: npt.NDArray[np.str_]
+    sessions: npt.NDArray[np.str_]
+    split: npt.NDArray[np.str_]
+    sfreq: float
+    class_names: tuple[str, ...]
+    ch_names: tuple[str, ...]
+    meta: dict[str, Any] = field(default_factory=dict)
+    recordings: npt.NDArray[np.str_] | None = None
+    rejected: npt.NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        columns = ("starts", "labels", "subjects", "sessions", "split", *self._extra_columns())
+        lengths = {name: len(getattr(self, name)) for name in columns}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"a window needs an entry in each column, got {lengths}")
+        if len(self) and not 0 <= self.starts.min() <= self.starts.max() <= len(self.samples) - self.n_times:
+            raise ValueError(f"windows reach beyond the {len(self.samples)} samples stored")
+        if len(self) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
+            raise ValueError(f"labels must lie between 0 and {len(self.class_names) - 1}")
+        if unknown := sorted(set(self.split.tolist()) - set(SPLITS)):
+            raise ValueError(f"split {unknown[0]!r} is neither 'train' nor 'test'")
+        if self.samples.shape[1] != len(self.ch_names):
+            raise ValueError(f"{self.samples.shape[1]} channels but {len(self.ch_names)} channel names")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_chans(self) -> int:
+        """Number of channels."""
+        return len(self.ch_names)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What was done to the signals, as far as it is known."""
+        return preprocessing_of(self.meta, ch_names=self.ch_names, sfreq=self.sfreq, n_times=self.n_times)
+
+    def signals(self, chosen: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Return a copy of some windows.
+
+        Parameters
+        ----------
+        chosen : array_like
+            Indices, or a boolean mask of shape (n,).
+
+        Returns
+        -------
+        ndarray, shape (n_chosen, n_chans, n_times)
+        """
+        starts = self.starts[np.asarray(chosen)]
+        windows = np.empty((len(starts), self.n_chans, self.n_times), dtype=np.float32)
+        for window, start in zip(windows, starts, strict=True):
+            window[:] = self.samples[start : start + self.n_times].T
+        return windows
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash that changes when anything in the data does.
+
+        The samples of a prepared folder are not read for it; :meth:`check` tells whether they are still
+        those that were prepared.
+        """
+        if self._on_disk and "samples_blake2b" in self.meta:
+            return self._fingerprint(str(self.meta["samples_blake2b"]))
+        content = np.ascontiguousarray(self.samples).data
+        return self._fingerprint(hashlib.blake2b(content, digest_size=16).hexdigest())
+
+    def _fingerprint(self, samples: str) -> str:
+        facts = [self.n_times, self.sfreq, self.class_names, self.ch_names, samples]
+        digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=12)
+        columns = (self.starts, self.labels, self.subjects, self.sessions, self.split)
+        for column in (*columns, *self._extra_columns().values()):
+            digest.update("\n".join(map(str, column.tolist())).encode())
+        return digest.hexdigest()
+
+    @property
+    def _on_disk(self) -> bool:
+        """Whether the samples are those of a file, not a copy or a slice."""
+        return isinstance(self.samples, np.memmap) and isinstance(self.samples.base, mmap)
+
+    def check(self, *, whole: bool = False) -> None:
+        """Raise ValueError if the files of a prepared folder changed since they were written.
+
+        Parameters
+        ----------
+        whole : bool, default=False
+            Read all samples, even of a file so large that blocks of it are compared by default.
+        """
+        if not self._on_disk:
+            return  # nobody else can change it, and its fingerprint is computed from the samples
+        assert isinstance(self.samples, np.memmap) and self.samples.filename is not None
+        path = Path(self.samples.filename)
+        # Folders of earlier versions have no hash of blocks: they are read as a whole.
+        in_blocks = not whole and self.samples.nbytes > LARGE and "blocks_blake2b" in self.meta
+        known = self.meta.get("blocks_blake2b" if in_blocks else "samples_blake2b")
+        changed = []
+        if known is not None and samples_hash(path, in_blocks=in_blocks) != known:
+            changed.append(path.name)
+        if self.meta.get("fingerprint", self.fingerprint) != self.fingerprint:
+            changed.append("index.csv or meta.json")
+        if changed:
+            raise ValueError(
+                f"{path.parent} is not as it was prepared: {' and '.join(changed)} changed since; put back "
+                f"what was there, or prepare it again and run into another folder"
+            )
+
+    def _extra_columns(self) -> dict[str, npt.NDArray[Any]]:
+        extra = {"recordings": self.recordings, "rejected": self.rejected}
+        return {name: column for name, column in extra.items() if column is not None}
+
+    @classmethod
+    def from_arrays(
+        cls,
+        signals: npt.ArrayLike,
+        labels: npt.ArrayLike,
+        *,
+        sfreq: float,
+        split: npt.ArrayLike,
+        subjects: npt.ArrayLike | None = None,
+        sessions: npt.ArrayLike | None = None,
+        ch_names: tuple[str, ...] | None = None,
+        preprocessing: Preprocessing | None = None,
+        **meta: Any,
+    ) -> Self:
+        """Make a data set from arrays.
+
+        Parameters
+        ----------
+        signals : array_like, shape (n, n_chans, n_times)
+        labels : array_like, shape (n,)
+            Text or numbers.
+        sfreq : float
+            Sampling rate in Hz.
+        split : array_like of str, shape (n,)
+            "train" or "test".
+        subjects, sessions : array_like, shape (n,), optional
+        ch_names : tuple of str, optional
+        preprocessing : Preprocessing, optional
+            What was done to the signals; a model that is trained on them repeats it.
+        **meta : Any
+            Anything else that is to be kept; plain JSON values.
+        """
+        windows = np.asarray(signals, dtype=np.float32)
+        if windows.ndim != 3:
+            raise ValueError(f"signals must be (n, n_chans, n_times), got shape {windows.shape}")
+        if not np.isfinite(windows).all():
+            raise ValueError("signals have NaN or infinite values; repair or drop these windows")
+        if not 0 < sfreq < np.inf:
+            raise ValueError(f"sfreq (={sfreq}) must be a rate in Hz above 0")
+        n, n_chans, n_times = windows.shape
+        names, numbers = np.unique(np.asarray(labels), return_inverse=True)
+        return cls(
+            samples=windows.transpose(0, 2, 1).reshape(n * n_times, n_chans),
+            starts=np.arange(n, dtype=np.int64) * n_times,
+            n_times=n_times,
+            labels=numbers.astype(np.int64),
+            subjects=_column(subjects, n),
+            sessions=_column(sessions, n),
+            split=_column(split, n),
+            sfreq=float(sfreq),
+            class_names=tuple(map(str, names.tolist())),
+            ch_names=ch_names or tuple(f"ch{i}" for i in range(1, n_chans + 1)),
+            meta=dict(meta) if preprocessing is None else meta | {"preprocessing": facts_of(preprocessing)},
+        )
+
+    @classmethod
+    def from_epochs(
+        cls,
+        epochs: Any,
+        *,
+        split: npt.ArrayLike | None = None,
+        subjects: npt.ArrayLike | None = None,
+        sessions: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Make a data set from ``mne.Epochs``, in µV, with its event names as classes.
+
+        Parameters
+        ----------
+        epochs : mne.Epochs
+            Stimulus channels are left out.
+        split, subjects, sessions : array_like, shape (n,), optional
+            By default the columns ``split``, ``subject`` and ``session`` of ``epochs.metadata``; without any
+            split all windows are for training.
+        """
+        kinds = epochs.get_channel_types()
+        picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
+        signals = epochs.get_data(picks=picks)  # (n, n_chans, n_times)
+        scale = np.array([1e6 if kinds[i] in VOLTAGES else 1.0 for i in picks])[:, None]
+        if not np.isfinite(signals).all():
+            raise ValueError("epochs hold NaN or infinite values; drop these epochs first")
+        names = {code: name for name, code in epochs.event_id.items()}
+        known = {} if epochs.metadata is None else {str(k): v.to_numpy() for k, v in epochs.metadata.items()}
+        return cls.from_arrays(
+            signals * scale,
+            [names[code] for code in epochs.events[:, 2].tolist()],
+            sfreq=float(epochs.info["sfreq"]),
+            split=known.get("split", ["train"] * len(signals)) if split is None else split,
+            subjects=known.get("subject") if subjects is None else subjects,
+            sessions=known.get("session") if sessions is None else sessions,
+            ch_names=tuple(epochs.ch_names[i] for i in picks),
+            preprocessing=Preprocessing(unit="µV"),
+        )
+
+    def write(self, folder: Path | str) -> None:
+        """Write a prepared folder, completely or not at all; an earlier one is replaced."""
+        folder = Path(folder)
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / "meta.json").is_file():
+            raise ValueError(f"{folder} holds something else than a data set; choose another folder")
+        with replacing(folder) as beside:
+            beside.mkdir()
+            np.save(beside / "samples.npy", self.samples, allow_pickle=False)
+            self.write_tables(beside)
+
+    def write_tables(self, folder: Path) -> None:
+        """Write ``index.csv`` and ``meta.json`` into a folder that already holds the samples."""
+        extra = self._extra_columns()
+        with (folder / "index.csv").open("w", newline="", encoding="utf-8") as file:
+            # Names are read back, so they are not escaped, even where a spreadsheet would see a formula; in
+            # quotes, because a carriage return without them would end a row.
+            table = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+            table.writerow((*_COLUMNS, *(_EXTRA[name] for name in extra)))
+            names = [self.class_names[label] for label in self.labels]
+            columns = (self.starts, names, self.subjects, self.sessions, self.split)
+            flags = (c.astype(np.int64) if c.dtype == bool else c for c in extra.values())
+            table.writerows(zip(*columns, *flags, strict=True))
+        samples = samples_hash(folder / "samples.npy")
+        meta = {
+            **self.meta,
+            "format": FORMAT,
+            "version": __version__,
+            "n_times": self.n_times,
+            "sfreq": self.sfreq,
+            "class_names": self.class_names,
+            "ch_names": self.ch_names,
+            "samples_blake2b": samples,
+            "fingerprint": self._fingerprint(samples),
+        }
+        if self.samples.nbytes > LARGE:
+            meta["blocks_blake2b"] = samples_hash(folder / "samples.npy", in_blocks=True)
+        write_json(folder / "meta.json", meta)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Self:
+        """Open a prepared folder; its samples are read on demand."""
+        folder = Path(folder)
+        if missing := [n for n in ("meta.json", "index.csv", "samples.npy") if not (folder / n).is_file()]:
+            raise ValueError(
+                f"{folder} is no prepared data set: {', '.join(missing)} is missing; make one with "
+                "anchorinv prepare"
+            )
+        meta = _read_meta(folder / "meta.json")
+        try:
+            facts = Meta.model_validate(meta)
+            if facts.preprocessing is not None:
+                preprocessing_from(facts.preprocessing)
+            table = read_table(folder / "index.csv", (*_COLUMNS, *_EXTRA.values()))
+            columns = {name: np.array(column, dtype=str) for name, column in table.columns.items()}
+            flags = columns.get("rejected")
+            numbers = {name: i for i, name in enumerate(facts.class_names)}
+            return cls(
+                samples=_memory_mapped(folder / "samples.npy", facts.n_times * len(table.lines)),
+                starts=np.array([int(start) for start in table.columns["start"]], dtype=np.int64),
+                n_times=facts.n_times,
+                labels=np.array([numbers[label] for label in table.columns["label"]], dtype=np.int64),
+                subjects=columns["subject"],
+                sessions=columns["session"],
+                split=columns["split"],
+                sfreq=facts.sfreq,
+                class_names=facts.class_names,
+                ch_names=facts.ch_names,
+                meta=meta,
+                recordings=columns.get("recording"),
+                rejected=None if flags is None else flags == "1",
+            )
+        except (KeyError, ValueError, OverflowError, OSError) as error:
+            reason = f"{error.args[0]!r} is missing or unknown" if isinstance(error, KeyError) else error
+            if isinstance(error, ValidationError):
+                first = error.errors(include_url=False, include_input=False)[0]
+                reason = f"{'.'.join(map(str, first['loc'])) or 'meta.json'} is wrong ({first['msg']})"
+            raise ValueError(f"{folder} is damaged: {reason}; prepare it again") from None
+
+
+def _read_meta(path: Path) -> Any:
+    if path.stat().st_size > _LARGEST_META:
+        raise ValueError(f"{path} is damaged: it has more than {_LARGEST_META >> 20} MB; prepare it again")
+    meta = read_json(path)
+    if isinstance(meta, dict) and meta.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"{path.parent} is damaged: format {meta['format']!r} is not {FORMAT}, "
+                         "which this version reads; prepare it again")  # fmt: skip
+    return meta
+
+
+def _memory_mapped(path: Path, n_wanted: int) -> npt.NDArray[np.float32]:
+    """Map the samples of a folder; its windows hold ``n_wanted`` of them, overlaps counted twice."""
+    stored = open_array(path, anew="")
+    if stored.dtype != np.float32 or len(stored.shape) != 2:
+        raise ValueError(
+            f"{path.name} holds {stored.dtype} {stored.shape}, float32 (samples, channels) wanted"
+        )
+    if n_wanted > EXPANSION * max(1, stored.shape[0]):
+        raise ValueError(
+            f"its windows repeat the {stored.shape[0]} samples stored more than {EXPANSION} times"
+        )
+    return stored.memmap()
+
+
+def _column(values: npt.ArrayLike | None, n: int) -> npt.NDArray[np.str_]:
+    return np.asarray(["0"] * n if values is None else values).astype(str)

@@ -1,0 +1,349 @@
+"""Public sets that come as one ``.npz`` file of labelled trials each: four declarations and their reader."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorinv.datasets.bci2a import CH_NAMES as BCI2A_CHANNELS
+from anchorinv.datasets.prepare import DatasetPlan, LabelledWindow, PreparedRecording, RecordingSource
+from anchorinv.errors import listed, raise_if_any, ranges
+from anchorinv.signal.arrays import load_arrays
+from anchorinv.signal.pipeline import process, window_starts
+from anchorinv.signal.preprocessing import AVERAGE, Filter, Preprocessing
+
+#: Larger amplitudes, in µV, are no EEG: eyes, muscles, a loose electrode.
+_EEG_LIMIT = 200.0
+_AS_GIVEN = "whole numbers times scale; windows as given"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTrials:
+    """The trials (n, n_chans, n_times) of a file, the value of one unit, and its columns (n,)."""
+
+    signals: npt.NDArray[np.int16]
+    scale: float
+    columns: dict[str, npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NpzSet:
+    """A public set that is one ``.npz`` file: what the file, named after the set, holds and how it is used.
+
+    EEG trials (``seconds`` given) are filtered if a band is given, clipped, re-referenced to the common
+    average, and cut without overlap; of other sets each trial is one window, as it is.
+    """
+
+    name: str
+    _: KW_ONLY
+    ch_names: tuple[str, ...]
+    classes: tuple[str, ...]  # the column ``y`` holds their indices
+    n_times: int  # of a trial
+    sfreq: float
+    # The other columns of whole numbers that identify a trial, and the values allowed in each, ascending.
+    columns: Mapping[str, Sequence[int]]
+    recording: tuple[str, ...]  # the columns that identify a recording
+    split_by: str  # the column that separates train from test; a recording that has both becomes two
+    train: Sequence[int]  # its values, ascending
+    test: Sequence[int]
+    steps: tuple[str, ...]  # what is done beyond the preprocessing, in words
+    origin: str
+    licence: str
+    unit: str | None = None  # None where it is unknown
+    seconds: float | None = None  # length of the windows that EEG trials are cut into
+    pre_cut: bool = False  # whether EEG trials were cut from a recording before they are filtered here
+    session: str | None = None  # the column that becomes the session; None where there is only one
+    gives_names: bool = False  # whether the file has ``ch_names``, which must be these
+    repeated: bool = False  # whether trials may agree in all columns; their signals then identify them
+    # Least distance of training trials from the test trials of their recording, in units of ``split_by``;
+    # nearer ones are left out.
+    margin: int = 0
+
+    @property
+    def file(self) -> str:
+        """Name of the file."""
+        return f"{self.name.replace('-', '_')}.npz"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_chans, n_times) of a trial."""
+        return len(self.ch_names), self.n_times
+
+    def plan(self, raw: Path, *, band: Filter | None = None, hold_out: str | None = None) -> DatasetPlan:
+        """Plan the preparation of the file, or of the one below a folder; ``band`` filters each EEG trial.
+
+        ``hold_out`` has values such as "2" or "16-20" of the column that splits: the training part only,
+        with these as its test part; the test part proper is left out.
+        """
+        how = Preprocessing(self.ch_names, self.unit, sfreq=self.sfreq, n_times=self.n_times)
+        if self.seconds is not None:
+            if band is not None:
+                band.sections(self.sfreq)  # whether it fits the rate, before anything is read
+            how = replace(
+                how,
+                filter=band,
+                limit=_EEG_LIMIT,  # before the reference: a loose electrode would be in every channel
+                reference=AVERAGE,
+                by_trial=self.pre_cut and band is not None,
+                n_times=round(self.seconds * self.sfreq),
+            )
+        split, words = split_values(self, hold_out)
+        path = self._find(raw)
+        return DatasetPlan(
+            root=path.parent,
+            sources=list(self._sources(path, split, how)),
+            preprocessing=how,
+            class_names=self.classes,
+            meta={
+                "name": self.name,
+                "form": "npz",
+                "unit": self.unit or "as given",
+                "steps": [*how.steps, *self.steps],
+                "origin": self.origin,
+                "licence": self.licence,
+                "split": words,
+                "hold_out": hold_out,
+            },
+        )
+
+    def _find(self, raw: Path) -> Path:
+        if raw.is_file():
+            return raw
+        if not raw.is_dir():
+            raise ValueError(f"{raw} is not there; give {self.file}, or the folder that it lies in, to --raw")
+        paths = sorted(raw.rglob(self.file))
+        if not paths:
+            raise ValueError(f"{raw} holds no {self.file}; docs/data.md says what is in it")
+        return paths[0]
+
+    def _sources(self, path: Path, split: Mapping[int, str], how: Preprocessing) -> Iterator[RecordingSource]:
+        """Yield the recordings of a file, their training and test parts apart."""
+        trials = read_trials(path, self)
+        values = trials.columns[self.split_by]
+        sides = np.full(len(values), "", dtype="<U5")
+        for side in ("train", "test"):
+            wanted = [value for value, its in split.items() if its == side]
+            sides[np.isin(values, wanted)] = side
+            if side not in sides:
+                raise ValueError(
+                    f"{path} has no trial of {self.split_by} {ranges(wanted)}, which {side}; take the whole "
+                    "file"
+                )
+        keys = np.stack([trials.columns[name] for name in self.recording], axis=1)
+        files: tuple[Path, ...] = (path,)
+        for key in np.unique(keys[sides != ""], axis=0):
+            of_recording = (keys == key).all(axis=1)
+            name = "_".join(
+                self.classes[value] if column == "y" else f"{column}{value}"
+                for column, value in zip(self.recording, key.tolist(), strict=True)
+            )
+            for side in ("train", "test"):
+                (chosen,) = (of_recording & (sides == side)).nonzero()
+                test = values[of_recording & (sides == "test")]
+                if side == "train" and self.margin and len(test):
+                    distance = np.abs(values[chosen][:, None] - test).min(axis=1)
+                    chosen = chosen[distance >= self.margin]
+                if len(chosen):
+                    unique = name if self.split_by in self.recording else f"{name}_{side}"
+                    yield RecordingSource(unique, files, partial(self._read, trials, chosen, side, how))
+                    # The file is hashed with the first recording only; if it changed, all are read again.
+                    files = ()
+
+    def _read(
+        self, trials: StoredTrials, chosen: npt.NDArray[np.int64], split: str, how: Preprocessing
+    ) -> PreparedRecording:
+        """Return trials one after the other, EEG filtered, clipped and re-referenced, cut into windows."""
+        signals = trials.signals[chosen] * trials.scale  # (n, n_chans, n_times)
+        counts = dict[str, int]()
+        if how.reference is None:
+            samples = signals.transpose(0, 2, 1).reshape(-1, len(self.ch_names))
+        else:
+            processed = [process(how, trial) for trial in signals]
+            samples = np.concatenate([each.samples for each in processed])
+            counts["clipped samples"] = sum(each.n_clipped for each in processed)
+        windows = []
+        for i, trial in enumerate(chosen):
+            facts = {name: int(values[trial]) for name, values in trials.columns.items()}
+            session = "1" if self.session is None else str(facts[self.session])
+            for start in window_starts(self.n_times, how.n_times or self.n_times):
+                first = i * self.n_times + int(start)
+                named = (self.classes[facts["y"]], str(facts["subject"]), session, split)
+                windows.append(LabelledWindow(first, *named))
+        return PreparedRecording(samples, windows, counts)
+
+
+#: An armband on three forearms on thirty days. Every window as it is; days 1-20 train, 21-30 test.
+EMG_LONGTERM = NpzSet(
+    "emg-longterm",
+    ch_names=tuple(f"EMG{i}" for i in range(1, 9)),
+    classes=tuple(f"motion {i}" for i in range(1, 23)),
+    n_times=300,
+    sfreq=200.0,
+    columns={"subject": range(1, 4), "day": range(1, 31), "repetition": range(1, 5)},
+    recording=("subject", "day"),
+    session="day",
+    split_by="day",
+    train=range(1, 21),
+    test=range(21, 31),
+    steps=(_AS_GIVEN,),
+    origin="Suguru55/Wearable_Sensor_Long-term_sEMG_Dataset",
+    licence="Apache-2.0",
+)
+
+#: SAM 40: EEG of twenty people, relaxed and in three stressful tasks. Trials 1 and 2 train, 3 tests.
+EEG_STRESS = NpzSet(
+    "eeg-stress",
+    ch_names=tuple(f"EEG{i}" for i in range(1, 33)),
+    classes=("relax", "arithmetic", "mirror", "stroop"),
+    n_times=3200,
+    sfreq=128.0,
+    unit="µV",
+    columns={"subject": range(1, 21), "trial": range(1, 4)},
+    recording=("subject", "y", "trial"),
+    session="trial",
+    split_by="trial",
+    train=range(1, 3),
+    test=range(3, 4),
+    seconds=4,
+    steps=("windows of 4 s without overlap, cut after the split",),
+    origin="SAM 40 (Data in Brief 2022), through wavesresearch/eeg_stress_detection",
+    licence="research use",
+)
+
+#: EEG Motor Movement/Imagery: imagined movements of twenty people. Runs 4, 6, 8, 10 train, 12 and 14 test;
+#: runs 4, 8 and 12 have left and right fist, the others both fists and both feet.
+EEG_MOTOR_IMAGERY = NpzSet(
+    "eeg-motor-imagery",
+    ch_names=BCI2A_CHANNELS,
+    gives_names=True,
+    classes=("left fist", "right fist", "both fists", "both feet"),
+    n_times=480,
+    sfreq=160.0,
+    unit="µV",
+    columns={"subject": range(1, 110), "run": (4, 6, 8, 10, 12, 14)},
+    recording=("subject", "run"),
+    session="run",
+    split_by="run",
+    train=(4, 6, 8, 10),
+    test=(12, 14),
+    repeated=True,  # the trials of a run have no numbers
+    seconds=3,
+    pre_cut=True,
+    steps=("windows of 3 s as given",),
+    origin="EEG Motor Movement/Imagery 1.0.0 (PhysioNet; Schalk et al., IEEE TBME 2004)",
+    licence="ODC-BY 1.0",
+)
+
+#: MIT-BIH Arrhythmia: a window per heartbeat in two leads; the first two thirds of each record train. Classes
+#: as PhysioNet writes them: normal, left and right bundle branch block, ventricular and atrial premature,
+#: fusion of ventricular and normal, nodal escape.
+ECG_BEATS = NpzSet(
+    "ecg-beats",
+    ch_names=("ECG1", "ECG2"),
+    classes=("N", "L", "R", "V", "A", "F", "j"),
+    n_times=256,
+    sfreq=360.0,
+    unit="mV",
+    columns={"subject": range(100, 235), "sample": range(650_000)},
+    recording=("subject",),
+    split_by="sample",
+    train=range(433_333),
+    test=range(433_333, 650_000),
+    margin=256,  # windows of fast beats overlap, and must not do so across the border
+    steps=(_AS_GIVEN, "training windows that overlap a test window left out"),
+    origin="MIT-BIH Arrhythmia Database 1.0.0 (PhysioNet; Moody & Mark, IEEE EMB 2001)",
+    licence="ODC-BY 1.0",
+)
+
+
+def split_values(data_set: NpzSet, hold_out: str | None) -> tuple[dict[int, str], str]:
+    """Return the part of each value (day, trial, run ...) that is used, and the split in words."""
+    train, test, unused = list(data_set.train), list(data_set.test), list[int]()
+    if hold_out is not None:
+        held = _parse_values(hold_out, allowed=set(data_set.train))
+        unused, test = test, [value for value in data_set.train if value in held]
+        train = [value for value in data_set.train if value not in held]
+        if not test or not train:
+            raise ValueError(
+                f"--hold-out takes a {data_set.split_by} of {ranges(data_set.train)}, or a range or list "
+                f"that leaves some to train on; got {hold_out!r}"
+            )
+    words = f"by {data_set.split_by}: {ranges(train)} train, {ranges(test)} test"
+    if unused:
+        words += f"; held out from the training part, {ranges(unused)} left out"
+    return dict.fromkeys(train, "train") | dict.fromkeys(test, "test"), words
+
+
+def _parse_values(text: str, *, allowed: set[int]) -> set[int]:
+    """Return the numbers of "2", "16-20" or "8, 10"; none if the text is anything else or one not allowed."""
+    numbers = set[int]()
+    for words in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", words)
+        these = set(range(int(match[1]), int(match[2] or match[1]) + 1)) if match else set[int]()
+        if not these or not these <= allowed:
+            return set()
+        numbers |= these
+    return numbers
+
+
+def read_trials(path: Path, data_set: NpzSet) -> StoredTrials:
+    """Read the file of a set; all its problems are in one message."""
+    names = ("X", "scale", "sfreq", "y", *data_set.columns, *(["ch_names"] if data_set.gives_names else []))
+    arrays = load_arrays(path, names)
+    problems = [f"{name} is missing" for name in names if name not in arrays]
+    problems += _problems(arrays, data_set)
+    raise_if_any(str(path), problems, f"{data_set.file} as docs/data.md describes it is wanted")
+    columns = {name: arrays[name].astype(np.int64) for name in ("y", *data_set.columns)}
+    identity = list(columns.values())
+    if data_set.repeated:
+        flat = arrays["X"].reshape(len(arrays["X"]), -1)
+        identity.append(np.unique(flat, axis=0, return_inverse=True)[1])
+    _, first, count = np.unique(np.stack(identity), axis=1, return_index=True, return_counts=True)
+    if (count > 1).any():
+        trial = first[count > 1].min()
+        named = listed([f"{name} {values[trial]}" for name, values in columns.items()])
+        raise ValueError(
+            f"{path} has {int((count - 1).sum())} trials twice, the first {named}; keep one of each"
+        )
+    return StoredTrials(arrays["X"], float(arrays["scale"].item()), columns)
+
+
+def _problems(arrays: Mapping[str, npt.NDArray[Any]], data_set: NpzSet) -> Iterator[str]:
+    signals = arrays.get("X")
+    n = None if signals is None or not signals.ndim else len(signals)
+    if signals is not None and not (
+        n and signals.dtype == np.int16 and signals.shape == (n, *data_set.shape)
+    ):
+        wanted = ", ".join(map(str, data_set.shape))
+        yield f"X is {signals.dtype} {signals.shape}, int16 (n, {wanted}) is wanted"
+    if "scale" in arrays and not 0 < _number(arrays["scale"]) < np.inf:
+        yield f"scale is {_described(arrays['scale'])}, one number above 0 is wanted"
+    if "sfreq" in arrays and _number(arrays["sfreq"]) != data_set.sfreq:
+        yield f"sfreq is {_described(arrays['sfreq'])}, {data_set.sfreq:g} (Hz) is wanted"
+    # What they are instead is not shown: text in a damaged array need not be text.
+    if "ch_names" in arrays and arrays["ch_names"].tolist() != list(data_set.ch_names):
+        yield f"ch_names are others than {listed(data_set.ch_names)}"
+    for name, allowed in {"y": range(len(data_set.classes)), **data_set.columns}.items():
+        values = arrays.get(name)
+        if values is None:
+            continue
+        if values.ndim != 1 or values.dtype.kind not in "iu":
+            yield f"{name} is {values.dtype} {values.shape}, a whole number for each trial is wanted"
+        elif n is not None and len(values) != n:
+            yield f"{name} has {len(values)} values for {n} trials"
+        elif odd := sorted(value for value in set(values.tolist()) if value not in allowed):
+            yield f"{name} has {listed(odd, most=3)}, {ranges(allowed)} is wanted"
+
+
+def _number(array: npt.NDArray[Any]) -> float:
+    """Return the only number of an array, NaN where it holds something else."""
+    return float(array.item()) if array.size == 1 and array.dtype.kind in "fiu" else np.nan
+
+
+def _described(array: npt.NDArray[Any]) -> str:
+    return str(array.item()) if array.size == 1 else f"{array.dtype} {array.shape}"

@@ -1,0 +1,390 @@
+"""Own recordings: by a table, by their events, as one file of trials, or in a BIDS folder."""
+
+import json
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from anchorinv.datasets.checks import plan_rows
+from anchorinv.datasets.own_files import ManifestRow, OwnOptions, read_manifest
+from anchorinv.datasets.prepare import DatasetPlan
+from anchorinv.datasets.window_files import is_windowed
+from anchorinv.errors import import_extra, listed, raise_if_any
+from anchorinv.progress import tick
+from anchorinv.signal.arrays import read_table
+from anchorinv.signal.events import (
+    Event,
+    check_stretch,
+    check_wanted,
+    parse_events,
+    read_event_table,
+    read_events,
+    stretches,
+)
+from anchorinv.signal.limits import ROWS, check_rate, read_text, reading
+from anchorinv.signal.readers import FORMATS, companions, open_mne, open_recording
+
+DATATYPES = ("eeg", "emg", "ieeg")
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """The class of each wanted event by its name, and where a trial lies, in seconds from the event's onset.
+
+    ``stop`` is None for trials that end where the event does.
+
+    Examples
+    --------
+    >>> Labelling.parse(["T1=left,T2=right"], 0.0, 3.0).wanted
+    {'T1': 'left', 'T2': 'right'}
+    """
+
+    wanted: dict[str, str]
+    start: float = 0.0
+    stop: float | None = None
+
+    def __post_init__(self) -> None:
+        check_stretch(self.start, self.stop)
+
+    @classmethod
+    def parse(cls, texts: Sequence[str], start: float, stop: float | None) -> "Labelling":
+        """Read "T1=left,T2=right", once or several times."""
+        return cls(parse_events(",".join(texts)), start, stop)
+
+
+def rows_of_events(
+    rows: Sequence[ManifestRow],
+    labelling: Labelling,
+    *,
+    sfreq: float | None = None,
+    read: Callable[[ManifestRow], tuple[list[Event], float]] | None = None,
+    source: str = "the recordings",
+) -> tuple[list[ManifestRow], list[str]]:
+    """Return a row for each wanted event of some files, and a sentence for each file that fails.
+
+    A wanted event must occur in one of the files, not in each. Of a file with ``start`` and ``stop``, trials
+    in between are taken; trials that reach beyond their recording are left out with a warning.
+
+    Parameters
+    ----------
+    sfreq : float or None, default=None
+        Sampling rate of files that do not say theirs.
+    read : callable or None, default=None
+        Returns the events of a row's file and its length in seconds; None takes the file's own events.
+    source : str
+        Where the files are from, for messages.
+    """
+    read = read or partial(_read_events, sfreq=sfreq)
+    labelled: list[ManifestRow] = []
+    events: list[Event] = []
+    problems: list[str] = []
+    n_outside = 0
+    for i, row in enumerate(rows):
+        tick("looking at events", i, len(rows))
+        try:
+            own, length = read(row)
+            asked = (labelling.wanted, labelling.start, labelling.stop)
+            trials, outside = stretches(own, *asked, name=row.name, length=length)
+        except (ValueError, OSError) as error:
+            problems.append(str(error))
+            continue
+        events, n_outside = events + own, n_outside + outside
+        labelled += [
+            replace(row, label=trial.label, start=trial.start, stop=trial.stop)
+            for trial in trials
+            if (row.start or 0.0) <= trial.start and (row.stop is None or trial.stop <= row.stop)
+        ]
+    tick("looking at events", len(rows), len(rows))
+    if not problems:
+        check_wanted(events, labelling.wanted, name=rows[0].name if len(rows) == 1 else source)
+        if not labelled:
+            where = f"all {n_outside} stretches reach beyond their recording"
+            none = "no stretch of a wanted event lies within its recording"
+            problems.append(f"{where if n_outside else none}; choose --from and --to")
+    if n_outside and labelled:
+        of = f"{n_outside} of {len(labelled) + n_outside} stretches"
+        warnings.warn(f"{of} reach beyond their recording and are left out", UserWarning, stacklevel=2)
+    return labelled, problems
+
+
+def _read_events(row: ManifestRow, *, sfreq: float | None) -> tuple[list[Event], float]:
+    if is_windowed(row.path):
+        raise ValueError(f"{row.path} holds windows, and --events are of recordings; leave them out")
+    recording = open_recording(row.path)
+    rate = recording.sfreq or sfreq
+    if rate is None:
+        raise ValueError(f"{row.path} does not say its rate; give it with --sfreq")
+    return read_events(row.path), recording.n_times / rate
+
+
+def plan_manifest(manifest: Path, options: OwnOptions, labelling: Labelling | None = None) -> DatasetPlan:
+    """Plan the preparation of the recordings that a table lists; all problems are in one message.
+
+    Labels are those of the table, or with a ``labelling`` those of the events of the recordings.
+    """
+    rows, problems = read_manifest(manifest, labelled=labelling is None)
+    if labelling is not None and rows:
+        rows, more = rows_of_events(rows, labelling, sfreq=options.sfreq)
+        problems += more
+    return plan_rows(manifest, rows, problems, options)
+
+
+def plan_recordings(
+    files: Sequence[Path], options: OwnOptions, labelling: Labelling, *, split: str = ""
+) -> DatasetPlan:
+    """Plan the preparation of recordings by their own events, all in one ``split``; "" divides them."""
+    given = [ManifestRow(i, path.name, path, split=split) for i, path in enumerate(files, start=1)]
+    rows, problems = rows_of_events(given, labelling, sfreq=options.sfreq)
+    return plan_rows(files[0], rows, problems, options)
+
+
+def plan_npz(file: Path, options: OwnOptions) -> DatasetPlan:
+    """Plan the preparation of one ``.npz`` file with ``X`` (n, channels, times) and ``y``."""
+    if not file.is_file():
+        raise ValueError(f"{file} is not there; --npz takes a file with X (n, channels, times) and y")
+    if file.suffix.lower() != ".npz":
+        raise ValueError(f"{file} is no .npz file; list other formats in a table for --manifest")
+    return plan_rows(file, [ManifestRow(1, file.name, file)], [], options)
+
+
+@dataclass(frozen=True, slots=True)
+class BidsRecording:
+    """A recording of a BIDS folder with the entities of its name; "" for those it does not have."""
+
+    path: Path
+    subject: str
+    session: str
+    task: str
+    run: str
+    datatype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecars:
+    """What the sidecar files of a recording say; one in a higher folder applies to everything below."""
+
+    events: Path | None
+    bad: tuple[str, ...]  # channels that *_channels.tsv marks as bad
+    sfreq: float | None  # by *_eeg.json, *_emg.json ...
+
+
+def find_recordings(
+    root: Path,
+    *,
+    task: str | None = None,
+    subjects: Sequence[str] | None = None,
+    sessions: Sequence[str] | None = None,
+    datatype: str | None = None,
+) -> list[BidsRecording]:
+    """Return the recordings of a BIDS folder, the one with ``sub-*``; links out of it are refused.
+
+    All of them, or those of a task, of subjects and sessions, named with or without ``sub-``, or of a
+    datatype ("eeg", "emg", "ieeg"). Derivatives are not searched.
+    """
+    if not any(root.glob("sub-*")):
+        raise ValueError(f"{root} is no BIDS folder; one with a folder sub-... for each person is wanted")
+    if datatype is not None and datatype not in DATATYPES:
+        raise ValueError(f"{datatype!r} is none of {', '.join(DATATYPES)}")
+    files = list(islice(_files(root), ROWS + 1))
+    if len(files) > ROWS:
+        raise ValueError(f"{root} has more than a million recordings; hand in a part of them")
+    recordings, problems = [], []
+    for path, kind in files:
+        name = str(path.relative_to(root))
+        try:
+            recording = _parse_name(path, kind)
+        except ValueError as error:
+            problems.append(f"{name} is not named as BIDS has it ({' '.join(str(error).split())[:200]})")
+            continue
+        if not all(_inside(file, root) for file in {path, *companions(path)}):
+            problems.append(
+                f"{name} is a link to a file elsewhere, which is not read; copy it into the folder"
+            )
+        recordings.append(recording)
+    raise_if_any(str(root), problems)
+    for key, values in (
+        ("datatype", [datatype] if datatype else None),
+        ("task", [task] if task else None),
+        ("subject", subjects),
+        ("session", sessions),
+    ):
+        recordings = _select(root, recordings, key, values) if values else recordings
+    if not recordings:
+        raise ValueError(f"{root} has no recordings of {', '.join(DATATYPES)}")
+    return recordings
+
+
+def _files(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the files of recordings in the folders where BIDS has them."""
+    formats = import_extra("mne_bids", extra="recordings").config.ALLOWED_DATATYPE_EXTENSIONS
+    for person in sorted(root.glob("sub-*")):
+        for place in (person, *sorted(person.glob("ses-*"))):
+            for kind in DATATYPES:
+                folder = place / kind
+                if folder.is_dir() and not _inside(folder, root):
+                    raise ValueError(
+                        f"{folder} is a link to a folder elsewhere, which is not read; copy it here"
+                    )
+                for path in sorted(folder.glob(f"sub-*_{kind}.*")):
+                    if path.suffix in formats[kind]:
+                        yield path, kind
+
+
+def _parse_name(path: Path, kind: str) -> BidsRecording:
+    mne_bids = import_extra("mne_bids", extra="recordings")
+    try:
+        entities = mne_bids.get_entities_from_fname(path.name, on_error="raise")
+    except KeyError as error:
+        raise ValueError(error.args[0]) from None
+    folders = {part for part in path.parts if part.startswith(("sub-", "ses-")) and part != path.name}
+    subject, session, task, run = (entities[key] or "" for key in ("subject", "session", "task", "run"))
+    if not {f"sub-{subject}", *([f"ses-{session}"] if session else [])} <= folders:
+        raise ValueError("its folders are of another subject or session")
+    return BidsRecording(path, subject, session, task, run, kind)
+
+
+def _select(
+    root: Path, recordings: list[BidsRecording], key: str, values: Sequence[str]
+) -> list[BidsRecording]:
+    """Return the recordings with some values of an entity; all of these must occur."""
+    prefix = {"subject": "sub-", "session": "ses-", "task": "task-"}.get(key, "")
+    wanted = {value.removeprefix(prefix) for value in values}
+    present = {str(getattr(recording, key)) for recording in recordings}
+    if absent := sorted(wanted - present):
+        near = [match for value in absent for match in get_close_matches(value, present, n=1, cutoff=0.5)]
+        hint = f" (did you mean {listed(near)}?)" if near else ""
+        there = listed(sorted(present - {""})) or "none"
+        raise ValueError(f"{root} has no {key} {listed(absent)}{hint}; there is {there}")
+    return [recording for recording in recordings if getattr(recording, key) in wanted]
+
+
+def plan_bids(root: Path, options: OwnOptions, labelling: Labelling, **chosen: Any) -> DatasetPlan:
+    """Plan the preparation of recordings, ``chosen`` as by :func:`find_recordings`, by their events."""
+    rows, problems = event_rows(root, labelling, **chosen)
+    return plan_rows(root, rows, problems, options)
+
+
+def event_rows(root: Path, labelling: Labelling, **chosen: Any) -> tuple[list[ManifestRow], list[str]]:
+    """Return a row for each wanted event of a BIDS folder, and a sentence for each recording that fails.
+
+    Recordings are ``chosen`` as by :func:`find_recordings`; channels marked as bad are named in a warning.
+    """
+    recordings = {recording.path: recording for recording in find_recordings(root, **chosen)}
+    if len(kinds := sorted({recording.datatype for recording in recordings.values()})) > 1:
+        raise ValueError(f"{root} has recordings of {listed(kinds)}; choose one of them with --datatype")
+    bad: Counter[str] = Counter()
+
+    def read(row: ManifestRow) -> tuple[list[Event], float]:
+        sidecars = read_sidecars(root, row.path, recordings[row.path].datatype)
+        bad.update(sidecars.bad)
+        return _read_recording(row.path, sidecars)
+
+    files = [
+        ManifestRow(i, path.relative_to(root).as_posix(), path, "", recording.subject, recording.session)
+        for i, (path, recording) in enumerate(recordings.items(), start=1)
+    ]
+    rows, problems = rows_of_events(files, labelling, read=read, source=str(root))
+    if bad and not problems:
+        named = listed([f"{name} ({n})" for name, n in bad.most_common()])
+        where = f"{root}: channels marked as bad in some of {len(files)} recordings"
+        warnings.warn(f"{where}: {named}; --channels leaves them out", UserWarning, stacklevel=2)
+    return rows, problems
+
+
+def _read_recording(path: Path, sidecars: Sidecars) -> tuple[list[Event], float]:
+    """Return the events of a recording and its length in seconds."""
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"{path} is of no format that is read; export it as EDF or BrainVision")
+    if not path.is_file():
+        raise ValueError(f"{path} is a link to a file that is not there; fetch it first (datalad get)")
+    with reading(path):
+        raw = open_mne(path)
+        sfreq, n_times = float(raw.info["sfreq"]), int(raw.n_times)
+    if sidecars.sfreq is not None and abs(sidecars.sfreq - sfreq) > 1e-3 * sfreq:
+        raise ValueError(
+            f"{path} has {sfreq:g} Hz, and the JSON file that belongs to it says {sidecars.sfreq:g} Hz; "
+            "correct the one that is wrong"
+        )
+    events = read_event_table(sidecars.events) if sidecars.events is not None else []
+    return events or read_events(path), n_times / sfreq
+
+
+def read_sidecars(root: Path, path: Path, datatype: str) -> Sidecars:
+    """Read the sidecar files of a recording."""
+    channels = next(_nearest(root, path, "channels.tsv"), None)
+    return Sidecars(
+        next(_nearest(root, path, "events.tsv"), None),
+        () if channels is None else _bad_channels(channels),
+        _rate(list(_nearest(root, path, f"{datatype}.json"))),
+    )
+
+
+def _entities(name: str) -> dict[str, str]:
+    """Return the entities of a name (``sub-01_task-rest_eeg.edf``), as mne-bids reads them."""
+    parsed = import_extra("mne_bids", extra="recordings").get_entities_from_fname(name, on_error="ignore")
+    return {key: str(value) for key, value in parsed.items() if value is not None}
+
+
+def _inside(path: Path, root: Path) -> bool:
+    """Return whether a file lies in a folder, at any depth, once links are followed."""
+    return path.resolve().is_relative_to(root.resolve())
+
+
+def _nearest(root: Path, path: Path, ending: str) -> Iterator[Path]:
+    """Yield the sidecars of a recording with an ending, one per folder, from its own up to the root.
+
+    By the inheritance principle of BIDS a sidecar applies if its name has no entity that the recording's has
+    not; of several in a folder, the one with most. (``BIDSPath.find_matching_sidecar`` would take that of run
+    1 for a recording without a run.)
+    """
+    own = _entities(path.name)
+    for folder in path.parents:
+        by_entities: dict[int, list[Path]] = {}
+        for file in sorted(folder.glob(f"*{ending}")):
+            entities = _entities(file.name)
+            fits = file.name == ending or file.name.endswith(f"_{ending}")
+            if fits and entities.items() <= own.items() and file.is_file() and _inside(file, root):
+                by_entities.setdefault(len(entities), []).append(file)
+        if by_entities:
+            best = by_entities[max(by_entities)]
+            if len(best) > 1:
+                raise ValueError(
+                    f"{path} has several files of the kind {ending}, {listed([file.name for file in best])}; "
+                    "keep one"
+                )
+            yield best[0]
+        if folder == root:
+            return
+
+
+def _bad_channels(path: Path) -> tuple[str, ...]:
+    with reading(path):
+        table = read_table(path, ("name", "status"), delimiters="\t")
+        if "name" not in table.columns:
+            raise ValueError(f"{path} has no column name; its first line names {listed(table.names)}")
+        status = table.columns.get("status", [""] * len(table.lines))
+        pairs = zip(table.columns["name"], status, strict=True)
+        return tuple(name.strip() for name, word in pairs if word.strip().casefold() == "bad")
+
+
+def _rate(files: list[Path]) -> float | None:
+    """Return the sampling rate of the nearest file that has one."""
+    for path in files:
+        with reading(path):
+            content = json.loads(read_text(path))
+            if not isinstance(content, dict):
+                raise ValueError(f"{path} is no JSON object; is it the sidecar it should be?")
+            sfreq = content.get("SamplingFrequency")
+            if isinstance(sfreq, int | float) and not isinstance(sfreq, bool):
+                return check_rate(path, sfreq)
+            if sfreq not in (None, "n/a"):
+                raise ValueError(
+                    f"{path} says a SamplingFrequency of {str(sfreq)[:80]!r}; a number is wanted"
+                )
+    return None

@@ -1,0 +1,340 @@
+"""Prepare a data set: a plan of recordings is written into a folder, one recording at a time.
+
+Little is held in memory, an interrupted run is resumed, and the folder is complete or not there. While it is
+written, ``.NAME.unfinished`` beside it holds the samples so far and a journal with a line per recording. A
+line follows its samples and has their hash: whatever comes after the last valid line is cut off and redone.
+"""
+
+import json
+import os
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b, file_digest
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorinv import __version__
+from anchorinv.datasets.dataset import FORMAT, Dataset
+from anchorinv.errors import raise_if_any
+from anchorinv.files import write_json
+from anchorinv.progress import tick
+from anchorinv.signal.preprocessing import Preprocessing, facts_of
+
+_FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledWindow:
+    """A window of a recording: its first sample there, and what is known about it."""
+
+    start: int
+    label: str
+    subject: str
+    session: str
+    split: str
+    rejected: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedRecording:
+    """The contribution of one recording to a data set."""
+
+    samples: npt.NDArray[np.floating[Any]]  # (n_samples, n_chans), in the unit of the set
+    windows: Sequence[LabelledWindow]
+    counts: dict[str, int] = field(default_factory=dict)  # such as missing samples; summed over the set
+    notes: Sequence[str] = ()  # sentences for whoever prepares
+
+    def record(self, name: str) -> dict[str, Any]:
+        """Return everything but the samples, as plain JSON values."""
+        return {
+            "name": name,
+            "n_samples": len(self.samples),
+            "rows": [list(asdict(window).values()) for window in self.windows],
+            "counts": self.counts,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingSource:
+    """A recording to be prepared: its name, the files it depends on, and a function that reads it."""
+
+    name: str
+    files: tuple[Path, ...]
+    read: Callable[[], PreparedRecording]
+
+    @property
+    def state(self) -> list[list[int]]:
+        """Size and time of change of each file."""
+        return [[path.stat().st_size, path.stat().st_mtime_ns] for path in self.files]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetPlan:
+    """A data set to be prepared.
+
+    Examples
+    --------
+    >>> rest = LabelledWindow(0, "rest", subject="anna", session="1", split="train")
+    >>> source = RecordingSource("a", (), lambda: PreparedRecording(np.zeros((100, 2)), [rest]))
+    >>> preprocessing = Preprocessing(("C3", "C4"), sfreq=50.0, n_times=100)
+    >>> plan = DatasetPlan(Path(), [source], preprocessing, ("rest",), {"name": "mine"})
+    >>> prepare_in_memory(plan).signals([0]).shape
+    (1, 2, 100)
+    """
+
+    root: Path  # that source files are named relative to
+    sources: Sequence[RecordingSource]  # in the order of the set
+    preprocessing: Preprocessing  # its channels, rate and window length are those of the set
+    class_names: tuple[str, ...]
+    meta: dict[str, Any]  # all else that decides the result, as JSON values; kept in ``meta.json``
+
+    def __post_init__(self) -> None:
+        known = self.preprocessing
+        if known.ch_names is None or known.sfreq is None or known.n_times is None:
+            raise ValueError("a prepared set needs names of channels, a rate and the length of its windows")
+
+    @property
+    def ch_names(self) -> tuple[str, ...]:
+        """The channels in order."""
+        return self.preprocessing.ch_names or ()
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be equal for an unfinished folder to be continued."""
+        facts = [FORMAT, __version__, facts_of(self.preprocessing), self.class_names, self.meta]
+        names = [source.name for source in self.sources]
+        return {"plan": blake2b(json.dumps([facts, names]).encode(), digest_size=16).hexdigest()}
+
+
+def prepare(plan: DatasetPlan, out: Path, *, replace: bool = False) -> Dataset:
+    """Write a prepared folder, or resume one that was interrupted, and open it.
+
+    A prepared folder that is there already is replaced only if ``replace`` says so.
+    """
+    if not plan.sources:
+        raise ValueError(f"there is nothing to prepare in {plan.root}")
+    check_output(out, replace=replace)
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    with _locked(unfinished, out):
+        folder = unfinished / "set"
+        folder.mkdir(exist_ok=True)
+        stored = None
+        with suppress(OSError, ValueError):
+            stored = json.loads((unfinished / "plan.json").read_text(encoding="utf-8"))
+        if stored != plan.identity():
+            for name in ("journal.jsonl", "set/samples.npy"):
+                (unfinished / name).unlink(missing_ok=True)
+            write_json(unfinished / "plan.json", plan.identity())
+        entries = _write_samples(plan, unfinished)
+        samples = np.load(folder / "samples.npy", mmap_mode="r", allow_pickle=False)
+        _assemble(plan, entries, samples).write_tables(folder)
+        if out.exists():
+            shutil.rmtree(unfinished / "old", ignore_errors=True)
+            out.replace(unfinished / "old")
+        folder.replace(out)
+    shutil.rmtree(unfinished)
+    return Dataset.open(out)
+
+
+def prepare_in_memory(plan: DatasetPlan) -> Dataset:
+    """Return the data set that :func:`prepare` would write."""
+    samples, entries = [], []
+    for i, source in enumerate(plan.sources):
+        recording = source.read()
+        samples.append(recording.samples)
+        entries.append(recording.record(source.name) | {"files": {}})
+        tick("preparing recordings", i + 1, len(plan.sources))
+    return _assemble(plan, entries, np.concatenate(samples).astype(np.float32))
+
+
+def check_output(out: Path, *, replace: bool) -> None:
+    """Refuse to write over anything else, or over a prepared folder unless ``replace``."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / "meta.json").is_file():
+        raise ValueError(f"{out} is there and no prepared data set; choose another folder with --out")
+    if not replace:
+        raise ValueError(
+            f"{out} is already prepared; pass --replace to prepare it anew, or choose another --out"
+        )
+
+
+@contextmanager
+def _locked(unfinished: Path, out: Path) -> Iterator[None]:
+    """Keep a second process from writing the same folder; the lock ends with the process."""
+    with (unfinished / "lock").open("w") as lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # not on this system
+            pass
+        except OSError:
+            raise ValueError(f"another process is preparing {out}; wait for it, or stop it") from None
+        yield
+
+
+def _write_samples(plan: DatasetPlan, unfinished: Path) -> list[dict[str, Any]]:
+    """Append all recordings that are still missing; return a journal entry for each."""
+    path, journal = unfinished / "set" / "samples.npy", unfinished / "journal.jsonl"
+    header = _npy_header(0, len(plan.ch_names))
+    if not path.is_file() or path.stat().st_size < len(header):
+        path.write_bytes(header)
+        journal.unlink(missing_ok=True)
+    entries = _valid_entries(plan, path, journal)
+    n_done = len(entries)
+    os.truncate(path, len(header) + sum(entry["n_bytes"] for entry in entries))
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+    problems: list[str] = []
+    with path.open("ab") as samples, journal.open("a", encoding="utf-8") as lines:
+        for i, source in enumerate(plan.sources):
+            tick("preparing recordings", i, len(plan.sources))
+            if i < n_done:
+                continue
+            try:
+                recording = source.read()
+            except (ValueError, OSError) as error:
+                problems.append(str(error))  # the others are still read: all problems in one message
+                continue
+            if not problems:
+                entries.append(_append(plan, source, recording, samples))
+                lines.write(json.dumps(entries[-1]) + "\n")
+                lines.flush()
+            del recording  # before the next one is read
+    tick("preparing recordings", len(plan.sources), len(plan.sources))
+    raise_if_any(str(plan.root), problems)
+    with path.open("r+b") as samples:
+        samples.write(_npy_header(sum(entry["n_samples"] for entry in entries), len(plan.ch_names)))
+        samples.flush()
+        os.fsync(samples.fileno())
+    return entries
+
+
+def _append(
+    plan: DatasetPlan, source: RecordingSource, recording: PreparedRecording, samples: IO[bytes]
+) -> dict[str, Any]:
+    """Append the samples of a recording; return its journal entry."""
+    block = np.ascontiguousarray(recording.samples, dtype="<f4")
+    if block.ndim != 2 or block.shape[1] != len(plan.ch_names):
+        raise ValueError(f"{source.name} has shape {block.shape}, {len(plan.ch_names)} channels wanted")
+    samples.write(block.data)
+    samples.flush()
+    # Relative names, so that the same files elsewhere give the same bytes.
+    names = [Path(os.path.relpath(path, plan.root)).as_posix() for path in source.files]
+    return recording.record(source.name) | {
+        "files": {name: sha256(path) for name, path in zip(names, source.files, strict=True)},
+        "seen": source.state,
+        "n_bytes": block.nbytes,
+        "blake2b": blake2b(block.data).hexdigest(),
+    }
+
+
+def _valid_entries(plan: DatasetPlan, path: Path, journal: Path) -> list[dict[str, Any]]:
+    """Return the journal up to the first entry whose files changed or whose samples are not there."""
+    entries: list[dict[str, Any]] = []
+    if not journal.is_file():
+        return entries
+    with path.open("rb") as samples, journal.open(encoding="utf-8") as lines:
+        samples.seek(len(_npy_header(0, len(plan.ch_names))))
+        for source, line in zip(plan.sources, lines, strict=False):
+            try:
+                entry = json.loads(line)
+            except ValueError:  # cut in the middle of a line
+                break
+            same = entry["name"] == source.name and entry["seen"] == source.state
+            if not same or blake2b(samples.read(entry["n_bytes"])).hexdigest() != entry["blake2b"]:
+                break
+            entries.append(entry)
+    return entries
+
+
+def _assemble(
+    plan: DatasetPlan, entries: Sequence[dict[str, Any]], samples: npt.NDArray[np.float32]
+) -> Dataset:
+    """Return the data set of all entries; its samples are not read."""
+    windows: list[LabelledWindow] = []
+    recordings: list[str] = []
+    counts: Counter[str] = Counter()
+    offset = 0
+    for entry in entries:
+        windows += [LabelledWindow(offset + start, *facts) for start, *facts in entry["rows"]]
+        recordings += [entry["name"]] * len(entry["rows"])
+        offset += entry["n_samples"]
+        counts.update(entry["counts"])
+    numbers = {name: i for i, name in enumerate(plan.class_names)}
+    rejected = np.array([window.rejected for window in windows], dtype=bool)
+    return Dataset(
+        samples=samples,
+        starts=np.array([window.start for window in windows], dtype=np.int64),
+        n_times=plan.preprocessing.n_times or 0,
+        labels=np.array([numbers[window.label] for window in windows], dtype=np.int64),
+        subjects=np.array([window.subject for window in windows], dtype=str),
+        sessions=np.array([window.session for window in windows], dtype=str),
+        split=np.array([window.split for window in windows], dtype=str),
+        sfreq=plan.preprocessing.sfreq or 0.0,
+        class_names=plan.class_names,
+        ch_names=plan.ch_names,
+        meta={
+            **plan.meta,
+            "preprocessing": facts_of(plan.preprocessing),
+            "counts": dict(sorted(counts.items())),
+            "notes": [note for entry in entries for note in entry["notes"]],
+            "sources": {name: digest for entry in entries for name, digest in entry["files"].items()},
+        },
+        recordings=np.array(recordings, dtype=str),
+        rejected=rejected if rejected.any() else None,
+    )
+
+
+def _npy_header(n_samples: int, n_chans: int) -> bytes:
+    """Return the header of an .npy file; numpy leaves room for the first axis, so its length is constant."""
+    header = BytesIO()
+    shape = {"descr": "<f4", "fortran_order": False, "shape": (n_samples, n_chans)}
+    np.lib.format.write_array_header_1_0(header, shape)
+    return header.getvalue()
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def grouped_split(
+    labels: Sequence[str], groups: Sequence[str] | Sequence[int], *, seed: int | None = None
+) -> npt.NDArray[np.str_]:
+    """Return "train" or "test" (n,) for recordings, stratified by label; no group is on both sides.
+
+    Groups, usually subjects, that are equally hard to place are taken in sorted order. Without a seed, the
+    first fold of an unshuffled five-fold division tests, as published for NHIE.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    n_groups = len(set(groups))
+    # A class number of its own for each label; the largest class must reach into every fold.
+    numbers, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)[1:]
+    n_folds = min(_FOLDS, n_groups, int(counts.max(initial=0)))
+    if n_groups < 2:
+        raise ValueError(
+            f"a train and a test part need recordings of two groups or more, got {n_groups}; "
+            "hand in more, or say which train and which test in a table (--manifest, column split)"
+        )
+    if n_folds < 2:
+        raise ValueError("each class has one recording, too few for a train and a test part; add recordings")
+    folds = StratifiedGroupKFold(n_folds, shuffle=seed is not None, random_state=seed)
+    with warnings.catch_warnings():
+        # A class with fewer recordings than folds is in some folds only; the index shows where.
+        warnings.simplefilter("ignore", UserWarning)
+        _, test = next(folds.split(np.zeros(len(labels)), numbers, np.asarray(groups)))
+    split = np.full(len(labels), "train")
+    split[test] = "test"
+    return split

@@ -1,0 +1,197 @@
+"""Error messages of several problems, and names that others wrote as text that can only be read.
+
+A control character in the name of a class, a channel or a file moves the cursor, a line break starts a
+sentence that looks like ours, a change of writing direction shows a word as another one, and a spreadsheet
+runs what begins with ``=``.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Problems that one message names at the most.
+SHOWN = 500
+#: Characters that leave no mark though Unicode calls them letters, marks or symbols.
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE | re.ASCII)
+#: What makes a spreadsheet compute, as OWASP lists it.
+_FORMULA = tuple("=+-@＝＋－＠")
+
+
+class LinesError(ValueError):
+    """An error of several lines; a line break within one of them is part of a name."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(lines))
+
+
+class Problems(LinesError):  # noqa: N818 (they are what they are called)
+    """Everything that is wrong with an input, raised once.
+
+    Parameters
+    ----------
+    source : str
+        Where they were met, such as the name of a file.
+    problems : sequence of str
+        A sentence each.
+    remedy : str, default=""
+        What helps against all of them.
+
+    Examples
+    --------
+    >>> print(Problems("table.csv", ["no column label", "line 3 has no path"]))
+    table.csv: 2 problems
+      - no column label
+      - line 3 has no path
+    """
+
+    def __init__(self, source: str, problems: Sequence[str], remedy: str = "") -> None:
+        self.problems = tuple(problems)
+        if len(problems) == 1:
+            super().__init__([f"{source}: {problems[0]}{f'; {remedy}' if remedy else ''}"])
+            return
+        lines = [f"  - {problem}" for problem in problems[:SHOWN]]
+        if len(problems) > SHOWN:
+            lines.append(f"  ... and {len(problems) - SHOWN} more")
+        super().__init__([f"{source}: {len(problems)} problems", *lines, *filter(None, [remedy])])
+
+
+class MissingExtra(ValueError):  # noqa: N818
+    """A library that comes with an extra is not installed."""
+
+
+def raise_if_any(source: str, problems: Sequence[str], remedy: str = "") -> None:
+    """Raise all :class:`Problems` at once, if there are any."""
+    if problems:
+        raise Problems(source, problems, remedy)
+
+
+def listed(names: Sequence[object], *, most: int = 10) -> str:
+    """Name things in a sentence, the first few of many.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    first = ", ".join(map(str, names[:most]))
+    return first if len(names) <= most else f"{first} and {len(names) - most} more"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Write rising numbers short.
+
+    Examples
+    --------
+    >>> ranges([1, 2, 3, 7])
+    '1-3, 7'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def import_extra(name: str, *, extra: str) -> ModuleType:
+    """Import a library that comes with an extra of this package, or say how to install it."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+        raise MissingExtra(
+            f"{error.name} is needed for this and not installed; pip install 'anchorinv[{extra}]'"
+        ) from None
+
+
+def shown(text: object) -> str:
+    r"""Return text as one line in which everything is visible: what is not printable becomes its escape.
+
+    Letters of all scripts and the marks on them stay as they are, and so do backslashes: this is for people
+    to read, not for programs to read back.
+
+    Examples
+    --------
+    >>> print(shown("linke Hand\x1b[2J\nanchorinv: all is well"))
+    linke Hand\x1b[2J\nanchorinv: all is well
+    """
+    plain = str(text)
+    if plain.isprintable() and _INVISIBLE.isdisjoint(plain):
+        return plain
+    return "".join(map(_escape, plain))
+
+
+def as_json(value: object) -> str:
+    """Return plain values as indented JSON that means the same and holds nothing that is not printable."""
+    lines = json.dumps(value, ensure_ascii=False, indent=2).split("\n")
+    return "\n".join("".join(c if _visible(c) else json.dumps(c)[1:-1] for c in line) for line in lines)
+
+
+def csv_line(cells: Iterable[object]) -> str:
+    r"""Return a row of a table that people open in a spreadsheet; numbers stay numbers, text stays text.
+
+    Text that would be computed gets an apostrophe before it. Not for tables that we read back.
+
+    Examples
+    --------
+    >>> csv_line(["=1+1", -0.5, "left, slowly"])
+    '\'=1+1,-0.5,"left, slowly"\n'
+    """
+    return ",".join(_csv_cell("" if cell is None else cell) for cell in cells) + "\n"
+
+
+def literal_text(figure: "Figure") -> None:
+    """Have a figure that is not drawn yet show names literally: no ``$`` is mathematics, no control stays.
+
+    Numbers at ticks are matplotlib's own text, made when it draws, and stay as it makes them.
+    """
+    from matplotlib.category import StrCategoryFormatter
+    from matplotlib.text import Text
+    from matplotlib.ticker import FuncFormatter
+
+    texts = [text for text in figure.findobj(Text) if text.get_text()]
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        names = axis.get_major_formatter()
+        if isinstance(names, FuncFormatter | StrCategoryFormatter):  # names at ticks
+            axis.set_major_formatter(FuncFormatter(lambda x, place, names=names: _lines(names(x, place))))
+            texts += axis.get_ticklabels()
+    for text in texts:
+        text.set_text(_lines(text.get_text()))
+        text.set_parse_math(False)
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(shown, text.split("\n")))
+
+
+def _csv_cell(cell: object) -> str:
+    text = shown(cell)
+    if text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        text = f"'{text}"
+    # Some countries' spreadsheets take a semicolon for the end of a cell.
+    return '"' + text.replace('"', '""') + '"' if re.search('[",;]', text) else text
+
+
+def _visible(char: str) -> bool:
+    return char.isprintable() and char not in _INVISIBLE
+
+
+def _escape(char: str) -> str:
+    if _visible(char):
+        return char
+    code = ord(char)
+    return _SHORT.get(char) or (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )

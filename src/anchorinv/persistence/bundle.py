@@ -1,0 +1,272 @@
+"""A model in one file (``*.anchorinv``): all it needs to predict and to go on learning, and no code."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from anchorinv import __version__
+from anchorinv.core.encoder import NETWORK
+from anchorinv.core.networks import Geometry
+from anchorinv.core.registry import METHODS, Keeps
+from anchorinv.core.types import Standardisation, State
+from anchorinv.persistence.format import (
+    Entry,
+    Header,
+    Label,
+    packed,
+    parse_header,
+    read_container,
+    unpacked,
+    write_container,
+)
+from anchorinv.persistence.limits import MOST_CURVE_VALUES, recipe_for
+from anchorinv.persistence.validate import check_parts, check_tensors
+from anchorinv.signal.preprocessing import Preprocessing, facts_of
+from anchorinv.signal.statistics import SHAPES, BaseStatistics, MeanStd
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bundle:
+    """A model as a value: what an estimator has learned, and what it was told of the signals.
+
+    Parameters
+    ----------
+    classes : tuple of str, int or bool
+        The names of ``state.classes``, all of one type.
+    statistics : BaseStatistics
+        Of the base data, in the unit of the signals.
+    counts : tuple of int
+        Examples behind each class.
+    seed : int, default=0
+        From which sessions to come draw.
+    settings : mapping
+        Of the estimator, but its geometry, sfreq and preprocessing.
+    geometry_given : bool, default=False
+        Whether the estimator's user chose the geometry.
+    package : str
+        Version that wrote it.
+    """
+
+    method: str
+    geometry: Geometry
+    state: State
+    classes: tuple[Label, ...]
+    standardisation: Standardisation
+    statistics: BaseStatistics
+    counts: tuple[int, ...]
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    geometry_given: bool = False
+    history: tuple[dict[str, Any], ...] = ()
+    sfreq: float | None = None
+    ch_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = None
+    package: str = __version__
+
+    @property
+    def memory(self) -> Keeps:
+        """What it keeps of people; whatever the method, signals of theirs are real recordings."""
+        return "real recordings" if self.state.recordings else METHODS[self.method].keeps
+
+
+def save_bundle(
+    path: Path | str, bundle: Bundle, *, with_signals: bool = False, allow_recordings: bool = False
+) -> None:
+    """Write a model to one file, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path or str
+        Of the file; one that is there is replaced when the new one is complete.
+    bundle : Bundle
+    with_signals : bool, default=False
+        Include the inverted signals that are at hand; nothing but eyes needs them.
+    allow_recordings : bool, default=False
+        Write a model that holds recordings of people.
+    """
+    path = Path(path)
+    if bundle.memory == "real recordings" and not allow_recordings:
+        raise ValueError(
+            f"this model ({bundle.method}) holds real recordings, which would be in {path} for everybody to "
+            f"read; pass allow_recordings=True (--allow-recordings) if they may be"
+        )
+    header, tensors = _facts_of(bundle, with_signals=with_signals)
+    try:
+        _bundle_of(parse_header(header), tensors)  # what cannot be read back is not written
+    except _ODD as error:
+        was = "; the file that was there is untouched" if path.is_file() else ""
+        raise ValueError(
+            f"{path} is not written, as it could not be read: {_first_line(error)}{was}"
+        ) from None
+    # Equal tensors in memory are written twice: nothing may hang on what shares memory.
+    payload = save({name: tensor.clone() for name, tensor in sorted(tensors.items())})
+    write_container(path, header, payload)
+
+
+def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, Tensor]]:
+    state = bundle.state if with_signals else replace(bundle.state, signals=None)
+    tensors, facts = packed(state)
+    kept: dict[str, Standardisation | BaseStatistics | MeanStd] = {
+        "standardisation": bundle.standardisation,
+        "statistics": bundle.statistics,
+    }
+    shapes = {name: getattr(bundle.statistics, name) for name in SHAPES}
+    kept |= {f"statistics.{name}": value for name, value in shapes.items() if value is not None}
+    tensors = _with_short_curves(compressed_anchors(tensors)) | {
+        f"{name}.{part}": torch.from_numpy(np.array(getattr(value, part), dtype=np.float64))
+        for name, value in kept.items()
+        for part in ("mean", "std")
+    }
+    facts = {
+        "package": bundle.package,
+        "method": bundle.method,
+        "memory": bundle.memory,
+        "geometry": asdict(bundle.geometry),
+        "state": facts,
+        "classes": bundle.classes,
+        "counts": bundle.counts,
+        "seed": bundle.seed,
+        "sfreq": bundle.sfreq,
+        "ch_names": bundle.ch_names,
+        "settings": dict(bundle.settings),
+        "geometry_given": bundle.geometry_given,
+        "preprocessing": facts_of(bundle.preprocessing) if bundle.preprocessing else None,
+        "history": [Entry.facts(line) for line in bundle.history],
+    }
+    return json.dumps(facts, ensure_ascii=False, allow_nan=False).encode(), tensors
+
+
+def _with_short_curves(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out values of long curves, evenly, so that a file holds a picture of them and little more."""
+    names = [name for name in tensors if name.startswith("curves.")]
+    each = MOST_CURVE_VALUES // max(1, len(names))
+    return tensors | {name: tensors[name][:: -(-len(tensors[name]) // each) or 1].clone() for name in names}
+
+
+#: What odd facts or tensors make of the code that reads them.
+_ODD = (SafetensorError, ValueError, TypeError, RuntimeError, LookupError, OverflowError, MemoryError)
+
+
+def read_facts(path: Path | str) -> tuple[Header, dict[str, Tensor]]:
+    """Return the facts and tensors of a model file, whole and checked: a model can be made of them."""
+    header, tensors, _ = _read(Path(path))
+    return header, tensors
+
+
+def load_bundle(path: Path | str, *, allow_recordings: bool = False) -> Bundle:
+    """Return the model in a file, or refuse the file in one sentence; nothing in it is run or trusted."""
+    *_, bundle = _read(Path(path))
+    if bundle.memory == "real recordings" and not allow_recordings:
+        raise ValueError(
+            f"{path} holds real recordings of people; pass allow_recordings=True (--allow-recordings) if you "
+            f"may have them"
+        )
+    return bundle
+
+
+@torch.inference_mode(False)
+def _read(path: Path) -> tuple[Header, dict[str, Tensor], Bundle]:
+    """Read and check a model file: the one way in, whether it is to be used or to be looked at."""
+    _, text, payload = read_container(path)
+    try:
+        header, tensors = parse_header(text), load(payload)
+        del payload  # as large as the tensors, which are copies
+        return header, tensors, _bundle_of(header, tensors)
+    except _ODD as error:
+        raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
+
+
+def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
+    """Return the model that facts and tensors of a file describe, if they describe one."""
+    check_tensors(tensors)
+    geometry = Geometry(**header.geometry.model_dump())
+    tensors = dict(restored_anchors(tensors))
+    check_parts(header, geometry, tensors)
+    standardisation = Standardisation(*_popped(tensors, "standardisation"))
+    mean, std = _popped(tensors, "statistics")
+    names = [f"statistics.{name}" for name in SHAPES]
+    shapes = [MeanStd(*_popped(tensors, name)) if f"{name}.mean" in tensors else None for name in names]
+    encoder = header.state.encoder
+    used = encoder is not None and NETWORK in encoder.blocks
+    backbone = recipe_for(header.method, geometry, network="always" if used else "never").base_spec.backbone
+    state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
+    if odd := sorted(tensors.keys() - packed(state)[0].keys()):
+        raise ValueError(f"it holds {odd[0][:60]!r}, which is no part of a model")
+    bundle = Bundle(
+        method=header.method,
+        geometry=geometry,
+        state=state,
+        classes=header.classes,
+        standardisation=standardisation,
+        statistics=BaseStatistics(mean, std, *shapes),
+        counts=header.counts,
+        seed=header.seed,
+        settings=header.settings.model_dump(exclude_unset=True),
+        geometry_given=header.geometry_given,
+        history=tuple(entry.line for entry in header.history),
+        sfreq=header.sfreq,
+        ch_names=header.ch_names,
+        preprocessing=None if header.preprocessing is None else header.preprocessing.value,
+        package=header.package,
+    )
+    if bundle.memory != header.memory:
+        raise ValueError(f"it says that its memory is {header.memory}, and holds {bundle.memory}")
+    return bundle
+
+
+def _popped(tensors: dict[str, Tensor], name: str) -> tuple[np.ndarray, np.ndarray]:
+    return tensors.pop(f"{name}.mean").numpy(), tensors.pop(f"{name}.std").numpy()
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error.args[0]!r} is missing"
+    return str(error).splitlines()[0][:400] if str(error) else type(error).__name__
+
+
+def compressed_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Keep in half precision the anchors that have been inverted: nothing is computed from them any more."""
+    if "anchors.values" not in tensors:
+        return tensors
+    values, inverted = tensors["anchors.values"], _inverted(tensors)
+    small = values[inverted].half()
+    if not small.isfinite().all():  # beyond the range of half precision
+        small = values[inverted]
+    rest = {name: tensor for name, tensor in tensors.items() if name != "anchors.values"}
+    return rest | {"anchors.inverted": small, "anchors.pending": values[~inverted]}
+
+
+def restored_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors as a state packs them, from those of a file."""
+    if "anchors.labels" not in tensors:
+        return tensors
+    inverted = _inverted(tensors)
+    rest = dict(tensors)
+    small, pending = rest.pop("anchors.inverted"), rest.pop("anchors.pending")
+    counts = (int(inverted.sum()), int((~inverted).sum()))
+    if (len(small), len(pending)) != counts or small.shape[1:] != pending.shape[1:]:
+        raise ValueError(
+            f"anchors of shape {tuple(small.shape)} and {tuple(pending.shape)} do not fit {counts}"
+        )
+    values = torch.empty(len(inverted), *pending.shape[1:], dtype=torch.float32)
+    values[inverted], values[~inverted] = small.float(), pending
+    return rest | {"anchors.values": values}
+
+
+def _inverted(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return which anchors (n,) have their replay: in each class the first, as many as are replayed."""
+    labels = tensors["anchors.labels"].numpy()
+    replayed = np.sort(tensors["replay.labels"].numpy()) if "replay.labels" in tensors else labels[:0]
+    order = np.argsort(labels, kind="stable")
+    rank = np.empty(len(labels), dtype=np.int64)  # of each anchor within its class
+    rank[order] = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
+    n_replay = np.searchsorted(replayed, labels, "right") - np.searchsorted(replayed, labels, "left")
+    return torch.from_numpy(rank < n_replay)

@@ -1,0 +1,394 @@
+"""The format of a model file, from the inside out.
+
+A state as named tensors and plain facts; the facts of the header, with their types and bounds; and the
+container of both: magic word, sizes, digest.
+"""
+
+import hashlib
+import math
+import re
+import stat
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+from torch import Tensor, nn
+
+from anchorinv import __version__
+from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
+from anchorinv.core.head import HEADS, Count, Head
+from anchorinv.core.networks import Geometry, frozen
+from anchorinv.core.registry import METHODS, Keeps
+from anchorinv.core.types import Batch, Curve, State
+from anchorinv.core.views import TrunkWithViews, add_views, without_views
+from anchorinv.files import replacing
+from anchorinv.persistence import limits
+from anchorinv.persistence.limits import Name, check_names
+from anchorinv.signal.preprocessing import PreprocessingFacts
+
+_BATCHES = ("anchors", "replay", "recordings", "signals")
+
+
+def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return all that a state holds as tensors by name, and as facts of plain JSON values."""
+    trunk, tail = without_views(state)
+    head, head_facts = state.head.packed()
+    parts = {"trunk": trunk.state_dict(), "tail": tail.state_dict(), "head": head}
+    tensors = {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+    for name in _BATCHES:
+        if batch := getattr(state, name):
+            tensors |= {f"{name}.values": batch.values, f"{name}.labels": batch.labels}
+    tensors |= {f"curves.{i}": curve.values for i, curve in enumerate(state.curves)}
+    facts = {
+        "head": head_facts,
+        "classes": list(state.classes),
+        "n_base": state.n_base,
+        "shape": list(state.shape),
+        "seed": state.seed,
+        "session": state.session,
+        "views": list(state.trunk.names) if isinstance(state.trunk, TrunkWithViews) else [],
+        "curves": [[curve.name, curve.session] for curve in state.curves],
+    }
+    if isinstance(state.trunk, Encoder):
+        facts["encoder"] = _encoder_facts(state.trunk)
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, facts
+
+
+def _encoder_facts(encoder: Encoder) -> dict[str, Any]:
+    n_components, n_random = encoder.random.shape
+    facts = {"blocks": list(encoder.names), "n_components": n_components, "n_random": n_random}
+    return facts | ({"network_dim": encoder.networks[0].dim} if encoder.networks else {})
+
+
+def unpacked(
+    tensors: Mapping[str, Tensor], facts: Mapping[str, Any], backbone: Callable[[], nn.Module]
+) -> State:
+    """Return the state that was packed.
+
+    Parameters
+    ----------
+    tensors, facts : mapping
+        As :func:`packed` returned them; nothing in them is trusted to be what it says.
+    backbone : callable
+        Makes a network of the same architecture; its weights are replaced and never drawn.
+    """
+    with _in_one_sentence():
+        shape = (facts["shape"][0], facts["shape"][1])
+        with torch.device("meta"):
+            trunk, tail = _network_like(facts, shape, backbone)
+        for part, module in {"trunk": trunk, "tail": tail}.items():
+            module.load_state_dict(_under(part, tensors), assign=True)
+        head = unpacked_head(tensors, facts["head"])
+        head.prepare()
+        if views := tuple(facts.get("views", ())):
+            trunk, tail = add_views(frozen(trunk), frozen(tail), views, shape)
+        batches = {
+            name: Batch(tensors[f"{name}.values"], tensors[f"{name}.labels"])
+            for name in _BATCHES
+            if f"{name}.values" in tensors
+        }
+        curves = [
+            Curve(name, session, tensors[f"curves.{i}"]) for i, (name, session) in enumerate(facts["curves"])
+        ]
+        return State(
+            trunk=frozen(trunk),
+            tail=frozen(tail),
+            head=frozen(head),
+            classes=tuple(facts["classes"]),
+            n_base=facts["n_base"],
+            shape=shape,
+            seed=facts["seed"],
+            session=facts["session"],
+            curves=tuple(curves),
+            **batches,
+        )
+
+
+def unpacked_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
+    """Return the head among packed tensors, not yet checked."""
+    with _in_one_sentence():
+        return HEADS[facts["kind"]].unpacked(_under("head", tensors), facts)
+
+
+@contextmanager
+def _in_one_sentence() -> Iterator[None]:
+    """Turn whatever odd tensors and facts make of the code that reads them into a ValueError."""
+    try:
+        yield
+    except (LookupError, TypeError, RuntimeError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"these weights are not those of such a network: {reason}") from None
+
+
+def _network_like(
+    facts: Mapping[str, Any], shape: tuple[int, int], backbone: Callable[[], nn.Module]
+) -> tuple[nn.Module, nn.Module]:
+    """Return trunk and tail of the packed sizes, their values still missing."""
+    if encoder := facts.get("encoder"):
+        networks = [
+            FeatureNetwork(*_halves(backbone()), encoder["network_dim"])
+            for name in encoder["blocks"]
+            if name == NETWORK
+        ]
+        sizes = encoder["n_components"], encoder["n_random"]
+        return Encoder(shape, encoder["blocks"], *sizes, networks), nn.Identity()
+    return _halves(backbone())
+
+
+def _halves(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+    return network.get_submodule("trunk"), network.get_submodule("tail")
+
+
+def _under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+#: A class as its user named it. Strict: True is no 1, and 1 is no "1".
+Label = Name | bool | Annotated[int, Field(ge=-(2**63), lt=2**63)]
+#: Of a network; what they amount to together is bounded in ``limits.py``.
+Size = Annotated[int, Field(ge=1, le=2**24)]
+Positive = Annotated[float, Field(gt=0, le=1e30)]
+Steps = Annotated[int, Field(ge=0, le=limits.MOST_STEPS)]
+Seed = Annotated[int, Field(ge=limits.SEEDS.start, lt=limits.SEEDS.stop)]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+_SIZES: dict[str, Any] = {each.name: (Size if each.type is int else float, ...) for each in fields(Geometry)}
+
+
+class GeometryFacts(create_model("_Sizes", __base__=_Facts, **_SIZES)):  # type: ignore[misc]
+    """Of a :class:`~anchorinv.Geometry`: each of its fields, none left out."""
+
+
+class SettingsFacts(_Facts):
+    """Of an estimator; those that are not named keep their defaults."""
+
+    epochs: Annotated[int, Field(ge=1, le=limits.MOST_STEPS)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=limits.MOST_BATCH)] = 1
+    lr: Positive = 1
+    n_anchors: Annotated[int, Field(ge=1, le=limits.MOST_ANCHORS)] = 1
+    inversion_steps: Steps = 0
+    inversion_lr: Positive = 1
+    finetune_steps: Steps | None = None
+    finetune_lr: Positive = 1
+    replay_weight: Annotated[float, Field(ge=0, le=1e30)] = 0
+    new_prototype: Literal["mean", "random"] = "mean"
+    per_channel: bool = True
+    network: Literal["never", "rehearse", "always"] = "never"
+    random_state: Seed | None = None
+    verbose: bool = False
+
+
+def _checked_head(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a head under its present name, if they are what its class says."""
+    kind = facts.get("kind")
+    if not isinstance(kind, str) or kind not in HEADS:
+        raise ValueError(f"there is no head {kind!r:.60}; known are {', '.join(HEADS)}")
+    kind = HEADS.name_of(kind)
+    settings = {name: value for name, value in facts.items() if name != "kind"}
+    return {"kind": kind, **parsed(HEADS[kind].Facts, settings).model_dump(exclude_none=True)}
+
+
+#: What a head is beside its tensors, ``kind`` and the settings that its class knows.
+HeadFacts = Annotated[dict[Name, bool | int | float | Name], AfterValidator(_checked_head)]
+
+
+class EncoderFacts(_Facts):
+    """What an encoder of blocks is beside its tensors."""
+
+    blocks: Annotated[tuple[Name, ...], Field(min_length=1, max_length=32)]
+    n_components: Annotated[int, Field(ge=1, le=limits.MOST_COLUMNS)]
+    n_random: Annotated[int, Field(ge=0, le=limits.MOST_COLUMNS)]
+    network_dim: Size | None = None
+
+
+class StateFacts(_Facts):
+    """What a state is beside its tensors."""
+
+    head: HeadFacts
+    classes: Annotated[tuple[Count, ...], Field(min_length=2, max_length=limits.MOST_CLASSES)]
+    n_base: Count
+    shape: tuple[Size, Size]
+    seed: Seed
+    session: Count
+    views: tuple[Literal["spectrum", "covariance"], ...] = ()
+    curves: tuple[tuple[Name, Count], ...]
+    encoder: EncoderFacts | None = None
+
+
+class Entry(_Facts):
+    """A line of the history; samples as pairs, because a JSON key is always text."""
+
+    kind: Name
+    session: Count
+    samples: tuple[tuple[Label, Count], ...]
+    seconds: float
+    numbers: dict[Name, Annotated[int, Field(ge=-(2**53), le=2**53)] | float | None]
+
+    @staticmethod
+    def facts(line: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a line of an estimator's history as plain JSON; a number that is none becomes None."""
+        named = ("kind", "session", "seconds")
+        numbers = {key: value for key, value in line.items() if key not in (*named, "samples")}
+        return {
+            **{key: line[key] for key in named},
+            "samples": list(line["samples"].items()),
+            "numbers": {key: value if math.isfinite(value) else None for key, value in numbers.items()},
+        }
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The line of an estimator's history."""
+        numbers = {key: math.nan if value is None else value for key, value in self.numbers.items()}
+        plain = {"kind": self.kind, "session": self.session, "samples": dict(self.samples)}
+        return {**plain, "seconds": self.seconds, **numbers}
+
+
+class Header(_Facts):
+    """All of a model but its tensors."""
+
+    package: Name = __version__
+    method: Annotated[Name, AfterValidator(METHODS.name_of)]
+    memory: Keeps
+    geometry: GeometryFacts
+    state: StateFacts
+    classes: Annotated[tuple[Label, ...], Field(max_length=limits.MOST_CLASSES)]
+    counts: Annotated[tuple[Count, ...], Field(max_length=limits.MOST_CLASSES)]
+    seed: Seed
+    sfreq: Annotated[float, Field(ge=limits.LOWEST_RATE, le=limits.HIGHEST_RATE)] | None
+    ch_names: Annotated[tuple[Name, ...], Field(max_length=limits.MOST_CHANNELS)] | None
+    settings: SettingsFacts
+    geometry_given: bool
+    preprocessing: PreprocessingFacts | None
+    history: tuple[Entry, ...]
+
+
+Some = TypeVar("Some", bound=BaseModel)
+# How pydantic calls one of several types that a fact may have, at the end of its place.
+_KIND = re.compile(r"function-\w+\[.*\]|(constrained-)?(str|int|float|bool)|\[key\]", re.DOTALL)
+
+
+def parsed(kind: type[Some], facts: bytes | Mapping[str, Any]) -> Some:
+    """Return facts, from JSON or as they are, or a ValueError that names the first that is wrong."""
+    try:
+        return kind.model_validate_json(facts) if isinstance(facts, bytes) else kind.model_validate(facts)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        # A key of the file may be in it: shown, but not as it is.
+        where = [str(part) for part in first["loc"]]
+        if len(where) > 1 and _KIND.fullmatch(where[-1]):
+            del where[-1]
+        place = repr(".".join(where))[1:-1][:80] or "header"
+        raise ValueError(f"its {place} is wrong ({first['msg'].removeprefix('Value error, ')})") from None
+
+
+def parse_header(text: bytes) -> Header:
+    """Return the header, or a ValueError that names the first fact that is wrong."""
+    header = parsed(Header, text)
+    if len({type(label) for label in header.classes}) > 1 or len(set(header.classes)) < len(header.classes):
+        raise ValueError("its classes are wrong (names must differ and be of one kind)")
+    prepared = header.preprocessing.ch_names if header.preprocessing else None
+    if prepared is not None and prepared != header.ch_names:
+        raise ValueError("its ch_names are wrong (they are not those of its preprocessing)")
+    check_names(header.classes)
+    check_names(header.ch_names or ())
+    if header.preprocessing is not None:
+        try:
+            _ = header.preprocessing.value
+        except ValueError as error:
+            raise ValueError(f"its preprocessing is wrong ({error})") from None
+    return header
+
+
+MAGIC = b"ANCHRINV"
+FORMAT = 1
+_FRONT = struct.Struct("<8sIIQ")
+_DIGEST = 32
+_START = _FRONT.size + _DIGEST
+
+
+def assemble(header: bytes, payload: bytes) -> bytes:
+    """Return the bytes of a model file."""
+    if len(header) > limits.MOST_HEADER or len(payload) > limits.MOST_BYTES:
+        raise ValueError(
+            f"the model is too large for a file: {len(header)} bytes of facts ({limits.MOST_HEADER} at the "
+            f"most), {len(payload)} of tensors ({limits.MOST_BYTES} at the most); leave out signals "
+            f"(with_signals), or train with a smaller n_anchors (--anchors), shorter windows or a lower "
+            f"sampling rate"
+        )
+    front = _FRONT.pack(MAGIC, FORMAT, len(header), len(payload))
+    return front + _digest(front, header, payload) + header + payload
+
+
+def read_container(path: Path) -> tuple[int, bytes, bytes]:
+    """Return the version, header and payload of a model file; anything amiss is one sentence."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # before it is opened: a pipe would wait for its other end
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
+            raise ValueError(f"{path} is {kind}, not a model file; name the file that train or save wrote")
+        size = status.st_size
+        with path.open("rb") as file:
+            if size > limits.MOST_HEADER + limits.MOST_BYTES + _START:
+                raise ValueError(f"{path} is too large for a model file ({size} bytes)")
+            start = file.read(_START)
+            n_header = _header_length(path, start, size)
+            header, payload = file.read(n_header), file.read(size - _START - n_header)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no model file {path}") from None
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {error.strerror or error}") from None
+    front, digest = start[: _FRONT.size], start[_FRONT.size :]
+    if _digest(front, header, payload) != digest:
+        raise ValueError(f"{path} is damaged: its contents do not match its digest; copy it anew")
+    return _FRONT.unpack(front)[1], header, payload
+
+
+def write_container(path: Path, header: bytes, payload: bytes) -> None:
+    """Write a model file, whole or not at all."""
+    content = assemble(header, payload)
+    try:
+        with replacing(path) as beside:
+            beside.write_bytes(content)
+    except OSError as error:
+        if error.errno is None:  # said in full already
+            raise
+        was = "; the file that was there is untouched" if path.is_file() else ""
+        raise OSError(f"{path} cannot be written: {error.strerror or error}{was}") from None
+
+
+def _header_length(path: Path, start: bytes, size: int) -> int:
+    """Check the first bytes of a file of a size; return the length of the header."""
+    if start[:8] != MAGIC:
+        foreign = start[8:9] == b"{" and int.from_bytes(start[:8], "little") < size
+        kind = "a safetensors file, but of another program" if foreign else "no anchorinv model"
+        raise ValueError(f"{path} is {kind}; a model is what `anchorinv train` or model.save wrote")
+    if len(start) < _START:
+        raise ValueError(f"{path} is cut short: it ends within its first {_START} bytes; copy it anew")
+    _, version, n_header, n_payload = _FRONT.unpack(start[: _FRONT.size])
+    if version > FORMAT:
+        raise ValueError(
+            f"{path} has format {version}, and this anchorinv reads up to {FORMAT}; update anchorinv"
+        )
+    if version < 1 or n_header > limits.MOST_HEADER:
+        raise ValueError(f"{path} is damaged: format {version}, header of {n_header} bytes; copy it anew")
+    if size != _START + n_header + n_payload:
+        state = "cut short" if size < _START + n_header + n_payload else "longer than it says"
+        raise ValueError(f"{path} is {state}: {size} bytes instead of {_START + n_header + n_payload}")
+    return int(n_header)
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

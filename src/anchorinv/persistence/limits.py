@@ -1,0 +1,250 @@
+"""How large a model may be, and how long a name: whatever drives an allocation or a loop is bounded.
+
+What is bounded in a file is bounded in ``fit`` too, so that whatever was learned can be written. How much a
+method needs follows from its network or encoder, its head and its memory.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Annotated, Any
+
+import torch
+from pydantic import AfterValidator
+
+from anchorinv.core.blocks import BLOCKS
+from anchorinv.core.conformer import Conformer
+from anchorinv.core.encoder import MOST_FEATURES, NetworkBlock
+from anchorinv.core.head import HEADS
+from anchorinv.core.heads import Cosine
+from anchorinv.core.networks import Geometry
+from anchorinv.core.recipe import BaseSpec, Recipe
+from anchorinv.core.registry import METHODS, MethodSpec
+from anchorinv.core.rehearsal import FOLDS
+from anchorinv.core.training import Training
+
+#: Bytes of a file's header and of its tensors; reading takes twice the latter, and stays below a gigabyte.
+MOST_HEADER, MOST_BYTES = 4 << 20, 384 << 20
+#: Characters of a name.
+LONGEST_NAME = 200
+MOST_CLASSES, MOST_CHANNELS = 4096, 1024
+#: Features of an encoder, of components or at random.
+MOST_COLUMNS = 1 << 11
+#: Epochs of training, steps of an inversion or a finetuning.
+MOST_STEPS = 100_000
+#: Values of all loss curves in a file; longer ones are thinned when they are written.
+MOST_CURVE_VALUES = 1 << 20
+#: Kept of each base class, and in a batch.
+MOST_ANCHORS, MOST_BATCH = 10_000, 1 << 20
+#: In Hz, of signals and of a filter's edges.
+LOWEST_RATE, HIGHEST_RATE = 1e-3, 1e6
+SEEDS = range(-(2**63), 2**64)
+
+# What a user can do about it.
+_WINDOWS = "shorter windows, a lower sampling rate or fewer channels"
+_ANCHORS = "a smaller n_anchors (--anchors)"
+#: Of a file's tensors, what is not foreseen: their names, curves, statistics, a projector.
+_ROOM = 32 << 20
+#: Values at once in an inversion, of the signals themselves or of the attention to them.
+_AT_ONCE = 1 << 24
+
+
+def check_geometry(geometry: Geometry) -> None:
+    """Refuse a network that a window could not be computed with in bounded memory and time."""
+    g = geometry
+    convolution, products = g.width * g.n_chans * g.kernel, g.n_chans * g.kernel * g.n_steps
+    wide = "shorter windows, or a geometry with a larger stride or a smaller width"
+    pooled = "a geometry with a smaller pool, or a larger pool_stride"
+    attended = "shorter windows, or a geometry with a larger pool_stride or fewer heads"
+    heavy = "fewer channels, or a geometry with a smaller width or depth"
+    _check(
+        {
+            "channels": (g.n_chans, MOST_CHANNELS, "fewer channels"),
+            "values of a window": (g.n_chans * g.n_times, 1 << 24, _WINDOWS),
+            "values within the network (steps x width)": (g.n_steps * g.width, 1 << 24, wide),
+            "weights of the convolution (width x channels x kernel)": (convolution, 1 << 24, _WINDOWS),
+            "products of a filter (channels x kernel x steps)": (products, 1 << 28, _WINDOWS),
+            "products of the convolution": (g.width * products, 1 << 34, _WINDOWS),
+            "steps of the pooling window": (g.pool, 1 << 14, "a geometry with a smaller pool"),
+            "values pooled (tokens x width x pool)": (g.n_tokens * g.width * g.pool, 1 << 22, pooled),
+            "values of width": (g.width, 1 << 10, "a geometry with a smaller width"),
+            "blocks": (g.depth, 64, "a geometry with a smaller depth"),
+            "scores of attention (heads x tokens²)": (_scores(g), 1 << 22, attended),
+            "bytes of weights": (4 * _weights(g), MOST_BYTES - _ROOM, heavy),
+        }
+    )
+
+
+def recipe_for(method: str, geometry: Geometry, **options: Any) -> Recipe:
+    """Return a method for a geometry, to ask for sizes; options that it does not take are left out."""
+    spec = METHODS[method]
+    base_spec = BaseSpec(partial(Conformer, geometry), Cosine.start, Training())
+    recipe: Recipe = spec.build(base_spec, **{k: v for k, v in options.items() if k in spec.options})
+    return recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a method computes with, for one geometry."""
+
+    latent: tuple[int, ...]  # shape of a replay sample
+    dim: int  # features that the head is given, at the most
+    n_fixed: int  # values of network and encoder
+
+
+def sizes_of(method: str, geometry: Geometry) -> Sizes:
+    """Return the sizes of a method for a geometry."""
+    return _sizes(METHODS[method], geometry)
+
+
+@lru_cache(maxsize=64)
+def _sizes(spec: MethodSpec, geometry: Geometry) -> Sizes:
+    recipe, latent = recipe_for(spec.name, geometry), (geometry.n_tokens, geometry.width)
+    if spec.network:
+        with torch.device("meta"):
+            network = recipe.base_spec.backbone()
+        # A network that is split elsewhere than before its last block says what is there.
+        latent = getattr(network, "latent_shape", latent)
+        return Sizes(latent, getattr(network, "dim", geometry.dim), _weights(geometry))
+    shape, base = (geometry.n_chans, geometry.n_times), recipe.base_spec
+    n_columns = sum(block(*shape).size for block in BLOCKS.values() if block.suits(*shape))
+    n_columns += FOLDS * NetworkBlock.most
+    if blocks := HEADS[spec.head].blocks:
+        dim = sum(BLOCKS[name](*shape).size for name in blocks)
+    else:
+        most = n_columns + getattr(base, "most_random", MOST_COLUMNS)
+        dim = min(getattr(base, "most_features", MOST_COLUMNS), most)
+    encoder = n_columns * (2 + min(n_columns, MOST_FEATURES)) + MOST_FEATURES**2
+    networks = FOLDS * (_weights(geometry) + (1 + NetworkBlock.most) * geometry.dim)
+    return Sizes(latent, dim, networks + encoder)
+
+
+def kept_by(method: str, counts: Sequence[int], n_anchors: int) -> int:
+    """Return how many samples a method keeps of base classes that have so many each."""
+    any_geometry = Geometry.for_shape(1, 64)
+    return recipe_for(method, any_geometry, per_class=n_anchors).memory.n_kept(counts)
+
+
+def check_kept(method: str, geometry: Geometry, n_classes: int, n_kept: int) -> None:
+    """Refuse more samples kept of all classes (anchors, replay) than a lesson or a file has room for."""
+    memory, head = recipe_for(method, geometry).memory, HEADS[METHODS[method].head]
+    sizes, remedies = sizes_of(method, geometry), f"{_WINDOWS}, or {_ANCHORS}"
+    window = geometry.n_chans * geometry.n_times
+    values = {
+        "anchors": 0 if memory.labels_only else sizes.dim,
+        "replay": math.prod(sizes.latent),
+        "recordings": window,
+    }
+    parts = (*memory.stores, *memory.may_store)
+    n_values = sizes.n_fixed + head.n_values(sizes.dim, n_classes, n_kept)
+    n_values += n_kept * sum(values.get(part, 0) for part in parts)
+    bounds = {
+        "classes": (n_classes, MOST_CLASSES, "fewer classes"),
+        "samples kept": (n_kept, head.most_samples, _ANCHORS),
+        "samples kept x classes": (n_kept * n_classes, 1 << 25, f"{_ANCHORS}, or fewer classes"),
+        "bytes in a file": (4 * n_values, MOST_BYTES - _ROOM, remedies),
+    }
+    if memory.inverts:
+        # Signals as they start and as they end; labels are inverted all at once, with Adam's moments.
+        most = 1 << (28 if memory.labels_only else 29)
+        bounds["values of all signals to invert"] = (n_kept * window, most, remedies)
+    if "replay" in parts:  # they go through the last block all at once, labels through the others too
+        blocks = geometry.depth if memory.labels_only else 1
+        scores = n_kept * blocks * _scores(geometry)
+        bounds["scores of attention of all samples kept"] = (scores, 1 << 29, remedies)
+    _check(bounds)
+
+
+def check_held(n_bytes: int) -> None:
+    """Refuse more bytes of tensors than a file has room for."""
+    _check({"bytes in a file": (n_bytes, MOST_BYTES - _ROOM // 2, "fewer classes or examples")})
+
+
+def inverted_at_once(geometry: Geometry, most: int) -> int:
+    """Return how many samples to invert at once, so that memory is bounded: fewer where windows are large."""
+    each = max(geometry.n_chans * geometry.n_times, geometry.depth * _scores(geometry))
+    return max(1, min(most, _AT_ONCE // each))
+
+
+def _weights(geometry: Geometry) -> int:
+    g = geometry
+    front = g.width * (g.kernel + g.width * (g.n_chans + 1) + 7)
+    return front + g.depth * g.width * (12 * g.width + 13)
+
+
+def _scores(geometry: Geometry) -> int:
+    return geometry.heads * geometry.n_tokens**2
+
+
+def _check(bounds: dict[str, tuple[int, int, str]]) -> None:
+    for words, (size, most, remedy) in bounds.items():
+        if size > most:
+            raise ValueError(f"{size} {words} are too many, {most} at the most; use {remedy}")
+
+
+# Control characters, halves of characters, ends of lines and paragraphs: no font shows them.
+_UNSEEN = ("Cc", "Cs", "Zl", "Zp")
+
+
+def check_name(name: str) -> str:
+    r"""Return a name, if it can be shown on a line.
+
+    Examples
+    --------
+    >>> check_name("left" + chr(0))
+    Traceback (most recent call last):
+    ValueError: the name 'left\x00' holds '\x00', which nobody can see; leave it out
+    """
+    if not 0 < len(name) <= LONGEST_NAME:
+        shown = f"{name[:20]!r} ... has {len(name)} characters" if name else "'' is empty"
+        raise ValueError(f"the name {shown}; 1 to {LONGEST_NAME} are needed")
+    for letter in name:
+        if unicodedata.category(letter) in _UNSEEN:
+            raise ValueError(f"the name {name[:40]!r} holds {letter!r}, which nobody can see; leave it out")
+    return name
+
+
+def check_names(names: Iterable[Any]) -> None:
+    """Refuse names of which one cannot be shown, or two look the same; numbers and booleans are no names."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if isinstance(name, str):
+            if (look := _seen(check_name(name))) in seen:
+                raise ValueError(f"the names {seen[look]!r} and {name!r} look the same; rename one of them")
+            seen[look] = name
+
+
+def looks_like(name: Any, others: Iterable[Any]) -> Any | None:
+    """Return the other name that a reader would take for this one: it differs in spaces or case alone.
+
+    An underscore counts as a space. A space between digits tells numbers apart, and so does the case of a
+    single letter: annotations of heartbeats have both ``A`` and ``a``.
+
+    Examples
+    --------
+    >>> looks_like(" Gest 00", ["rest", "gest00"])
+    'gest00'
+    >>> looks_like("arm 1_2", ["arm 12"])
+    """
+    if not isinstance(name, str):
+        return None
+    rough = _rough(name)
+    return next((o for o in others if isinstance(o, str) and o != name and _rough(o) == rough), None)
+
+
+def _rough(name: str) -> str:
+    words = re.sub(r"[\s_]+", " ", _seen(name)).strip()
+    bare = re.sub(r"(?<!\d) | (?!\d)", "", words)
+    return bare.casefold() if len(bare) > 1 else bare or name
+
+
+def _seen(name: str) -> str:
+    """Return what a reader sees: one form of each letter, and nothing that has no width of its own."""
+    whole = unicodedata.normalize("NFC", name)
+    return "".join(letter for letter in whole if not unicodedata.category(letter).startswith("C"))
+
+
+Name = Annotated[str, AfterValidator(check_name)]

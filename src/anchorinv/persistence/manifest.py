@@ -1,0 +1,158 @@
+"""What a model holds of its classes, in numbers and in sentences; and a model without one of them."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from anchorinv.core.networks import frozen
+from anchorinv.core.registry import METHODS
+from anchorinv.core.types import Batch, State
+from anchorinv.persistence.format import Header
+from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from
+from anchorinv.signal.statistics import SHAPES
+
+_MEMORY = {
+    "none": "nothing is replayed",
+    "synthetic": "signals that were computed, kept as inputs of the last block",
+    "class statistics": "of each class counts, means or sums of features; nothing is replayed",
+    "features of real samples": "numbers computed from real samples, which may be traced back to them",
+    "real recordings": "recordings of people",
+}
+
+
+def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the facts of a model file as plain JSON values."""
+    names = dict(zip(header.state.classes, header.classes, strict=True))
+
+    def per_class(part: str) -> dict[str, int]:
+        labels = tensors.get(f"{part}.labels")
+        counts = Counter([] if labels is None else labels.tolist())
+        return {str(name): counts[number] for number, name in names.items()}
+
+    weights = sum(t.numel() for name, t in tensors.items() if name.split(".")[0] in ("trunk", "tail"))
+    shapes = any(name.startswith(f"statistics.{part}.") for part in SHAPES for name in tensors)
+    base = (
+        "means, standard deviations, spectra and correlations" if shapes else "means and standard deviations"
+    )
+    forgotten = [label for line in header.history if line.kind == "forgotten" for label, _ in line.samples]
+    return {
+        "package": header.package,
+        "method": header.method,
+        "memory": header.memory,
+        "classes": list(header.classes),
+        "examples": dict(zip(map(str, header.classes), header.counts, strict=True)),
+        "anchors": per_class("anchors"),
+        "views": list(header.state.views),
+        "replay": per_class("replay"),
+        "signals": per_class("signals"),
+        "recordings": per_class("recordings"),
+        "weights": weights,
+        "base_statistics": base,
+        "shape": list(header.state.shape),
+        "sfreq": header.sfreq,
+        "ch_names": list(header.ch_names) if header.ch_names else None,
+        "preprocessing": facts_of(header.preprocessing.value) if header.preprocessing else None,
+        "sessions": [line.model_dump(mode="json") for line in header.history],
+        "forgotten": forgotten,
+    }
+
+
+def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return a manifest as lines to read."""
+    n_chans, n_times = facts["shape"]
+    length = f" ({n_times / facts['sfreq']:g} s at {facts['sfreq']:g} Hz)" if facts["sfreq"] else ""
+    lines = [
+        f"method       {facts['method']} (written by anchorinv {facts['package']})",
+        f"memory       {facts['memory']}: {_MEMORY[facts['memory']]}",
+        f"window       {n_chans} channels x {n_times} samples{length}",
+        f"channels     {', '.join(facts['ch_names']) if facts['ch_names'] else 'names not known'}",
+        f"unit         {(facts['preprocessing'] or {}).get('unit') or 'not known'}",
+        f"processing   {_processing(preprocessing_from(facts['preprocessing'] or {}))}",
+        f"weights      {facts['weights']} numbers",
+        "",
+        f"{'class':<16} {'examples':>8} {'anchors':>8} {'replay':>8} {'signals':>8} {'recordings':>10}",
+    ]
+    parts = ("examples", "anchors", "replay", "signals")
+    for name in map(str, facts["classes"]):
+        numbers = " ".join(f"{facts[part][name]:>8}" for part in parts)
+        lines.append(f"{name:<16} {numbers} {facts['recordings'][name]:>10}")
+    return [*lines, "", *_sentences(facts), "", *_sessions(facts)]
+
+
+def _processing(how: Preprocessing) -> str:
+    """Return what recordings go through, and where they cannot."""
+    done = "; ".join(how.steps) or "none"
+    if how.not_repeatable:
+        return f"{done}; recordings cannot be brought to it"
+    return f"{done}; live sources cannot be brought to it" if how.not_live else done
+
+
+def _sentences(facts: Mapping[str, Any]) -> list[str]:
+    """Return what is and what is not in the file, without flattery."""
+    spec = METHODS[facts["method"]]
+    lines = list(spec.holds)
+    # Methods that invert labels note how many signals they want, as anchors without values.
+    if spec.uses_anchors and any(facts["anchors"].values()):
+        lines.append(
+            "Anchors are feature vectors of real samples: computed from people's recordings, not recordings."
+        )
+    if facts["views"]:
+        lines.append(f"Each anchor also holds the {' and the '.join(facts['views'])} of its sample.")
+    if facts["memory"] == "synthetic":
+        lines.append("Replay is synthetic, but made to match what the network learned from real people.")
+    if any(facts["signals"].values()):
+        lines.append("The inverted signals behind the replay are included; they are synthetic.")
+    if any(facts["recordings"].values()):
+        lines.append("IT HOLDS REAL RECORDINGS. Commands refuse it without --allow-recordings.")
+    else:
+        lines.append("It holds no recording and no part of one.")
+    if facts["base_statistics"] == "means, standard deviations, spectra and correlations":
+        lines.append(
+            "To tell whether recordings are like the base data, it holds averages and standard deviations "
+            "over all base windows: of each channel, of its power in bands, of correlations between channels."
+        )
+    for label in facts["forgotten"]:
+        lines.append(f"Class {label!r} was forgotten: {spec.forgetting}")
+    return lines
+
+
+def _sessions(facts: Mapping[str, Any]) -> list[str]:
+    words = {"base": "base", "session": "taught", "shots": "more shots", "forgotten": "forgotten"}
+    return [
+        f"{words.get(line['kind'], line['kind']):<12} "
+        + ", ".join(f"{label} ({count})" for label, count in line["samples"])
+        for line in facts["sessions"]
+    ]
+
+
+def without_class(state: State, label: int) -> State:
+    """Return the state without a class's prototype, anchors, replay and recordings; the network stays.
+
+    The logits of the other classes are those they had, unless they were measured by the covariance of
+    all. What finetuning wrote into the network's weights while the class was there stays in them. A base
+    class must remain, and two classes in all.
+    """
+    if len(state.classes) <= 2:
+        raise ValueError("two classes at least must remain; teach another one before this one is forgotten")
+    column = state.classes.index(label)
+    is_base = column < state.n_base
+    if is_base and state.n_base == 1:
+        raise ValueError("it is the last of the base classes, and one must remain; train anew without it")
+    anchors = _without(state.anchors, label)
+    return replace(
+        state,
+        head=frozen(state.head.without(column, anchors)),
+        classes=tuple(each for each in state.classes if each != label),
+        n_base=state.n_base - is_base,
+        anchors=anchors,
+        replay=_without(state.replay, label),
+        recordings=_without(state.recordings, label),
+        signals=_without(state.signals, label),
+    )
+
+
+def _without(batch: Batch | None, label: int) -> Batch | None:
+    return batch[batch.labels != label] if batch is not None else None

@@ -1,0 +1,194 @@
+"""Whether the parts of a model file fit each other, before a model is made of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from anchorinv.core.blocks import BLOCKS
+from anchorinv.core.encoder import NETWORK, NetworkBlock
+from anchorinv.core.head import HEADS, Expected
+from anchorinv.core.networks import Geometry
+from anchorinv.core.registry import METHODS
+from anchorinv.core.rehearsal import FOLDS
+from anchorinv.core.views import VIEWS
+from anchorinv.persistence import limits
+from anchorinv.persistence.format import Header, unpacked_head
+from anchorinv.signal.statistics import SHAPES, shapes_of
+
+# What tensors of a part may be made of; weights and replay are float32 throughout.
+_WHOLE = ("labels", "num_batches_tracked", "counts")
+_DOUBLE = ("standardisation", "statistics")
+#: Of the statistics of windows' shapes.
+LARGEST_SHAPE = 100.0
+#: What a head may make of tensors that are none of its own.
+_ODD = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)
+
+
+def check_tensors(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of odd types or values, whatever they are for."""
+    for name, tensor in tensors.items():
+        part, last, shown = name.split(".")[0], name.split(".")[-1], repr(name[:60])
+        wanted = torch.int64 if last in _WHOLE else torch.float64 if part in _DOUBLE else torch.float32
+        halved = name == "anchors.inverted" and tensor.dtype == torch.float16
+        if tensor.dtype != wanted and not halved:
+            raise ValueError(f"{shown} is {tensor.dtype}, {wanted} was expected")
+        if (last == "labels" or part == "curves") and tensor.ndim != 1:
+            raise ValueError(f"{shown} has {tensor.ndim} dimensions, 1 was expected")
+        # In full precision each takes as much as its replay; more would not fit beside the file's own bytes.
+        if halved and 8 * tensor.numel() > limits.MOST_BYTES:
+            raise ValueError(f"{shown} has {tensor.numel()} values, {limits.MOST_BYTES // 8} at the most")
+        # A loss may have been infinite on the way; what is computed with may not.
+        if part != "curves" and wanted.is_floating_point and tensor.numel() and not _finite(tensor):
+            raise ValueError(f"{shown} holds values that are not finite")
+    n_values = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("curves."))
+    if n_values > limits.MOST_CURVE_VALUES:
+        raise ValueError(f"its curves have {n_values} values, {limits.MOST_CURVE_VALUES} at the most")
+
+
+def _finite(tensor: Tensor) -> bool:
+    # By the extremes: asked value by value, it would take the tensor's size in memory once more.
+    return bool(torch.stack(tensor.aminmax()).isfinite().all())
+
+
+def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse facts that contradict each other or are too large, and tensors that do not fit them."""
+    if header.method not in METHODS:
+        raise ValueError(f"its method {header.method!r} is unknown; known are {', '.join(METHODS)}")
+    limits.check_geometry(geometry)
+    n_chans, n_times, state = geometry.n_chans, geometry.n_times, header.state
+    n_classes = len(state.classes)
+    if tuple(state.shape) != (n_chans, n_times):
+        raise ValueError(f"signals of shape {state.shape} do not fit a network for {(n_chans, n_times)}")
+    if not 2 <= n_classes == len(set(state.classes)) == len(header.classes) == len(header.counts):
+        raise ValueError(
+            f"it lists {n_classes} classes, {len(header.classes)} names, {len(header.counts)} counts"
+        )
+    if not 1 <= state.n_base <= n_classes:
+        raise ValueError(f"{state.n_base} base classes of {n_classes} cannot be")
+    if header.ch_names is not None and len(header.ch_names) != n_chans:
+        raise ValueError(f"it names {len(header.ch_names)} channels and has {n_chans}")
+    sizes = (_dim(header, geometry), *_views(header, geometry))
+    _check_kept(header, geometry, sizes, tensors)
+    _check_standardisation(geometry, tensors)
+    _check_shapes(geometry, tensors)
+    _check_head(header, sizes, tensors)
+
+
+def _views(header: Header, geometry: Geometry) -> list[int]:
+    """Return how many features each view has, if the method has such views."""
+    views = header.state.views
+    sizes = [VIEWS[name].size(geometry.n_chans) for name in views]
+    usual = set(views) <= set(limits.recipe_for(header.method, geometry).views) and len(set(views)) == len(
+        views
+    )
+    if views and not (usual and max(sizes) <= geometry.dim):
+        raise ValueError(
+            f"views ({', '.join(views)}) do not fit {header.method} and {geometry.n_chans} channels"
+        )
+    return sizes
+
+
+def _dim(header: Header, geometry: Geometry) -> int:
+    """Return how many features the head is given, if encoder and method fit each other."""
+    encoder, shape = header.state.encoder, (geometry.n_chans, geometry.n_times)
+    spec, name = METHODS[header.method], header.method
+    if (encoder is None) != spec.network:
+        raise ValueError(f"{name} has {'no' if encoder else 'an'} encoder")
+    if encoder is None:
+        return limits.sizes_of(name, geometry).dim
+    blocks = tuple(block for block in encoder.blocks if block != NETWORK)
+    wanted = geometry.dim if NETWORK in encoder.blocks else None
+    if encoder.network_dim != wanted or (wanted and "network" not in spec.options):
+        raise ValueError(f"an encoder of {name} does not fit its network")
+    if (n_networks := len(encoder.blocks) - len(blocks)) > FOLDS:
+        raise ValueError(f"{n_networks} networks are more than the {FOLDS} that a model has")
+    if len(set(blocks)) < len(blocks) or not all(b in BLOCKS and BLOCKS[b].suits(*shape) for b in blocks):
+        raise ValueError(f"blocks {', '.join(blocks)} do not fit {shape[0]} channels of {shape[1]} samples")
+    n_columns = sum(BLOCKS[block](*shape).size for block in blocks)
+    n_columns += n_networks * min(NetworkBlock.most, geometry.dim)
+    if encoder.n_components > n_columns or encoder.n_components + encoder.n_random > limits.MOST_COLUMNS:
+        raise ValueError(f"{encoder.n_components} components of {n_columns} features cannot be")
+    only = HEADS[spec.head].blocks
+    if only and (encoder.blocks, encoder.n_components, encoder.n_random) != (only, n_columns, 0):
+        raise ValueError(f"{name} has an encoder of the {' and the '.join(only)} alone, as it is")
+    return encoder.n_components + encoder.n_random
+
+
+def _check_kept(
+    header: Header, geometry: Geometry, sizes: Sequence[int], tensors: Mapping[str, Tensor]
+) -> None:
+    method, classes = header.method, set(header.state.classes)
+    memory, latent = limits.recipe_for(method, geometry).memory, limits.sizes_of(method, geometry).latent
+    if len(sizes) > 1:  # with views beside them, latents are laid out in a row
+        latent = (math.prod(latent) + sum(sizes[1:]),)
+    signal = (geometry.n_chans, geometry.n_times)
+    shapes = {
+        "anchors": (0 if memory.labels_only else sum(sizes),),
+        "replay": latent,
+        "recordings": signal,
+        "signals": signal,
+    }
+    stores = memory.stores
+    most = len(tensors.get(f"{stores[0]}.labels", ())) if stores else 0
+    most = len(classes) if memory.one_per_class else most
+    for name, shape in shapes.items():
+        values, labels = tensors.get(f"{name}.values"), tensors.get(f"{name}.labels")
+        if values is None and labels is None and name not in stores:
+            continue
+        if name not in (*stores, *memory.may_store):
+            raise ValueError(f"{method} keeps no {name}")
+        if values is None or labels is None or tuple(values.shape) != (len(labels), *shape):
+            raise ValueError(f"{name} do not fit the network")
+        limits.check_kept(method, geometry, len(classes), len(labels))
+        if len(labels) > most:
+            raise ValueError(f"{len(labels)} {name} are more than {method} keeps, {most} at the most")
+        present = set(labels.tolist())
+        if present - classes:
+            raise ValueError(f"{name} are of class {min(present - classes)}, which is not there")
+        if name in stores and classes - present:
+            raise ValueError(f"{name} of class {min(classes - present)} are missing")
+
+
+def _check_standardisation(geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
+    for name in _DOUBLE:
+        shapes = {tuple(tensors[f"{name}.{part}"].shape) for part in ("mean", "std")}
+        allowed = {(geometry.n_chans, 1)} | ({(1, 1)} if name == "standardisation" else set())
+        if len(shapes) != 1 or not shapes <= allowed:
+            raise ValueError(f"{name} does not fit {geometry.n_chans} channels")
+    if not (tensors["standardisation.std"] > 0).all() or not (tensors["statistics.std"] >= 0).all():
+        raise ValueError("a standard deviation is below 0")
+
+
+def _check_shapes(geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse spectra and correlations of the base data that are none; files of former versions have none."""
+    fitting = shapes_of(geometry.n_chans, geometry.n_times)
+    for name in SHAPES:
+        parts = [tensors.get(f"statistics.{name}.{part}") for part in ("mean", "std")]
+        if parts == [None, None]:
+            continue
+        if any(part is None or tuple(part.shape) != fitting.get(name) for part in parts):
+            raise ValueError(f"statistics.{name} do not fit {geometry.n_chans} channels")
+        # Logarithms of shares and transforms of correlations: none is large.
+        if any(not (part.abs() <= LARGEST_SHAPE).all() for part in parts if part is not None):
+            raise ValueError(f"statistics.{name} hold values that no windows have")
+        if parts[1] is not None and not (parts[1] >= 0).all():
+            raise ValueError("a standard deviation is below 0")
+
+
+def _check_head(header: Header, sizes: tuple[int, ...], tensors: Mapping[str, Tensor]) -> None:
+    state, usual = header.state, METHODS[header.method].head
+    if state.head["kind"] != usual:
+        raise ValueError(f"its head is {state.head['kind']}, {header.method} has {usual}")
+    n_anchors = len(tensors.get("anchors.labels", ()))
+    expected = Expected(len(state.classes), state.n_base, sizes, n_anchors)
+    head = unpacked_head(tensors, state.head)
+    try:
+        fits = head.fits(expected)
+    except _ODD:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"the head does not fit {expected.n_classes} classes and features of {expected.dim} values"
+        )

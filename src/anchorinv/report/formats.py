@@ -1,0 +1,376 @@
+"""Tables and figures as values, and their formats: CSV, LaTeX, Markdown; SVG, PNG, PDF in one look."""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure as Canvas
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from anchorinv.core.registry import METHODS
+from anchorinv.errors import csv_line, literal_text, shown
+from anchorinv.files import replacing
+
+SIGNIFICANT = "†"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as it is printed: ± its spread, so many digits, a plus, bold, and a raised mark behind it.
+
+    Examples
+    --------
+    >>> str(Number(-1.25, 0.5, digits=1)), str(Number(2, signed=True))
+    ('−1.2 ± 0.5', '+2.00')
+    """
+
+    value: float
+    spread: float | None = None
+    digits: int = 2
+    signed: bool = False
+    best: bool = False
+    mark: str = ""
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Value and spread as text; the second is empty where there is none."""
+        sign = "+" if self.signed else ""
+        spread = "" if self.spread is None else f"{self.spread:.{self.digits}f}"
+        return f"{self.value:{sign}.{self.digits}f}", spread
+
+    def __str__(self) -> str:
+        value, spread = self.texts
+        return (f"{value} ± {spread}" if spread else value).replace("-", "−")
+
+
+Cell = str | Number
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's head, and the head that it shares with its neighbours."""
+
+    name: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table for people; its slug names its files, its notes are sentences below it.
+
+    Examples
+    --------
+    >>> table = Table("f1", "Macro-F1", [Column("Method"), Column("all")], [["TEEN", Number(61.5, 1.0)]])
+    >>> print(as_csv(table))
+    Method,all,all (std)
+    TEEN,61.50,1.00
+    <BLANKLINE>
+    """
+
+    slug: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+
+    def head_groups(self) -> list[tuple[str, int]]:
+        """Return the upper row of the head: text and number of columns; empty where there is none."""
+        groups = [(group, len([*same])) for group, same in groupby(column.group for column in self.columns)]
+        return groups if any(group for group, _ in groups) else []
+
+    def is_text(self, place: int) -> bool:
+        """Say whether a column holds words."""
+        return any(isinstance(row[place], str) and row[place] for row in self.rows)
+
+
+def as_csv(table: Table) -> str:
+    """Return a table as CSV, mean and standard deviation in columns of their own, marks beside them."""
+    split = [_split(table, place) for place in range(len(table.columns))]
+    heads: list[str] = []
+    for column, (spread, mark) in zip(table.columns, split, strict=True):
+        name = f"{column.group}: {column.name}" if column.group else column.name
+        heads += [name, *([f"{name} (std)"] if spread else []), *([f"{name} (mark)"] if mark else [])]
+    lines = [csv_line(heads)]
+    for row in table.rows:
+        cells: list[str] = []
+        for cell, (spread, mark) in zip(row, split, strict=True):
+            value, std = cell.texts if isinstance(cell, Number) else (cell, "")
+            marked = cell.mark if isinstance(cell, Number) else ""
+            cells += [value, *([std] if spread else []), *([marked] if mark else [])]
+        lines.append(csv_line(cells))
+    return "".join(lines)
+
+
+def as_latex(table: Table) -> str:
+    """Return a table for LaTeX; it needs the packages booktabs and graphicx."""
+    heads = " & ".join(rf"\textbf{{{escaped(column.name)}}}" for column in table.columns)
+    body = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in table.rows]
+    notes = " ".join(escaped(note) for note in table.notes)
+    aligned = "".join("l" if table.is_text(place) else "c" for place in range(len(table.columns)))
+    lines = [
+        r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
+        r"\begin{table}[htbp]",
+        r"\centering",
+        rf"\caption{{\textbf{{{escaped(table.title)}.}} {notes}}}",
+        rf"\label{{tab:{table.slug}}}",
+        # Shrunk only where it is wider than the text.
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{aligned}}}",
+        r"\toprule",
+        *_latex_groups(table),
+        rf"{heads} \\",
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_markdown(table: Table) -> str:
+    """Return a table for a Markdown page, its notes below it; the page has a heading for its title."""
+    heads = [f"{c.group}: {c.name}" if c.group else c.name for c in table.columns]
+    aligned = ["---" if table.is_text(place) else "--:" for place in range(len(table.columns))]
+    rows = [[_markdown(cell) for cell in row] for row in table.rows]
+    lines = [f"| {' | '.join(row)} |" for row in ([markdown_text(head) for head in heads], aligned, *rows)]
+    return "\n".join([*lines, *(["", " ".join(map(markdown_text, table.notes))] if table.notes else []), ""])
+
+
+def escaped(text: str) -> str:
+    r"""Return text as LaTeX prints it.
+
+    Examples
+    --------
+    >>> escaped("95 % of A_1 ± 2")
+    '95 \\% of A\\_1 $\\pm$ 2'
+    """
+    # A backslash first becomes a word of its own, so that those which escaping adds stay.
+    text = shown(text).replace("\\", "\0")
+    text = re.sub(r"([&%$#_{}])", r"\\\1", text)
+    for plain, tex in _SIGNS.items():
+        text = text.replace(plain, tex)
+    return text
+
+
+_SIGNS = {
+    "\0": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+    "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "–": "--", "’": "'", "“": "``", "”": "''",
+    "<": "$<$", ">": "$>$", "[": "{[}", "*": "{*}",  # after the end of a row these two would belong to it
+    "β": r"$\beta$", "κ": r"$\kappa$", "×": r"$\times$", "Δ": r"$\Delta$", "…": r"\ldots{}", "µ": r"$\mu$",
+    "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$",
+}  # fmt: skip
+
+
+def markdown_text(text: str) -> str:
+    r"""Return text as Markdown prints it.
+
+    Examples
+    --------
+    >>> markdown_text("p < 0.05 of a_b | c")
+    'p < 0.05 of a\\_b \\| c'
+    """
+    return re.sub(r"([\\`*_|\[\]]|<(?=[A-Za-z/!?]))", r"\\\1", shown(text))
+
+
+def document(slugs: Sequence[str]) -> str:
+    """Return a LaTeX document that shows all tables, from files of their own."""
+    return "\n".join([
+        r"\documentclass{article}",
+        r"\usepackage[utf8]{inputenc}",
+        r"\usepackage{booktabs,graphicx}",
+        r"\usepackage[margin=2cm]{geometry}",
+        r"\begin{document}",
+        *(rf"\input{{{slug}.tex}}" + "\n" + r"\clearpage" for slug in slugs),
+        r"\end{document}",
+        "",
+    ])  # fmt: skip
+
+
+def _split(table: Table, place: int) -> tuple[bool, bool]:
+    numbers = [cell for row in table.rows if isinstance(cell := row[place], Number)]
+    return any(number.spread is not None for number in numbers), any(number.mark for number in numbers)
+
+
+def _latex(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return escaped(cell)
+    value, spread = cell.texts
+    text = value.replace("-", "$-$") + (rf" $\pm$ {spread}" if spread else "")
+    raised = {"†": r"\dagger", "‡": r"\ddagger"}.get(cell.mark, cell.mark)
+    return (rf"\textbf{{{text}}}" if cell.best else text) + (rf"$^{{{raised}}}$" if raised else "")
+
+
+def _markdown(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return markdown_text(cell)
+    return (f"**{cell}**" if cell.best else str(cell)) + markdown_text(cell.mark)
+
+
+def _latex_groups(table: Table) -> list[str]:
+    groups = table.head_groups()
+    if not groups:
+        return []
+    heads, rules, first = [], [], 1
+    for name, width in groups:
+        heads.append(
+            rf"\multicolumn{{{width}}}{{c}}{{\textbf{{{escaped(name)}}}}}" if name else "&" * (width - 1)
+        )
+        if name:
+            rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+        first += width
+    return [" & ".join(heads) + r" \\", " ".join(rules)]
+
+
+#: Inches: one column of a two-column page, and both.
+COLUMN, PAGE = 3.5, 7.1
+
+# For lines that are no method, or a method without a colour of its own. First Okabe and Ito's colours without
+# their yellow, too faint on white, then colours between them: told apart by their markers as much.
+COLOURS = (
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A",
+    "#332288", "#882255", "#999933", "#117777", "#EE8866", "#AA4499", "#661100", "#6699CC", "#44AA99",
+)  # fmt: skip
+#: As many classes as have a colour that is told apart without a marker.
+N_DISTINCT = 8
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "8", "*", "H", "x", "+", "1")
+_LONG = 40  # points from which on a line is a trace
+_LONGEST = 700  # characters of a description
+# A picture cannot bring its font to the page; these are about as wide.
+_FONTS = "DejaVu Sans, Verdana, Geneva, Arial, sans-serif"
+# No dates inside: the same run gives the same files.
+FORMATS: dict[str, dict[str, None]] = {
+    "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")), "png": {}, "pdf": {"CreationDate": None},
+}  # fmt: skip
+_LOOK: dict[Any, Any] = {
+    "font.family": "DejaVu Sans", "font.size": 7.5,  # matplotlib brings it along
+    "axes.titlesize": 8, "axes.labelsize": 7.5, "axes.linewidth": 0.6, "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": "#DDDDDD", "grid.linewidth": 0.5,
+    "xtick.labelsize": 7, "ytick.labelsize": 7, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+    "legend.fontsize": 7, "legend.frameon": False, "lines.linewidth": 1.2, "lines.markersize": 3.5,
+    "figure.facecolor": "white", "savefig.dpi": 250, "path.simplify_threshold": 0.3,
+    "image.composite_image": False,  # one picture of all would be made at thousands of dots per inch
+    "svg.fonttype": "none", "svg.hashsalt": "anchorinv", "pdf.fonttype": 42,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure, finished: an SVG for the page, PNG and PDF for files, which its slug names.
+
+    ``alt`` is what it shows, for whoever does not see it; ``wide`` figures need both columns.
+    """
+
+    slug: str
+    title: str
+    alt: str
+    caption: str
+    wide: bool
+    svg: str
+    png: bytes
+    pdf: bytes
+
+    def write(self, folder: Path, endings: Sequence[str] = ("svg", "png", "pdf")) -> None:
+        """Write the files."""
+        contents = {"svg": self.svg.encode(), "png": self.png, "pdf": self.pdf}
+        for ending in endings:
+            with replacing(folder / f"{self.slug}.{ending}") as beside:
+                beside.write_bytes(contents[ending])
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Have figures inside the block look alike."""
+    with mpl.rc_context(_LOOK):
+        yield
+
+
+def canvas(width: float, height: float) -> Canvas:
+    """Return an empty drawing (inches) whose parts make room for each other."""
+    return Canvas(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03))
+
+
+def grid(n: int, height: float, extra: float = 0.0, *, most: int = 3, **shared: Any) -> tuple[Canvas, Any]:
+    """Return a drawing and its n panels in rows of at most ``most``, sharing axes as ``subplots`` is told.
+
+    ``height`` and ``extra`` are the inches of a row, and beside the rows.
+    """
+    columns = min(most, n)
+    rows = -(-n // columns)
+    drawing = canvas(COLUMN if columns == 1 else PAGE, rows * height + extra)
+    axes = drawing.subplots(rows, columns, squeeze=False, **shared)
+    for ax in axes.flat[n:]:
+        ax.set_visible(False)
+    return drawing, axes
+
+
+def finished(drawing: Canvas, slug: str, title: str, alt: str, caption: str) -> Figure:
+    """Render a drawing in all formats."""
+    literal_text(drawing)
+    engine = drawing.get_layout_engine()
+    assert engine is not None, "drawings come from canvas()"
+    engine.execute(drawing)
+    drawing.set_layout_engine(None)  # its parts have found their places; each format would look again
+    rendered = dict.fromkeys(("svg", "png", "pdf"), b"")
+    for kind, metadata in FORMATS.items():
+        buffer = io.BytesIO()
+        drawing.savefig(buffer, format=kind, metadata=metadata)
+        rendered[kind] = buffer.getvalue()
+    wide = float(drawing.get_size_inches()[0]) > COLUMN + 0.1
+    svg = shortened(rendered["svg"].decode())
+    return Figure(slug, title, _listenable(alt), caption, wide, svg, rendered["png"], rendered["pdf"])
+
+
+def shortened(svg: str) -> str:
+    r"""Return an SVG in half the bytes: one font for all, coordinates to a hundredth of a point.
+
+    Examples
+    --------
+    >>> shortened('<path d="M 1.23456 2.0 \nL 3.98 4 "/> <text x="0.125">0.0183</text>')
+    '<path d="M1.23 2L3.98 4"/><text x="0.12">0.0183</text>'
+    """
+
+    def short(match: re.Match[str]) -> str:
+        digits = 1 if match[2].count("L") > _LONG else 2
+        numbers = re.sub(r"-?\d+\.\d+", lambda n: f"{round(float(n[0]), digits):g}", match[2])
+        path = re.sub(r" *([A-Za-z]) *", r"\1", " ".join(numbers.split()))
+        return f' {match[1]}="{path}"'
+
+    svg = re.sub(r' (d|x|y)="([^"]*)"', short, svg)
+    svg = re.sub(r' transform="rotate\(-0 [^"]*"|(?<="|;| )font-family: [^;"]*;? ?', "", svg)
+    return re.sub(r">\s+<", "><", svg).replace("<svg ", f'<svg font-family="{_FONTS}" ', 1)
+
+
+def colours(lines: Sequence[str], *, ordered: bool = False) -> dict[str, str]:
+    """Return a colour for each line: a method's own, others in turn; a scale where lines have an order."""
+    if ordered or len(lines) > len(COLOURS):
+        scale, most = mpl.colormaps["viridis"], max(1, len(lines) - 1)
+        return {line: mpl.colors.to_hex(scale(0.92 * i / most)) for i, line in enumerate(lines)}
+    return _own_or_free(lines, {spec.title: spec.colour for spec in METHODS.values()}, COLOURS)
+
+
+def markers(lines: Sequence[str]) -> dict[str, str]:
+    """Return a marker for each line, a method's own where it is one."""
+    if len(lines) > len(MARKERS):
+        return {line: MARKERS[i % len(MARKERS)] for i, line in enumerate(lines)}
+    return _own_or_free(lines, {spec.title: spec.marker for spec in METHODS.values()}, MARKERS)
+
+
+def _own_or_free(lines: Sequence[str], own: dict[str, str], others: Sequence[str]) -> dict[str, str]:
+    taken = {own[line] for line in lines if own.get(line)}
+    free = (each for each in others if each not in taken)
+    return {line: own.get(line) or next(free) for line in lines}
+
+
+def _listenable(alt: str) -> str:
+    """Return a description that can be listened to: what is too long for that ends with where to look."""
+    if len(alt) <= _LONGEST:
+        return alt
+    return f"{alt[: alt.rindex(' ', 0, _LONGEST)].rstrip(' ,;:')} … The tables hold all numbers."

@@ -1,0 +1,268 @@
+"""A Markdown page whose tables and figures are made from runs, between marks; the words around them stay.
+
+A mark names runs by their folder or file, what is wanted of them, and a method where that matters::
+
+    <!-- table: emg-longterm differences anchorinv -->
+    <!-- end -->
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from anchorinv.files import replacing
+from anchorinv.report.formats import (
+    SIGNIFICANT,
+    Cell,
+    Column,
+    Figure,
+    Number,
+    Table,
+    as_markdown,
+    markdown_text,
+)
+from anchorinv.report.gather import LEVEL, Group, Run, groups_of
+from anchorinv.report.score_figures import differences_figure, sessions_figure
+from anchorinv.report.tables import CLASSES, averaged_over, cost_table, score, significant, test_notes
+from anchorinv.study.scores import method_title
+
+_TABLES: dict[str, Callable[[Run, str], Table]] = {
+    "scores": lambda run, method: brief_scores(run),
+    "differences": lambda run, method: differences_table(run, method),
+    "advantage": lambda run, method: differences_table(run, method, turned=True),
+    "choices": lambda run, method: choices_table(run),
+    "cost": lambda run, method: cost_table(run),
+}
+_FIGURES: dict[str, Callable[[str, Sequence[Run], str], Figure | None]] = {
+    "sessions": lambda slug, runs, method: sessions_figure(slug, _in_front(runs[0], method)),
+    "differences": lambda slug, runs, method: _differences(slug, runs, method, turned=False),
+    "advantage": lambda slug, runs, method: _differences(slug, runs, method, turned=True),
+}
+_KNOWN = {"table": list(_TABLES), "figure": list(_FIGURES)}
+_SEVERAL = ("differences", "advantage")  # figures that have a panel for each run
+_MARK = re.compile(r"<!-- (table|figure): (.*?) -->\n")
+_END = "<!-- end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    r"""A place on the page, from ``start`` to ``stop`` in its text, and what is wanted there.
+
+    A table or figure of runs by the names of their folders or files; an empty method is the study's
+    reference.
+
+    Examples
+    --------
+    >>> (mark,) = marks_of("<!-- table: eeg differences teen -->\n<!-- end -->")
+    >>> mark.runs, mark.what, mark.method
+    (('eeg',), 'differences', 'teen')
+    """
+
+    kind: str
+    runs: tuple[str, ...]
+    what: str
+    method: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A page with its contents, the figures that it shows, and the marks that wait for runs not given."""
+
+    text: str
+    figures: list[Figure]
+    waiting: list[Mark]
+
+
+def marks_of(text: str) -> list[Mark]:
+    """Return the marks of a page, in order."""
+    marks = []
+    for match in _MARK.finditer(text):
+        words, known = match[2].split(), _KNOWN[match[1]]
+        place = next((i for i, word in enumerate(words) if word in known), 0)
+        runs, rest = words[:place], words[place + 1 :]
+        several = match[1] == "figure" and words[place] in _SEVERAL
+        if not runs or len(rest) > 1 or (len(runs) > 1 and not several):
+            raise ValueError(
+                f"{match[0].strip()} is no mark that can be filled; it takes a run, then one of "
+                f"{', '.join(known)}, then a method if need be"
+            )
+        stop = text.find(_END, match.end())
+        if stop < 0 or _MARK.search(text, match.end(), stop):
+            raise ValueError(f"{match[0].strip()} has no end; close it with {_END}")
+        marks.append(Mark(match[1], tuple(runs), words[place], "".join(rest), match.end(), stop))
+    return marks
+
+
+def filled(text: str, runs: Sequence[Run], folder: str) -> Filled:
+    """Return a page with tables and figures of the runs in their places; others are as they were.
+
+    ``folder`` is where its figures are, as seen from the page.
+    """
+    known = {run.name: run for run in runs}
+    if damaged := [run for run in runs if run.damage]:
+        raise ValueError(f"{damaged[0].file} has {damaged[0].damage}")
+    pieces: list[str] = []
+    figures: list[Figure] = []
+    waiting: list[Mark] = []
+    at = 0
+    for mark in marks_of(text):
+        pieces.append(text[at : mark.start])
+        at = mark.stop
+        if any(name not in known for name in mark.runs):
+            waiting.append(mark)
+            pieces.append(text[mark.start : mark.stop])
+        elif mark.kind == "table":
+            # Blank lines: to Markdown, a comment goes on until one.
+            table = _TABLES[mark.what](known[mark.runs[0]], mark.method)
+            pieces.append(f"\n{as_markdown(table)}\n")
+        else:
+            slug = "-".join(filter(None, (*mark.runs, mark.what, mark.method)))
+            figure = _FIGURES[mark.what](slug, [known[name] for name in mark.runs], mark.method)
+            if figure is None:
+                raise ValueError(f"there is nothing to draw for {slug}: no trial is finished in two methods")
+            figures.append(figure)
+            shown = f"![{markdown_text(figure.alt)}]({folder}/{slug}.png)"
+            pieces.append(f"\n{shown}\n\n*{markdown_text(figure.caption)}*\n\n")
+    return Filled("".join([*pieces, text[at:]]), figures, waiting)
+
+
+def fill(page: Path, runs: Sequence[Run]) -> Filled:
+    """Fill a page, and write its figures as PNG into a folder of its name beside it."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise ValueError(f"{page} is no page that can be read; name a Markdown file with marks") from None
+    if not marks_of(text):
+        raise ValueError(f"{page} has no marks to fill, such as <!-- table: RUN scores --> and {_END}")
+    result = filled(text, runs, page.stem)
+    for figure in result.figures:
+        figure.write(page.parent / page.stem, ["png"])
+    with replacing(page) as beside:
+        beside.write_text(result.text, encoding="utf-8")
+    return result
+
+
+def brief_scores(run: Run) -> Table:
+    """Return macro-F1 over all classes after each session; over base and new classes after the last."""
+    group = only_group(run)
+    last = group.last
+    shown = [
+        *((session, "f1_all", str(session) if session else "base") for session in range(last + 1)),
+        *((last, part, f"{CLASSES[part]} after {last}") for part in ("f1_base", "f1_new")),
+    ]
+    marked = significant(group)
+    rows: list[list[Cell]] = [
+        [
+            line,
+            *(
+                score(group, line, s, p, digits=1, marked=marked if p == "f1_all" else ())
+                for s, p, _ in shown
+            ),
+        ]
+        for line in group.lines
+    ]
+    notes = [
+        "Macro-F1 in percent after each session, over all classes seen so far unless the column says "
+        f"otherwise. {averaged_over(run)} The base session is one for each base seed.",
+        *test_notes(run, [group])[:-1],  # the table of differences says what that means
+    ]
+    columns = [Column("Method"), *(Column(name) for _, _, name in shown)]
+    return Table(f"{run.slug}-brief-scores", f"{run.study.title}: macro-F1", columns, rows, notes)
+
+
+def choices_table(run: Run) -> Table:
+    """Return macro-F1 over all, base and new classes after the last session, for every variant and method."""
+    groups = groups_of(run) if run.results else []
+    if not any(group.last for group in groups):
+        raise ValueError(f"{run.path} has no results of a session; run the study first")
+    several = len(groups) > 1
+    rows: list[list[Cell]] = []
+    for group in groups:
+        for line, frame in group.lines.items():
+            seconds = frame.loc[frame["session"] > 0, "seconds"]
+            rows.append([
+                *([group.title] if several else []),
+                line,
+                *(score(group, line, group.last, part, digits=1) for part in CLASSES),
+                Number(int((frame["session"] == group.last).sum()), digits=0),
+                Number(seconds.mean(), digits=1) if len(seconds) else "",
+            ])  # fmt: skip
+    names = (*(["Variant"] if several else []), "Method" if groups[0].of == "methods" else "Variant",
+             *CLASSES.values(), "Trials", "Seconds a session")  # fmt: skip
+    note = "Macro-F1 in percent after the last session: mean ± population standard deviation; best in bold."
+    title = f"{run.study.title}: after the last session"
+    return Table(f"{run.slug}-choices", title, [*map(Column, names)], rows, [note])
+
+
+def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Table:
+    """Return the paired differences between one method and each other after the last session.
+
+    The one is the study's reference where it is not named; ``turned`` is the one minus the other.
+    """
+    group = only_group(run)
+    one = line_of(run, group, method)
+    tested = [
+        e.comparison for e in group.compared(reference=one) if (e.session, e.over) == (group.last, "trials")
+    ]
+    sign = -1 if turned else 1
+    by_seed = {
+        c.method: sign * group.differences(c.method, one, group.last).groupby("seed").mean() for c in tested
+    }
+    seeds = list(dict.fromkeys(seed for means in by_seed.values() for seed in means.index))
+    rows: list[list[Cell]] = []
+    for c in tested:
+        means = by_seed[c.method]
+        low, high = sorted((sign * c.low, sign * c.high))
+        mark = SIGNIFICANT if c.p_holm < LEVEL else ""
+        rows.append([
+            c.method,
+            Number(sign * c.difference, signed=True),
+            f"{Number(low, signed=True)} to {Number(high, signed=True)}" if c.n > 1 else "",
+            Number(c.p_holm, digits=4, mark=mark) if c.p_holm >= 1e-4 else f"< 0.0001{mark}",
+            Number(c.n, digits=0),
+            *(Number(means[seed], signed=True) if seed in means else "" for seed in seeds),
+            "yes" if (means > 0).all() or (means < 0).all() else "no",
+        ])  # fmt: skip
+    names = (f"{one} minus" if turned else "Method", "Difference", "95 % interval", "p (Holm)", "Pairs",
+             *(f"Seed {seed}" for seed in seeds), "Same sign for every seed")  # fmt: skip
+    what = f"{one} minus each other method" if turned else f"Each method minus {one}"
+    note = (
+        f"{what}: macro-F1 over all classes after session {group.last}, in points. A pair is a trial with "
+        "the same base seed and the same shots for both; interval by Student's t, p by the two-sided "
+        f"Wilcoxon signed-rank test, Holm-corrected over the {len(rows)} comparisons; "
+        f"{SIGNIFICANT} p < {LEVEL}. Trials of a base seed share base model and test set: interval and p "
+        "speak of other draws of the shots; the seeds' own means, of other base models."
+    )
+    slug = f"{run.slug}-{'advantage' if turned else 'differences'}"
+    return Table(slug, f"Paired differences: {one}", [*map(Column, names)], rows, [note])
+
+
+def only_group(run: Run) -> Group:
+    """Return what is compared in a run, where that is one group of methods after a first session."""
+    groups = groups_of(run) if run.results else []
+    if len(groups) != 1 or groups[0].of != "methods" or not groups[0].last:
+        raise ValueError(f"{run.path} does not compare methods in one variant; make its own report instead")
+    return groups[0]
+
+
+def line_of(run: Run, group: Group, method: str = "") -> str:
+    """Return what a method is called in a group; the reference where none is named."""
+    line = method_title(method) if method else group.reference
+    if line is None or line not in group.lines or group.last not in group.sessions(line):
+        there = ", ".join(frame["method"].iloc[0] for frame in group.lines.values())
+        raise ValueError(f"{run.path} has no results of {method or run.study.reference}; it has {there}")
+    return line
+
+
+def _in_front(run: Run, method: str, title: str = "") -> Group:
+    """Return what is compared in a run, with a method of choice before the others."""
+    group = only_group(run)
+    return replace(group, title=title, reference=line_of(run, group, method))
+
+
+def _differences(slug: str, runs: Sequence[Run], method: str, *, turned: bool) -> Figure | None:
+    groups = [_in_front(run, method, run.name) for run in runs]
+    return differences_figure(slug, groups, turned=turned)

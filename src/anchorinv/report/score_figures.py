@@ -1,0 +1,385 @@
+"""Figures of scores: over sessions, per trial, against a setting, confusion matrices; and of costs."""
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Rectangle
+
+from anchorinv.report.formats import COLUMN, PAGE, Figure, canvas, colours, finished, grid, look, markers
+from anchorinv.report.gather import Group, Run, groups_of, varied
+from anchorinv.report.tables import CLASSES, costs
+from anchorinv.study.config import Experiment
+from anchorinv.study.scores import confidence_interval, method_title
+
+#: Settings whose variation is a figure: key, words for its axis, how to read it.
+_SWEEPS: dict[str, tuple[str, Callable[[Experiment], int]]] = {
+    "protocol.shots": ("shots per new class", lambda e: e.protocol.shots),
+    "anchors.per_class": ("anchors per base class", lambda e: e.anchors.per_class),
+    "protocol.base_classes": ("number of base classes", lambda e: len(e.protocol.base_classes)),
+}
+_CROWDED = 9  # lines; more are too many for a band each, and for a column
+_LEGIBLE = 0.15  # inches of a cell's side from which on its share is written into it
+_HIGHEST = 8.2  # inches of all matrices of a column: a page of a paper holds no more
+_DOTS = 8  # of a picture for a cell's side: viewers that smooth pictures leave cells their edges
+_STEP = 1.08  # from one matrix to the next; each has a side of 1
+
+
+def score_figures(run: Run) -> list[Figure]:
+    """Draw what the scores of a run show."""
+    groups = groups_of(run)
+
+    def numbered(what: str, place: int, of: Sequence[Group]) -> str:
+        return f"{run.slug}-{what}" + (f"-{place + 1}" if len(of) > 1 else "")
+
+    if groups[0].of == "methods" and len(groups) > 1:
+        drawn = [small_sessions_figure(f"{run.slug}-sessions", groups)]
+    else:
+        drawn = [sessions_figure(numbered("sessions", i, groups), group) for i, group in enumerate(groups)]
+    drawn += _sweeps(run, groups)
+    if differences := differences_figure(f"{run.slug}-differences", groups):
+        drawn.append(differences)
+    shown = groups if len(groups) == 1 else [_references(groups)]
+    return drawn + [
+        confusion_figure(numbered("confusion", i, shown), group, run.class_names(group.variant))
+        for i, group in enumerate(shown)
+    ]
+
+
+def sessions_figure(slug: str, group: Group) -> Figure:
+    """Draw macro-F1 over sessions for all, base and new classes: means and standard deviations."""
+    crowded = len(group.lines) > _CROWDED
+    with look():
+        if crowded:
+            drawing = canvas(PAGE, 3.1)
+            axes = drawing.subplots(1, 3, sharey=True)
+        else:
+            rows = 1 + -(-len(group.lines) // 3)
+            drawing = canvas(COLUMN, 4.6 + 0.13 * rows)
+            axes = drawing.subplots(3, 1, sharex=True)
+        for ax, (part, words) in zip(axes, CLASSES.items(), strict=True):
+            _draw_sessions(ax, group, part)
+            ax.set_title(words.capitalize(), loc="left")
+        for ax in axes[:1] if crowded else axes:
+            ax.set_ylim(0, max(5.0, ax.get_ylim()[1]))  # where they share the axis, once all is drawn
+            ax.set_ylabel("macro-F1 (%)")
+        for ax in axes if crowded else axes[-1:]:
+            ax.set_xlabel("session")
+        if crowded:
+            drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", handlelength=1.6)
+        else:
+            _legend(drawing, axes[0])
+        alt = (
+            f"Line charts of macro-F1 over sessions 0 to {group.last}: all, base and new classes. "
+            f"{_final_scores(group)}"
+        )
+        bands = (
+            f", {f'the band ({group.reference})' if crowded else 'bands'} a standard deviation to both sides"
+        )
+        shown = "" if crowded and group.reference is None else bands
+        caption = f"Macro-F1 over sessions; lines are means{shown}."
+        title = f"Macro-F1 over sessions{f': {group.title}' if group.title else ''}"
+        return finished(drawing, slug, title, alt, caption)
+
+
+def small_sessions_figure(slug: str, groups: Sequence[Group]) -> Figure:
+    """Draw macro-F1 over all classes in a panel for each group: variants or data sets side by side."""
+    with look():
+        drawing, axes = grid(len(groups), 1.75, 0.5, sharey=True)
+        for ax, group in zip(axes.flat, groups, strict=False):
+            _draw_sessions(ax, group, "f1_all")
+            ax.set_title(group.title, loc="left")
+        axes[0, 0].set_ylim(0, max(5.0, axes[0, 0].get_ylim()[1]))  # they share the axis, and all is drawn
+        for ax in axes[:, 0]:
+            ax.set_ylabel("macro-F1 (%)")
+        for ax in axes.flat[max(0, len(groups) - axes.shape[1]) : len(groups)]:
+            ax.set_xlabel("session")  # the last panel of each column
+        _legend(drawing, axes[0, 0])
+        ends = " ".join(f"{group.title}: {_final_scores(group)}" for group in groups)
+        alt = f"{len(groups)} line charts of macro-F1 over all classes and sessions. {ends}"
+        caption = "Macro-F1 over all classes; lines are means, bands a standard deviation to both sides."
+        return finished(drawing, slug, "Macro-F1 over sessions, side by side", alt, caption)
+
+
+def differences_figure(slug: str, groups: Sequence[Group], *, turned: bool = False) -> Figure | None:
+    """Draw for each trial how far a line lies from the reference after the last session, a panel per group.
+
+    ``turned``, a difference is the reference minus the line, not the line minus the reference.
+    """
+    panels = {group.title: values for group in groups if (values := _differences(group, turned=turned))}
+    groups = [group for group in groups if group.title in panels]
+    if not groups:
+        return None
+    with look():
+        n_lines = max(len(each) for each in panels.values())
+        drawing, axes = grid(len(groups), 0.24 * n_lines + 0.75, sharex=True)
+        for ax, group in zip(axes.flat, groups, strict=False):
+            _draw_differences(ax, panels[group.title], colours(list(group.lines), ordered=_ordered(group)))
+            ax.set_title(group.title, loc="left")
+        reference = groups[0].reference
+        between = f"of {reference} minus that of the other" if turned else f"minus {reference}"
+        drawing.supxlabel(f"macro-F1 {between} (points)", fontsize=7.5)
+        n = max(len(d) for each in panels.values() for d in each.values())
+        listed = {
+            title: "; ".join(f"{line} {d.mean():+.1f}" for line, d in each.items())
+            for title, each in panels.items()
+        }
+        means = " ".join(f"{f'{title}: ' if title else ''}{each}." for title, each in listed.items())
+        alt = (
+            f"Differences in macro-F1 over all classes after the last session ({between}), a point for "
+            f"each of {n} trials, with mean and interval. Means: {means}"
+        )
+        caption = (
+            f"Paired differences from {reference} after the last session: a point is a trial with the same "
+            "shots for both; the black mark is the mean with its 95 % interval (Student's t). "
+            f"{'Right' if turned else 'Left'} of zero, {reference} is better."
+        )
+        return finished(drawing, slug, "Per-trial paired differences", alt, caption)
+
+
+def sweep_figure(slug: str, what: str, points: pd.DataFrame) -> Figure:
+    """Draw the last session's macro-F1 against a setting, with words for its axis.
+
+    Points have columns line, x, and for each part its mean and standard deviation ("f1_all", "f1_all std").
+    """
+    lines = dict(iter(points.sort_values("x", kind="stable").groupby("line", sort=False)))
+    several = len(lines) > 1
+    with look():
+        drawing = canvas(COLUMN, 4.6 if several else 2.6)
+        panels = drawing.subplots(3 if several else 1, 1, sharex=True, squeeze=False)[:, 0]
+        labels = list(lines) if several else list(CLASSES.values())
+        shades, signs = colours(labels), markers(labels)
+        for line, frame in lines.items():
+            for i, (part, words) in enumerate(CLASSES.items()):
+                ax, label = (panels[i], line) if several else (panels[0], words)
+                ax.errorbar(frame["x"], frame[part], frame[f"{part} std"], capsize=2, elinewidth=0.8,
+                            color=shades[label], marker=signs[label], label=label)  # fmt: skip
+        for ax, words in zip(panels, CLASSES.values(), strict=False):
+            ax.set_ylabel("macro-F1 (%)")
+            if several:
+                ax.set_title(words.capitalize(), loc="left")
+        ticks = sorted(set(points["x"]))
+        if len(ticks) <= 8:
+            panels[-1].set_xticks(ticks, [f"{x:g}" for x in ticks])
+        panels[-1].set_xlabel(what)
+        drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        means = "; ".join(
+            f"{line}: " + ", ".join(f"{x:g}: {m:.1f}" for x, m in zip(each["x"], each["f1_all"], strict=True))
+            for line, each in lines.items()
+        )
+        alt = f"Macro-F1 after the last session against {what}, over all classes: {means}."
+        caption = f"Macro-F1 after the last session against {what}; mean and standard deviation over trials."
+        return finished(drawing, slug, f"Macro-F1 against {what}", alt, caption)
+
+
+def sweep_point(line: str, x: float, group: Group, of: str) -> dict[str, object]:
+    """Return the last scores of a group's line ``of`` as a row for :func:`sweep_figure`, called ``line``."""
+    point: dict[str, object] = {"line": line, "x": x}
+    for part in CLASSES:
+        cell = group.cell(of, max(group.sessions(of)), part)
+        point |= {part: cell.mean if cell else np.nan, f"{part} std": cell.std or 0.0 if cell else np.nan}
+    return point
+
+
+def cost_figure(slug: str, run: Run) -> Figure:
+    """Draw seconds per session and peak memory of each method."""
+    by_method = costs(run.scores, ["method"])
+    names = [method_title(method) for method in by_method.index][::-1]
+    shades = colours(names[::-1])
+    with look():
+        drawing = canvas(COLUMN, 0.2 * len(names) + 0.85)
+        seconds, memory = drawing.subplots(1, 2, sharey=True)
+        for ax, column, words, form in (
+            (seconds, "session", "a session (s)", ".2f"),
+            (memory, "peak_mb", "peak memory (MB)", ".0f"),
+        ):
+            values = list(by_method[column].fillna(0.0))[::-1]
+            bars = ax.barh(names, values, color=[shades[name] for name in names], height=0.65)
+            ax.bar_label(bars, [f"{v:{form}}" for v in values], padding=2, fontsize=6.5)
+            ax.set_xlim(0, 1.35 * max([*values, 1e-3]))
+            ax.set_ylim(-0.6, len(names) - 0.4)
+            ax.set_xlabel(words)
+            ax.grid(axis="y", visible=False)
+            ax.locator_params(axis="x", nbins=4)
+        listed = "; ".join(
+            f"{method_title(m)} {s:.2f} s" for m, s in by_method["session"].fillna(0.0).items()
+        )
+        alt = f"Bars of the mean seconds of a session and of the peak memory per method. A session: {listed}."
+        caption = "Mean seconds to learn a session, and the most memory that the process held meanwhile."
+        return finished(drawing, slug, "Seconds and memory per method", alt, caption)
+
+
+def confusion_figure(slug: str, group: Group, class_names: Sequence[str]) -> Figure:
+    """Draw the confusion matrices of all lines (rows) and sessions (columns), summed over trials."""
+    matrices = group.scores.groupby(["line", "session"], sort=False)["confusion"]
+    counts = matrices.agg(lambda each: np.sum([*each], axis=0))
+    lines, n_sessions = list(group.lines), group.last + 1
+    with look():
+        most = group.scores["classes"].map(len).max()
+        width = COLUMN if n_sessions * most <= 12 else PAGE
+        side = min((width - 0.95) / n_sessions, _HIGHEST / len(lines))
+        drawing = canvas(min(width, side * n_sessions + 1.25), side * len(lines) + 0.55)
+        # One pair of axes for all: a pair for each of fifty matrices takes seconds.
+        ax = drawing.subplots()
+        for (line, session), matrix in counts.items():
+            _draw_confusion(ax, matrix, session * _STEP, lines.index(line) * _STEP, side)
+        ax.set_xlim(-0.03, (n_sessions - 1) * _STEP + 1.03)
+        ax.set_ylim((len(lines) - 1) * _STEP + 1.03, -0.03)
+        ax.set_aspect("equal")
+        heads = ["base", *(f"session {session}" for session in range(1, n_sessions))]
+        ax.set_xticks([session * _STEP + 0.5 for session in range(n_sessions)], heads)
+        names = [textwrap.fill(line, 12) for line in lines]
+        ax.set_yticks([row * _STEP + 0.5 for row in range(len(lines))], names)
+        ax.tick_params(length=0, labeltop=True, labelbottom=False)
+        ax.grid(visible=False)
+        ax.spines[:].set_visible(False)
+        ax.set_xlabel("rows: true class, columns: predicted", fontsize=7)
+        recall = {line: _recall(counts[line, group.last]) for line in lines if (line, group.last) in counts}
+        shares = "; ".join(f"{line}: {each}" for line, each in recall.items())
+        order = group.scores.loc[group.scores["session"] == group.last, "classes"].iloc[0]
+        learned = ", ".join(class_names[c] if c < len(class_names) else str(c) for c in order)
+        alt = (
+            f"Confusion matrices of {len(lines)} lines after each of {n_sessions} sessions. Share of each "
+            f"class recognised after the last, in percent, classes in the order learned: {shares}."
+        )
+        caption = (
+            "Confusion over all trials, each row as shares of a true class in percent; darker is more, and "
+            f"shares below a half are not written. Classes in the order learned: {learned}."
+        )
+        title = f"Confusion matrices{f': {group.title}' if group.title else ''}"
+        return finished(drawing, slug, title, alt, caption)
+
+
+def _references(groups: Sequence[Group]) -> Group:
+    """Return the reference of each group as a line of one, for what would be too much of all."""
+    chosen = {group.title: group.reference or next(iter(group.lines)) for group in groups}
+    frames = [group.lines[chosen[group.title]].assign(line=group.title) for group in groups]
+    title = ", ".join(dict.fromkeys(chosen.values()))
+    return Group(title, "variants", pd.concat(frames), None, groups[0].variant)
+
+
+def _sweeps(run: Run, groups: Sequence[Group]) -> list[Figure]:
+    variants = run.variants()
+    keys = varied(list(variants.values()))
+    drawn = []
+    for key, (words, value) in _SWEEPS.items():
+        places = {name: value(experiment) for name, experiment in variants.items()}
+        # Other settings may follow the number of base classes, and names differ while numbers do not.
+        if key not in keys or len(set(places.values())) < len(places):
+            continue
+        points = [
+            sweep_point(line if group.of == "methods" else "macro-F1", places[variant], group, line)
+            for group in groups
+            for line, variant in group.variants.items()
+        ]
+        slug = f"{run.slug}-{key.split('.')[1].replace('_', '-')}"
+        drawn.append(sweep_figure(slug, words, pd.DataFrame(points)))
+    return drawn
+
+
+def _draw_sessions(ax: Axes, group: Group, part: str) -> None:
+    lines = list(group.lines)
+    shades, signs = colours(lines, ordered=_ordered(group)), markers(lines)
+    for line in lines:
+        cells = {s: cell for s in group.sessions(line) if (cell := group.cell(line, s, part))}
+        if not cells:
+            continue
+        sessions = list(cells)
+        means = np.array([cell.mean for cell in cells.values()])
+        spread = np.array([cell.std or 0.0 for cell in cells.values()])
+        front = line == group.reference
+        ax.plot(sessions, means, color=shades[line], marker=signs[line], label=line, zorder=4 if front else 3,
+                linewidth=1.8 if front else 1.1, clip_on=False)  # fmt: skip
+        if front or len(lines) <= _CROWDED:
+            ax.fill_between(
+                sessions, means - spread, means + spread, color=shades[line], alpha=0.15, linewidth=0
+            )
+    ax.set_xticks(range(group.last + 1), ["base", *(str(s) for s in range(1, group.last + 1))])
+    ax.set_xlim(-0.15, group.last + 0.15)
+
+
+def _differences(group: Group, *, turned: bool) -> dict[str, np.ndarray]:
+    """Return for each line but the reference its differences from it; none where nothing is compared."""
+    if group.reference is None or not group.last:
+        return {}
+    others = [line for line in group.lines if line != group.reference]
+    values = {line: group.differences(line, group.reference, group.last).to_numpy() for line in others}
+    return {line: -d if turned else d for line, d in values.items() if len(d)}
+
+
+def _draw_differences(ax: Axes, differences: dict[str, np.ndarray], shades: dict[str, str]) -> None:
+    names = list(differences)[::-1]
+    for height, name in enumerate(names):
+        values = differences[name]
+        # Spread out evenly and the same each time, so that points do not hide each other.
+        jitter = 0.28 * (np.arange(len(values)) % 7 - 3) / 3
+        ax.scatter(values, height + jitter, s=9, color=shades[name], alpha=0.65, linewidths=0)
+        if len(values) > 1:
+            ax.plot(confidence_interval(values), [height, height], color="black", linewidth=1.4)
+        ax.plot([values.mean()], [height], color="black", marker="|", markersize=9, markeredgewidth=1.6)
+    ax.axvline(0, color="black", linewidth=0.8, linestyle=(0, (3, 2)))
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(-0.6, len(names) - 0.4)
+    ax.grid(axis="y", visible=False)
+
+
+def _recall(counts: np.ndarray) -> str:
+    return ", ".join(f"{share:.0f}" for share in 100 * counts.diagonal() / np.maximum(counts.sum(1), 1))
+
+
+def _draw_confusion(ax: Axes, counts: np.ndarray, left: float, top: float, inches: float) -> None:
+    shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    dots = shares.repeat(_DOTS, axis=0).repeat(_DOTS, axis=1)
+    extent = (left, left + 1, top + 1, top)
+    ax.imshow(dots, vmin=0, vmax=100, cmap="Blues", interpolation="none", extent=extent, zorder=1)
+    ax.add_patch(Rectangle((left, top), 1, 1, fill=False, linewidth=0.6, zorder=2))
+    side = 1 / len(shares)
+    if inches * side < _LEGIBLE:
+        return
+    words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 5.5 if inches * side < 0.25 else 6.5}
+    for (row, column), share in np.ndenumerate(shares):
+        if share >= 0.5:
+            x, y = left + (column + 0.5) * side, top + (row + 0.5) * side
+            shade = "white" if share > 55 else "black"
+            ax.text(x, y, f"{share:.0f}", color=shade, in_layout=False, zorder=3, **words)
+
+
+def _legend(drawing: Canvas, ax: Axes) -> None:
+    handles, labels = ax.get_legend_handles_labels()
+    longest = max((len(label) for label in labels), default=0)
+    ncols = 2 if longest > 14 else 3 if longest > 9 else 4
+    drawing.legend(
+        handles, labels, loc="outside upper center", ncols=ncols, columnspacing=1.0, handlelength=1.6
+    )
+
+
+def _ordered(group: Group) -> bool:
+    return group.of == "variants" and all("".join(line.split()[:1]).isdigit() for line in group.lines)
+
+
+def _final_scores(group: Group) -> str:
+    cells = group.cells(group.last, "f1_all")
+    listed = ", ".join(f"{line} {cell.mean:.1f}" for line, cell in cells.items())
+    return f"Over all classes after session {group.last}: {listed}."
+
+
+def runs_figures(groups: dict[str, Group], runs: Sequence[Run]) -> list[Figure]:
+    """Draw runs side by side, and against the number of base classes where a data set has several."""
+    drawn = [
+        small_sessions_figure("together-sessions", [replace(g, title=name) for name, g in groups.items()])
+    ]
+    points: dict[str, list[dict[str, object]]] = {}
+    for run in runs:
+        if group := groups.get(run.label):
+            data, n_base = run.study.variants[group.variant].data.name, int(group.scores["n_base"].iloc[0])
+            points.setdefault(data, []).extend(sweep_point(line, n_base, group, line) for line in group.lines)
+    for data, rows in points.items():
+        frame = pd.DataFrame(rows).drop_duplicates(["line", "x"], keep="last")
+        if frame["x"].nunique() > 1:
+            drawn.append(sweep_figure(f"together-base-classes-{data}", "number of base classes", frame))
+    return drawn

@@ -1,0 +1,206 @@
+"""Evaluate files by a model: scores on labelled windows, and how far windows are from its base data."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
+from anchorinv.datasets.own import Labelling
+from anchorinv.datasets.window_files import open_windows
+from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.persistence.limits import looks_like
+from anchorinv.serving.files import (
+    DEFAULTS,
+    Observer,
+    ReadOptions,
+    from_events,
+    from_windows,
+    observed,
+    read_windows,
+)
+from anchorinv.serving.streaming import DriftMonitor, classify
+from anchorinv.signal.drift import Drift
+from anchorinv.signal.limits import missing_labels
+from anchorinv.signal.pipeline import Window
+from anchorinv.validation import similar_names
+
+#: Channels that a table shows; of more, those that differ most.
+MOST_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """The confusion matrix of a model on labelled windows.
+
+    Parameters
+    ----------
+    classes : tuple
+        Of the rows (true) and columns (predicted) of ``counts``.
+    n_base : int
+        Base classes among them, the first ones.
+    counts : ndarray, shape (n_classes, n_classes)
+        Number of windows.
+    unknown : dict of str to int
+        Number of windows of each class that the model does not know; they are in no row.
+
+    Examples
+    --------
+    >>> Evaluation(("left", "right"), 2, np.array([[3, 1], [0, 4]]), {}).lines()[0]
+    '8 windows: accuracy 87.5%, balanced 87.5%, macro-F1 87.3%'
+    """
+
+    classes: tuple[Any, ...]
+    n_base: int
+    counts: np.ndarray
+    unknown: dict[str, int]
+
+    @property
+    def scores(self) -> Scores:
+        """All scores that derive from the matrix."""
+        return scores(self.counts, self.n_base)
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 of the classes that occur; classes without windows are left out."""
+        return macro_f1(self.counts, np.flatnonzero(self.counts.sum(axis=1)).tolist())
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        derived = self.scores
+        return {
+            "windows": int(self.counts.sum()),
+            "accuracy": derived.accuracy,
+            "balanced_accuracy": derived.balanced_accuracy,
+            "macro_f1": self.macro_f1,
+            "f1": dict(zip(map(str, self.classes), derived.f1, strict=True)),
+            "confusion": self.counts.tolist(),
+            "unknown": self.unknown,
+        }
+
+    def lines(self) -> list[str]:
+        """Return the scores and the matrix as lines of text."""
+        derived = self.scores
+        lines = [
+            f"{self.counts.sum()} windows: accuracy {derived.accuracy:.1%}, balanced "
+            f"{derived.balanced_accuracy:.1%}, macro-F1 {self.macro_f1:.1%}",
+            f"{'true / predicted':<16} " + " ".join(f"{name!s:>8}" for name in self.classes) + f" {'F1':>7}",
+        ]
+        for name, row, f1 in zip(self.classes, self.counts, derived.f1, strict=True):
+            lines.append(f"{name!s:<16} " + " ".join(f"{count:>8}" for count in row) + f" {f1:>7.1%}")
+        for name, n in self.unknown.items():
+            known = looks_like(name, self.classes)
+            shown, like = (name, "") if known is None else (repr(name), f", which looks like {known!r}")
+            lines.append(f"not known to the model, left out: {shown} ({n}){like}")
+        return lines
+
+
+def evaluate_file(
+    model: AnchorInvClassifier,
+    path: Path,
+    reading: ReadOptions = DEFAULTS,
+    *,
+    labelling: Labelling | None = None,
+    note: Observer | None = None,
+) -> Evaluation:
+    """Score a fitted model on the labelled windows of a file; ``note`` is called with all of them.
+
+    The file is a prepared folder (its test part), an ``.npz`` file, or a recording with a ``labelling``.
+    """
+    windows: Iterable[Window]
+    if labelling is not None:
+        ((_, values, labels),) = from_events(model, [path], labelling, reading)
+        by_name = {str(label): label for label in model.classes_.tolist()}  # these may be numbers or booleans
+        truth = [by_name.get(name, name) for name in labels.tolist()]
+        windows = (Window(i, each, True) for i, each in enumerate(values))
+    else:
+        given = open_windows(path, split="test").labels
+        if given is None:
+            raise missing_labels(path)
+        truth = given.tolist()
+        windows = from_windows(model, path, reading, split="test")
+    classes = model.classes_.tolist()
+    unknown = {str(label): truth.count(label) for label in dict.fromkeys(truth) if label not in classes}
+    if sum(unknown.values()) == len(truth):
+        raise ValueError(
+            f"the model knows none of the classes in {path}; it knows {', '.join(map(str, classes))}"
+            f"{similar_names(unknown, classes)}"
+        )
+    predicted = [p.label for p in classify(model, windows if note is None else observed(windows, note))]
+    known = [i for i, label in enumerate(truth) if label in classes]
+    counts = confusion([truth[i] for i in known], np.array(predicted)[known].tolist(), classes)
+    return Evaluation(tuple(classes), model.state_.n_base, counts, unknown)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileCheck:
+    """How far a file is from the base data."""
+
+    path: Path
+    n_windows: int  # that were compared
+    n_gaps: int  # windows with missing samples, which were not
+    drift: Drift
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain JSON values; what was not compared is None."""
+        drift = self.drift
+        return {
+            "file": str(self.path),
+            "windows": self.n_windows,
+            "windows_with_gaps": self.n_gaps,
+            "level": drift.level,
+            "far": drift.far,
+            "verdict": drift.verdict,
+            "factor": drift.factor,
+            "channels": [
+                {"name": name, **{k: None if v is None else float(v[i]) for k, v in _columns(drift).items()}}
+                for i, name in enumerate(drift.channels)
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """Return a table of the channels and the verdict, as lines of text."""
+        drift, columns = self.drift, _columns(self.drift)
+        gaps = f" ({self.n_gaps} more have missing samples)" if self.n_gaps else ""
+        lines = [f"{self.path}: {self.n_windows} windows{gaps}"]
+        width = max(8, *(len(name[:24]) for name in drift.channels))
+        lines.append(f"{'channel':<{width}} " + " ".join(f"{key:>10}" for key in columns))
+        shown = _most_unlike(drift)[:MOST_SHOWN]
+        for i in sorted(shown.tolist()):
+            cells = ["-" if values is None else f"{values[i]:.3g}" for values in columns.values()]
+            lines.append(f"{drift.channels[i][:24]:<{width}} " + " ".join(f"{cell:>10}" for cell in cells))
+        if len(drift.channels) > MOST_SHOWN:
+            lines.append(f"and {len(drift.channels) - MOST_SHOWN} channels that differ less")
+        return [*lines, f"{drift.level}: {drift.verdict}"]
+
+
+def check_file(model: AnchorInvClassifier, path: Path, reading: ReadOptions = DEFAULTS) -> FileCheck:
+    """Compare a file of windows or a recording with a fitted model's base data, in bounded memory."""
+    monitor = DriftMonitor(model)
+    windows = observed(read_windows(model, path, reading, task="checking"), monitor)
+    n_gaps = sum(not window.whole for window in windows)
+    if (drift := monitor.drift) is None:
+        raise ValueError(f"{path} has gaps (NaN) in every window; there is nothing to compare")
+    return FileCheck(path, monitor.n_seen, n_gaps, replace(drift, scaled=reading.scale))
+
+
+def _columns(drift: Drift) -> Mapping[str, np.ndarray | None]:
+    """Return the distances of all channels (n_chans,); None where they were not compared."""
+    return {
+        "scale": drift.scale,
+        "shift": drift.shift,
+        "spectrum": None if drift.spectrum is None else drift.spectrum.distance,
+        "covariance": None if drift.covariance is None else drift.covariance.distance,
+    }
+
+
+def _most_unlike(drift: Drift) -> np.ndarray:
+    """Return the channels, those that differ most first."""
+    # All in multiples of what is unusual; a channel that went flat comes before all others.
+    worst = np.nan_to_num(np.log(drift.distance), posinf=1e3)
+    for part in (drift.spectrum, drift.covariance):
+        if part is not None:
+            worst = np.maximum(worst, part.distance)
+    return np.argsort(-worst, kind="stable")

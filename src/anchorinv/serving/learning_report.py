@@ -1,0 +1,237 @@
+"""Teach a model and report on it: what new classes did to the old ones, and what more examples did."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anchorinv.core.heads import class_means
+from anchorinv.core.networks import encode
+from anchorinv.core.types import Batch, State
+from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.serving.streaming import probabilities
+
+#: A new class looks like others if this share of its examples is nearer to one of them.
+ALIKE = 1 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """How well the examples of a new class are separated from other classes, in the features before learning.
+
+    Examples
+    --------
+    >>> Separation("new", 10, 3, "left", 4).alike
+    True
+    """
+
+    name: Any
+    shots: int
+    own: int  # examples nearer to the mean of the others of their class than to any other class
+    rival: Any  # the class that most of the remaining ones are nearest to; None if there is none
+    nearer: int  # how many these are
+
+    @property
+    def alike(self) -> bool:
+        """Whether the new class looks like another one."""
+        return self.rival is not None and self.shots - self.own >= ALIKE * self.shots
+
+
+@dataclass(frozen=True, slots=True)
+class LearningReport:
+    """What learning new classes did to a model.
+
+    Examples
+    --------
+    >>> LearningReport(12, 1.0, 0.75, ()).lines()
+    ['Old classes: 100.0% of 12 samples kept of them classified rightly before, 75.0% after.']
+    """
+
+    n_known: int  # samples kept of the old classes: replay or, if the network has not changed, anchors
+    before: float | None  # accuracy on them; None if none are kept
+    after: float | None
+    apart: tuple[Separation, ...]  # of each new class; empty if the method knows no class means
+
+    def lines(self) -> list[str]:
+        """Return the report as sentences."""
+        if self.before is None or self.after is None:
+            lines = ["Old classes: this method keeps no samples, so the effect on them cannot be told."]
+        else:
+            lines = [
+                f"Old classes: {self.before:.1%} of {self.n_known} samples kept of them classified rightly "
+                f"before, {self.after:.1%} after."
+            ]
+        for each in self.apart:
+            if each.shots == 1:
+                lines.append(f"Class {each.name!r}: a single example, so how it stands apart cannot be told.")
+            else:
+                lines.append(
+                    f"Class {each.name!r}: {each.own} of {each.shots} examples are nearer to the others of "
+                    f"their class than to any other class."
+                )
+        return lines
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each new class that looks like another one."""
+        return [
+            f"class {each.name!r} looks like {each.rival!r}: {each.shots - each.own} of {each.shots} "
+            f"examples are nearer to another class, {each.nearer} of them to {each.rival!r}; expect mix-ups"
+            for each in self.apart
+            if each.alike
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class AddedShots:
+    """What more examples of a known class did.
+
+    Examples
+    --------
+    >>> AddedShots("left", 1, 11, 0, 1).line()
+    "Class 'left': 1 more example, 11 in all; 0 of the 1 were classified rightly before, 1 are now."
+    """
+
+    name: Any
+    shots: int  # new ones
+    total: int  # all that the class has been learned from
+    before: int  # how many of the new ones are classified rightly without them
+    after: int
+
+    def line(self) -> str:
+        """Return the report as a sentence."""
+        some = "example" if self.shots == 1 else "examples"
+        return (
+            f"Class {self.name!r}: {self.shots} more {some}, {self.total} in all; {self.before} of the "
+            f"{self.shots} were classified rightly before, {self.after} are now."
+        )
+
+
+def learn_classes(
+    model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any], *, force: bool = False
+) -> LearningReport:
+    """Teach a model new classes from examples (n, n_chans, n_times), and report what that did.
+
+    The model learns in place, by :meth:`~anchorinv.AnchorInvClassifier.partial_fit`, and stays as it was if
+    it cannot. With ``force`` it also learns from examples whose scale is far from that of the base data.
+    """
+    before = model.state_
+    model.partial_fit(signals, labels, force=force)
+    names = model.classes_.tolist()
+    columns = torch.tensor([names.index(label) for label in labels])
+    standardised = torch.from_numpy(model.standardisation_(signals))
+    kept = [_kept(state, before) for state in (before, model.state_)]
+    rates = [
+        _accuracy(state, batch) if batch else None
+        for state, batch in zip((before, model.state_), kept, strict=True)
+    ]
+    apart = _separations(before, standardised, columns, names)
+    return LearningReport(len(kept[1]) if kept[1] else 0, rates[0], rates[1], tuple(apart))
+
+
+def add_examples(
+    model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any], *, force: bool = False
+) -> list[AddedShots]:
+    """Give a model more examples of classes that it knows, and report what that did to each class.
+
+    As :func:`learn_classes`, by :meth:`~anchorinv.AnchorInvClassifier.add_shots`.
+    """
+    before = _correct(model, signals, labels)
+    model.add_shots(signals, labels, force=force)
+    after = _correct(model, signals, labels)
+    given = np.array(labels)
+    return [
+        AddedShots(name, int(own.sum()), int(total), int(before[own].sum()), int(after[own].sum()))
+        for name, total in zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
+        if (own := given == name).any()
+    ]
+
+
+def _correct(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -> np.ndarray:
+    """Return which examples are classified rightly (n,); the model refuses odd labels."""
+    best = model.classes_[probabilities(model, signals).argmax(1)].tolist()
+    return np.array([guess == label for guess, label in zip(best, labels, strict=True)], dtype=bool)
+
+
+@runtime_checkable
+class _HasPrototypes(Protocol):
+    """A head that can say where its classes lie among the features, and how similar features are."""
+
+    @property
+    def prototypes(self) -> Tensor: ...
+
+    def similarity(self, some: Tensor, others: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class _Embeds(Protocol):
+    """A head whose prototypes lie in a space of its own."""
+
+    def embedded(self, features: Tensor) -> Tensor: ...
+
+
+def _kept(state: State, before: State) -> Batch | None:
+    """Return features of the samples kept of old classes, as a state's network computes them."""
+    if state.replay:
+        replay = state.replay.of(*before.classes)
+        return replay.with_values(encode(state.tail, replay.values)) if len(replay) else None
+    # Anchors are features of the network before, which are right as long as it has not changed.
+    if state.anchors and state.anchors.values.shape[1] and state.tail is before.tail:
+        return state.anchors.of(*before.classes)
+    return None
+
+
+def _accuracy(state: State, features: Batch) -> float:
+    best = encode(state.head, features.values).argmax(1)
+    return float((best == state.columns(features.labels)).float().mean())
+
+
+def _separations(before: State, signals: Tensor, columns: Tensor, names: Sequence[Any]) -> list[Separation]:
+    """Return how well examples (n, n_chans, n_times) of new classes are separated, if that is known."""
+    if (means := _class_means(before)) is None:
+        return []
+    features = encode(before.tail, encode(before.trunk, signals))
+    if isinstance(before.head, _Embeds):
+        features = before.head.embedded(features)
+    return [
+        _separation(before, features, columns, means, new, names) for new in sorted(set(columns.tolist()))
+    ]
+
+
+def _separation(
+    before: State, features: Tensor, columns: Tensor, means: Tensor, new: int, names: Sequence[Any]
+) -> Separation:
+    own = features[columns == new]
+    if len(own) == 1:
+        return Separation(names[new], 1, 0, None, 0)
+    others = sorted(set(columns.tolist()) - {new})
+    rivals = torch.stack([*means, *(features[columns == c].mean(0) for c in others)])
+    rival_names = [*names[: len(means)], *(names[c] for c in others)]
+    rest = (own.sum(0) - own) / (len(own) - 1)  # mean of the other examples, for each example
+    to_own = _similarity(before, own, rest).diagonal()
+    best, which = _similarity(before, own, rivals).max(1)
+    lost = which[best >= to_own]
+    if not len(lost):
+        return Separation(names[new], len(own), len(own), None, 0)
+    rival = int(lost.bincount().argmax())
+    nearer = int((lost == rival).sum())
+    return Separation(names[new], len(own), len(own) - len(lost), rival_names[rival], nearer)
+
+
+def _class_means(state: State) -> Tensor | None:
+    """Return the means of the classes among the features (n_classes, dim), if they are known."""
+    if isinstance(state.head, _HasPrototypes):
+        return state.head.prototypes
+    if state.replay and set(state.replay.classes) == set(state.classes):
+        features = encode(state.tail, state.replay.values)
+        return class_means(features, state.columns(state.replay.labels))
+    return None
+
+
+def _similarity(state: State, some: Tensor, others: Tensor) -> Tensor:
+    if isinstance(state.head, _HasPrototypes):
+        return state.head.similarity(some, others)
+    return F.normalize(some) @ F.normalize(others).T

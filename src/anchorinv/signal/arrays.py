@@ -1,0 +1,349 @@
+"""Arrays in ``.npz`` and ``.npy`` files, tables in text: nothing is run, no header is believed unchecked."""
+
+import csv
+import gzip
+import lzma
+import math
+import zipfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from io import BytesIO, StringIO
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorinv.errors import listed
+from anchorinv.files import check_regular
+from anchorinv.signal import limits
+from anchorinv.signal.limits import (
+    FASTEST,
+    KNOWN,
+    ROWS,
+    SLOWEST,
+    check_claim,
+    check_size,
+    damaged,
+    read_text,
+    reading,
+    room,
+)
+
+_HEADERS = {
+    b"\x01\x00": (2, np.lib.format.read_array_header_1_0),
+    b"\x02\x00": (4, np.lib.format.read_array_header_2_0),
+}
+_LONGEST_HEADER = 10_000  # numpy's own limit, seen only after it was read
+_BESIDE = 64 << 20  # bytes of an array that is not the signals
+_COLUMNS = 1000  # of a table
+_LINE = 1 << 20  # characters of a line of samples
+_SKIPPED = 1000  # so many more lines without values than with
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredArray:
+    """An array that stays in its file; whatever is wrong with a part of it is raised when that part is read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "windows.npy"
+    >>> np.save(path, np.zeros((10, 2, 64)))
+    >>> array = open_array(path)
+    >>> array.shape, [len(block) for block in array.blocks(4)]
+    ((10, 2, 64), [4, 4, 2])
+    """
+
+    path: Path
+    member: str  # its name in an .npz file; "" in an .npy file
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool  # whether the first axis runs fastest
+    offset: int  # bytes before its values
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self) -> npt.NDArray[Any]:
+        """Return all of it."""
+        with _reading(self.path), ExitStack() as stack:
+            return self._part(self._opened(stack), self.shape)
+
+    def blocks(self, size: int) -> Iterator[npt.NDArray[Any]]:
+        """Yield it block by block, ``size`` entries of the first axis at a time."""
+        n = self.shape[0]
+        if not self.member or self.fortran_order:  # in that order no entry is in one place
+            whole = self.memmap() if not self.member else self.read()
+            for start in range(0, n, size):
+                yield np.array(whole[start : start + size])
+            return
+        with ExitStack() as stack:
+            # Each read is guarded by itself: whoever takes the blocks has warnings of his own.
+            with _reading(self.path):
+                file = self._opened(stack)
+            for start in range(0, n, size):
+                with _reading(self.path):
+                    block = self._part(file, (min(size, n - start), *self.shape[1:]))
+                yield block
+
+    def memmap(self) -> npt.NDArray[Any]:
+        """Return the array of an ``.npy`` file, read from the disk where it is looked at."""
+        with reading(self.path):
+            if not self.n_bytes:
+                return np.empty(self.shape, self.dtype)
+            return np.memmap(self.path, self.dtype, "r", self.offset, self.shape, self._order)
+
+    @property
+    def _order(self) -> Any:
+        return "F" if self.fortran_order else "C"
+
+    def _opened(self, stack: ExitStack) -> IO[bytes]:
+        """Return the file at the first value."""
+        if self.member:
+            archive = stack.enter_context(zipfile.ZipFile(self.path))
+            file = stack.enter_context(archive.open(f"{self.member}.npy"))
+        else:
+            file = stack.enter_context(self.path.open("rb"))
+        file.read(self.offset)
+        return file
+
+    def _part(self, file: IO[bytes], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        raw = file.read(math.prod(shape) * self.dtype.itemsize)
+        return np.frombuffer(raw, self.dtype).reshape(shape, order=self._order)
+
+
+def open_array(path: Path, *, anew: str | None = None) -> StoredArray:
+    """Return the array of an ``.npy`` file, values unread; ``anew`` says how a damaged one is made again."""
+    anew = _anew(path) if anew is None else anew
+    with reading(path, anew=anew):
+        _refuse_text(path)
+        with path.open("rb") as file:
+            return _described(path, "", file, path.stat().st_size, anew)
+
+
+def open_arrays(path: Path, names: Collection[str]) -> dict[str, StoredArray]:
+    """Return those of the named arrays that an ``.npz`` file holds, their values unread."""
+    arrays = {}
+    with _reading(path):
+        _refuse_text(path)
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        held = {m.filename.removesuffix(".npy"): m for m in archive.infolist() if m.filename.endswith(".npy")}
+        for name in held.keys() & set(names):
+            if held[name].file_size > room(min(held[name].compress_size, path.stat().st_size)):
+                raise ValueError(f"{path} unpacks to more than 200 times its size ({name}); {_anew(path)}")
+            with archive.open(f"{name}.npy") as file:
+                arrays[name] = _described(path, name, file, held[name].file_size, _anew(path))
+    return arrays
+
+
+def load_arrays(path: Path, names: Collection[str]) -> dict[str, npt.NDArray[Any]]:
+    """Return the values of those of the named arrays that an ``.npz`` file holds; ``X`` is the large one."""
+    return {name: load_array(array) for name, array in open_arrays(path, names).items()}
+
+
+def load_array(array: StoredArray) -> npt.NDArray[Any]:
+    """Return the values of an array of bounded size: ``X`` as a recording is, others as columns are."""
+    count = math.prod(array.shape)
+    if array.member == "X":
+        check_size(array.path, 1, count, in_one=False)
+    elif count > ROWS:
+        raise ValueError(f"{array.path}: {array.member} has {count} values, and at most a million are read")
+    elif array.n_bytes > _BESIDE:
+        raise ValueError(
+            f"{array.path}: {array.member} has {array.n_bytes} bytes, and at most 64 MB are read"
+        )
+    values = array.read()
+    if values.dtype.kind == "U" and values.dtype.itemsize and not _is_text(values):
+        raise ValueError(f"{array.path}: {array.member} holds text that is none; is it damaged?")
+    return values
+
+
+def _is_text(values: npt.NDArray[np.str_]) -> bool:
+    """Say whether all letters are letters: NumPy keeps any four bytes for one, and Python breaks on them."""
+    letters = np.ascontiguousarray(values).reshape(-1).view(values.dtype.byteorder.replace("|", "=") + "u4")
+    return not ((letters > 0x10FFFF) | ((letters >= 0xD800) & (letters < 0xE000))).any()
+
+
+def read_sfreq(path: Path, values: npt.NDArray[Any] | None) -> float | None:
+    """Return the one sampling rate that an array ``sfreq`` holds, if there is such an array."""
+    if values is None:
+        return None
+    rates = np.ravel(values)
+    if len(rates) != 1 or rates.dtype.kind not in "fiu" or not SLOWEST <= rates[0] <= FASTEST:
+        raise ValueError(
+            f"{path}: sfreq is {listed(rates.tolist(), most=3)}; one rate in Hz above 0 is wanted, "
+            f"from {SLOWEST:g} to {FASTEST:g}"
+        )
+    return float(rates[0])
+
+
+def _reading(path: Path) -> AbstractContextManager[None]:
+    return reading(path, anew=_anew(path))
+
+
+def _anew(path: Path) -> str:
+    """Say how a file of arrays is made again."""
+    call = "np.savez({!r}, X=X, y=y)" if path.suffix.lower() == ".npz" else "np.save({!r}, X)"
+    return f"save it again with {call.format(path.name)}, or copy it anew"
+
+
+def _refuse_text(path: Path) -> None:
+    """Refuse a text by the name of a file of arrays: it is another kind of file, not a damaged one."""
+    check_regular(path)
+    with path.open("rb") as file:
+        start = file.read(1000)
+    text = start.decode("utf-8", errors="ignore")
+    if len(text.encode()) >= len(start) - 3 and text and all(c.isprintable() or c.isspace() for c in text):
+        raise ValueError(f"{path} is a text and holds no arrays; known are {KNOWN}")
+
+
+def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> StoredArray:
+    """Return what the header of an array says, held to the ``size`` bytes that there are."""
+    source = f"{path}: {name}" if name else str(path)
+    start = file.read(8)
+    width, parse = _HEADERS.get(start[6:], (0, None))
+    if start[:6] != np.lib.format.MAGIC_PREFIX or parse is None:
+        raise ValueError(damaged(source, "it is no array in NumPy's format 1 or 2" if start else "", anew))
+    prefix = file.read(width)
+    if (length := int.from_bytes(prefix, "little")) > _LONGEST_HEADER:
+        raise ValueError(damaged(source, f"it has a header of {length} bytes", anew))
+    header = prefix + file.read(length)
+    shape, fortran_order, dtype = parse(BytesIO(header))
+    if dtype.hasobject:
+        signals = name in ("", "X")
+        raise ValueError(
+            f"{source} holds Python objects; save it as numbers{'' if signals else ' or text'}, as in "
+            f"np.array({name or 'X'}, dtype={'float' if signals else 'str'})"
+        )
+    array = StoredArray(path, name, shape, dtype, fortran_order, len(start) + len(header))
+    if dtype.kind == "V" or min(shape, default=0) < 0 or array.n_bytes != size - array.offset:
+        reason = f"it speaks of {dtype} {shape}, and has {size - array.offset} bytes"
+        raise ValueError(damaged(source, reason, anew))
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    r"""Columns of a table in text.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "table.csv"
+    >>> _ = path.write_text("Path,Label\na.edf,rest\n")
+    >>> read_table(path, ("label",))
+    Table(names=('path', 'label'), columns={'label': ['rest']}, lines=[2])
+    """
+
+    names: tuple[str, ...]  # of all columns, in lower case
+    columns: dict[str, list[str]]  # the wanted ones by name, a text for each row
+    lines: list[int]  # the line of each row in the file
+
+
+def read_table(path: Path, wanted: Collection[str], *, delimiters: str = ",") -> Table:
+    """Read the wanted columns of a table with a name (in lower case) on top of each; empty lines are skipped.
+
+    Columns that it lacks are left out. Of the delimiters the one counts that the first line has most of.
+    """
+    text = read_text(path)
+    first = text.partition("\n")[0]
+    if max(map(first.count, delimiters)) >= _COLUMNS:
+        raise ValueError(f"{path} has more than {_COLUMNS} columns; is it the table it should be?")
+    rows = csv.reader(StringIO(text, newline=""), delimiter=max(delimiters, key=first.count))
+    same: dict[str, str] = {}  # a text that comes a million times is kept once
+    lines: list[int] = []
+    try:
+        names = tuple(name.strip().casefold() for name in next(rows, []))
+        places = {name: i for i, name in enumerate(names) if name in wanted}
+        columns: dict[str, list[str]] = {name: [] for name in places}
+        for cells in filter(None, rows):
+            if len(lines) == ROWS:
+                raise ValueError(f"{path} has more than a million rows; is it the table it should be?")
+            lines.append(rows.line_num)
+            for name, i in places.items():
+                cell = cells[i] if i < len(cells) else ""
+                columns[name].append(same.setdefault(cell, cell))
+    except csv.Error as error:
+        raise ValueError(
+            f"{path} is no table ({error}, line {rows.line_num}); is a quote left open?"
+        ) from None
+    return Table(names, columns, lines)
+
+
+def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float64], float | None]:
+    """Read a table, maybe compressed, with a column per channel and its name on top.
+
+    Returns
+    -------
+    ch_names : tuple of str
+    signals : array, shape (n_chans, n_times)
+        An empty cell is NaN.
+    sfreq : float or None
+        By a column ``time`` in seconds; None without one.
+    """
+    openers: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
+    with openers.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig") as file:
+        lines = _lines(path, file)
+        names = [name.strip().strip('"') for name in next(lines, "").rstrip("\r\n").split(",")]
+        check_claim(path, len(names), 0)
+        if names and all(map(_is_number, names)):
+            raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
+        # One row more than will be taken; numpy would ask for the room of all of them at once.
+        most = min(limits.LONGEST, limits.LARGEST // len(names)) + 1
+        form: dict[str, Any] = {"delimiter": ",", "ndmin": 2, "usecols": range(len(names))}
+        try:
+            values = np.loadtxt(islice(lines, most), **form)
+        except ValueError as error:
+            if str(error).startswith(str(path)):
+                raise
+            # An empty cell is a missing sample; looking at each cell is slow.
+            file.seek(0)
+            lines = _lines(path, file)
+            next(lines)
+            values = np.loadtxt(islice(lines, most), converters=lambda x: float(x.strip() or "nan"), **form)
+    check_size(path, len(names), len(values))
+    times = next((i for i, name in enumerate(names) if name.casefold() in ("time", "time_s")), None)
+    sfreq = _rate(path, values[:, times]) if times is not None and len(values) > 1 else None
+    ch_names = tuple(name for i, name in enumerate(names) if i != times)
+    # The time stands first as a rule; then nothing is copied.
+    signals = values.T[1:] if times == 0 else values.T if times is None else np.delete(values.T, times, 0)
+    return ch_names, signals, sfreq
+
+
+def _lines(path: Path, file: IO[str]) -> Iterator[str]:
+    """Yield the lines of a table; one without end, or more than the file can well hold, is refused."""
+    left, skipped = room(path.stat().st_size), -_SKIPPED
+    while line := file.readline(_LINE + 1):
+        left -= len(line)
+        skipped += 1 if line.lstrip()[:1] in ("", "#") else -1
+        if len(line) > _LINE:
+            raise ValueError(f"{path} has a line of more than a million characters; is it a table?")
+        if left < 0:
+            raise ValueError(f"{path} unpacks to more than 200 times its size; is it damaged?")
+        if skipped > 0:
+            raise ValueError(f"{path} has {_SKIPPED} more lines without values than with; is it damaged?")
+        yield line
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _rate(path: Path, times: npt.NDArray[np.float64]) -> float:
+    """Return the rate of evenly spaced times in seconds; a whole number where it is one but for rounding."""
+    steps = np.diff(times)
+    rate = (len(times) - 1) / (times[-1] - times[0])
+    if not np.isfinite(rate) or np.abs(steps * rate - 1).max() > 0.5:
+        raise ValueError(
+            f"{path}: the column time is not evenly spaced seconds; samples are missing or out of order"
+        )
+    return float(round(rate)) if abs(rate - round(rate)) < 1e-3 * rate else float(rate)

@@ -1,0 +1,361 @@
+"""How far new recordings are from the base data of a model, in numbers and in a sentence.
+
+Scale and offset of each channel, its spectrum, and its correlations with the others; what may be the cause.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorinv.errors import listed
+from anchorinv.signal.statistics import BaseStatistics, MeanStd, Statistics, band_edges
+
+#: A spread that many times larger or smaller, or an offset of that many spreads: odd, and extreme.
+ODD, EXTREME = 3.0, 30.0
+#: A spread that many times smaller is extreme: muscles at rest are thirty times quieter than at work.
+QUIET = 100.0
+#: A spectrum or covariance that many standard deviations between base windows away: odd, and far.
+#: Chosen on four sets of EMG, ECG and EEG, where days and people who were not seen stay below 4.2 and white
+#: noise exceeds 5; nothing was set aside to confirm it.
+UNLIKE, FAR = 2.0, 4.5
+#: Windows below which spectra and covariances are not compared: one of them may be an artefact.
+FEWEST = 5
+#: Differences below these are of no interest, however steady the base data are: of log shares of power, of
+#: transformed correlations, of the logarithm of what channels share.
+_STEADY_BAND, _STEADY_PAIR, _STEADY_SHARE = 0.3, 0.1, 0.35
+#: Two channels are one if the transform of their correlation exceeds this (0.9985), and that is new.
+_ONE, _NEW = 3.6, 3.0
+#: A swap is reported if it explains this share of the distance, of so many windows, where there is one.
+_EXPLAINED, _WINDOWS, _DISTANT = 0.5, 10, 0.05
+#: Mains frequencies in Hz.
+_MAINS = (50.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpectrumDrift:
+    """How far spectra are from those of the base data, in standard deviations between its windows."""
+
+    distance: np.ndarray  # (n_chans,), root mean square over bands; 0 for a channel that is flat, or was
+    bands: np.ndarray  # (n_chans, n_bands), positive where there is more power
+    even: np.ndarray  # (n_chans,), whether all bands hold about the same power, as of white noise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CovarianceDrift:
+    """How far correlations between channels are, in standard deviations between base windows."""
+
+    distance: np.ndarray  # (n_chans,), of each channel with the others; 0 for one that is flat, or was
+    alone: np.ndarray  # (n_chans,), how much less a channel shares with all others
+    same: tuple[tuple[int, int], ...] = ()  # pairs of channels that carry one signal, and did not
+    swapped: tuple[int, int] | None = None  # two channels whose exchange explains most of the distance
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drift:
+    """How far recordings are from the base data.
+
+    Parameters
+    ----------
+    channels : tuple of str
+        Their names, or numbers as text.
+    scale : array, shape (n_chans,)
+        Standard deviation, in those of the base data; 0 for a channel that went flat.
+    shift : array, shape (n_chans,)
+        Distance of the means, in standard deviations of the base data.
+    silent : array of bool, shape (n_chans,)
+        Whether a channel was flat in the base data.
+    spectrum : SpectrumDrift or None, default=None
+    covariance : CovarianceDrift or None, default=None
+    missing : str or None, default=None
+        Why spectra and covariances were not compared, if so.
+    n_times : int, default=0
+    sfreq : float or None, default=None
+        Of windows, to name frequencies.
+    scaled : float, default=1.0
+        What the signals had been multiplied by (--scale), to name the number that is right.
+
+    Examples
+    --------
+    >>> windows = np.random.default_rng(0).normal(size=(40, 3, 64))
+    >>> base = BaseStatistics.of(windows)
+    >>> drift(Statistics.of(windows), base, ("C3", "Cz", "C4")).level
+    'like'
+    >>> print(drift(Statistics.of(1000 * windows), base, None).units)
+    every channel: far from the base data, about 1000 times its spread; is the recording in another unit? \
+multiply it by 0.001 (--scale 0.001)
+    """
+
+    channels: tuple[str, ...]
+    scale: np.ndarray
+    shift: np.ndarray
+    silent: np.ndarray
+    spectrum: SpectrumDrift | None = None
+    covariance: CovarianceDrift | None = None
+    missing: str | None = None
+    n_times: int = 0
+    sfreq: float | None = None
+    scaled: float = 1.0
+
+    @property
+    def distance(self) -> np.ndarray:
+        """Of each channel the larger of the shift and the factor between the spreads; 1 is none."""
+        with np.errstate(divide="ignore"):
+            factor = np.maximum(self.scale, np.where(self.scale > 0, 1 / self.scale, np.inf))
+        return np.asarray(np.maximum(factor, self.shift))
+
+    @property
+    def beyond(self) -> np.ndarray:
+        """Of each channel whether its scale or offset is extreme."""
+        return np.asarray((self.scale > EXTREME) | (self.shift > EXTREME) | (self.scale < 1 / QUIET))
+
+    @property
+    def extreme(self) -> bool:
+        """Whether scale or offset are such that nothing should be learned from these signals."""
+        return bool(self.beyond.any())
+
+    @property
+    def shape_distance(self) -> float:
+        """The largest distance of any channel's spectrum or covariance; 0 where they were not compared."""
+        parts = [part.distance for part in (self.spectrum, self.covariance) if part is not None]
+        return float(max((part.max() for part in parts), default=0.0))
+
+    @property
+    def far(self) -> bool:
+        """Whether predictions should not be trusted."""
+        return self.extreme or self.shape_distance > FAR
+
+    @property
+    def level(self) -> str:
+        """``"like"`` the base data, ``"somewhat unlike"``, or ``"far"``."""
+        if self.far:
+            return "far"
+        faults = self.covariance is not None and (self.covariance.same or self.covariance.swapped)
+        odd = (self.distance > ODD).any() or self.shape_distance > UNLIKE
+        return "somewhat unlike" if odd or faults else "like"
+
+    @property
+    def factor(self) -> float | None:
+        """By which the spread of (nearly) all channels differs, as by a wrong unit; None if they vary."""
+        alive = ~self.silent & (self.scale > 0)
+        if not alive.any() or alive.sum() < 0.9 * (~self.silent).sum():
+            return None
+        logs = np.log10(self.scale[alive])
+        middle = float(np.median(logs))
+        if (np.abs(logs - middle) < 0.7).mean() < 0.8 or 10 ** abs(middle) <= EXTREME:
+            return None
+        return 10**middle
+
+    @property
+    def unit_factor(self) -> float | None:
+        """The power of ten that the factor stands for; None if it stands for none."""
+        if self.factor is None:
+            return None
+        exponent = np.log10(self.factor)
+        thousands, tens = 3 * round(exponent / 3), round(exponent)
+        # Units are thousands apart, so that a person four times as strong is no doubt about them.
+        if thousands and abs(exponent - thousands) < 0.65:
+            return float(10.0**thousands)
+        return float(10.0**tens) if abs(exponent - tens) < 0.3 else None
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: as the base data, or what differs, in which channels, with a guess at the cause."""
+        parts = [*_scale_words(self), *_spectrum_words(self), *_covariance_words(self)]
+        if not parts:
+            parts = ["the recordings are like the base data in every channel"]
+        return "; ".join([*parts, *filter(None, [self.missing])])
+
+    @property
+    def units(self) -> str:
+        """What there is to say of scale and offset alone; empty if nothing."""
+        return "; ".join(_scale_words(self))
+
+
+def drift(
+    new: Statistics,
+    base: BaseStatistics,
+    ch_names: tuple[str, ...] | None,
+    *,
+    n_times: int = 0,
+    sfreq: float | None = None,
+) -> Drift:
+    """Compare statistics with those of the base data; a channel flat in both is no drift.
+
+    ``n_times`` and ``sfreq`` are those of windows, to name frequencies.
+    """
+    mean, spread = base.mean[:, 0], base.std[:, 0]
+    was_flat, std = spread == 0, new.samples.std
+    unit = np.where(was_flat, 1.0, spread)
+    scale = np.where(was_flat & (std == 0), 1.0, std / unit)
+    shift = np.abs(new.samples.mean - mean) / unit
+    names = ch_names or tuple(f"channel {i}" for i in range(len(mean)))
+    alive = ~was_flat & (std > 0)
+    spectrum, covariance, missing = None, None, None
+    if not base.has_shapes:
+        missing = "the model holds no spectra and covariances of its base data"
+    elif new.n < FEWEST or new.shapes is None:
+        missing = f"of fewer than {FEWEST} windows spectra and covariances are not compared"
+    else:
+        means = {name: part.mean for name, part in new.shapes.items()}
+        if base.spectra and "spectra" in means:
+            spectrum = _spectrum_drift(means["spectra"], base.spectra, new.n, alive)
+        if base.pairs and base.shared and "pairs" in means:
+            pairs, shared = means["pairs"], means["shared"]
+            covariance = _covariance_drift((pairs, shared), base.pairs, base.shared, new.n, alive)
+    return Drift(names, scale, shift, was_flat, spectrum, covariance, missing, n_times, sfreq)
+
+
+def _spectrum_drift(mean: np.ndarray, base: MeanStd, n: int, alive: np.ndarray) -> SpectrumDrift:
+    away = (mean - base.mean) / np.maximum(base.std, _STEADY_BAND)
+    # Less what so few windows differ by chance.
+    distance = np.sqrt(np.maximum(0, (away**2).mean(axis=1) - 1 / n))
+    even = np.ptp(mean, axis=1) < 0.5
+    return SpectrumDrift(np.where(alive, distance, 0.0), away, even)
+
+
+def _covariance_drift(
+    new: tuple[np.ndarray, np.ndarray], pairs: MeanStd, shared: MeanStd, n: int, alive: np.ndarray
+) -> CovarianceDrift:
+    """Compare mean pairs (n_pairs,) and shares (n_chans,) of n windows; ``alive`` channels move in both."""
+    here, sharing = new
+    rows, cols = np.triu_indices(len(alive), 1)
+    both = alive[rows] & alive[cols]
+    std = np.maximum(pairs.std, _STEADY_PAIR)
+    away = np.where(both, (here - pairs.mean) / std, 0.0)
+    n_others = np.maximum(_square(both.astype(float), rows, cols).sum(axis=1), 1)
+    # Less what so few windows differ by chance.
+    apart = np.sqrt(np.maximum(0, _square(away**2, rows, cols).sum(axis=1) / n_others - 1 / n))
+    alone = np.maximum(0, (shared.mean - sharing) / np.maximum(shared.std, _STEADY_SHARE))
+    if not alive.all():  # with a channel gone, all others share less
+        alone = np.zeros_like(alone)
+    one = np.flatnonzero((here > _ONE) & (away > _NEW))
+    same = tuple((int(rows[i]), int(cols[i])) for i in one)
+    distant = (away**2).mean() - 1 / n > _DISTANT
+    weights = np.where(both, 1 / std**2, 0.0)
+    swapped = None
+    if n >= _WINDOWS and len(alive) > 2 and distant and not same:
+        swapped = _swapped(*(_square(part, rows, cols) for part in (here, pairs.mean, weights)))
+    return CovarianceDrift(np.where(alive, np.maximum(apart, alone), 0.0), alone, same, swapped)
+
+
+def _swapped(here: np.ndarray, base: np.ndarray, weights: np.ndarray) -> tuple[int, int] | None:
+    """Return the two channels whose exchange brings matrices (n_chans, n_chans) together, if any does."""
+    # (i, j): the distance of channel j's correlations from those that channel i should have.
+    cost = weights @ here.T**2 - 2 * (weights * base) @ here.T + (weights * base**2).sum(axis=1)[:, None]
+    cost -= weights * base**2  # the correlation of j with itself is none
+    own = np.diag(cost)
+    kept = weights * (here - base) ** 2  # that of the two with each other stays
+    gain = own[:, None] + own[None, :] - 2 * kept - cost - cost.T
+    np.fill_diagonal(gain, 0)
+    i, j = np.unravel_index(int(np.argmax(gain)), gain.shape)
+    explained = gain[i, j] / max(float(own.sum()) / 2, 1e-12)
+    return (int(min(i, j)), int(max(i, j))) if explained > _EXPLAINED else None
+
+
+def _square(pairs: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    n_chans = int(cols[-1]) + 1
+    matrix = np.zeros((n_chans, n_chans))
+    matrix[rows, cols] = matrix[cols, rows] = pairs
+    return matrix
+
+
+def _scale_words(drift: Drift) -> list[str]:
+    """Return what there is to say of scale and offset, and what to do about it."""
+    far = drift.beyond if drift.extreme else drift.distance > ODD
+    if not far.any():
+        return []
+    if drift.extreme and drift.factor is not None:
+        return [_unit_words(drift)]
+    worst = int(np.argmax(drift.distance))
+    spread = f"a spread of {drift.scale[worst]:.2g} and a shift of {drift.shift[worst]:.2g} spreads"
+    word = "far from" if drift.extreme else "somewhat unlike"
+    return [f"{_named(drift, far)}: {word} the base data (the worst has {spread}); {_guess(drift, far)}"]
+
+
+def _unit_words(drift: Drift) -> str:
+    unit = drift.unit_factor
+    where = "every channel" if len(drift.channels) > 1 else drift.channels[0]
+    if unit is None:
+        return (
+            f"{where}: far from the base data, about {drift.factor:.2g} times its spread; is the recording "
+            f"in another unit, or at another gain? bring it to that of the base data (--scale)"
+        )
+    return (
+        f"{where}: far from the base data, about {unit:g} times its spread; is the recording in another "
+        f"unit? multiply it by {1 / unit:g} (--scale {drift.scaled / unit:g})"
+    )
+
+
+def _guess(drift: Drift, far: np.ndarray) -> str:
+    if not drift.extreme:
+        return "predictions may suffer"
+    if (drift.scale[far] == 0).all():
+        return "flat channels: is an electrode off?"
+    if (drift.shift[far] > EXTREME).all() and (drift.scale[far] < ODD).all():
+        return "is there an offset that the base data had not? subtract it, or filter as they were"
+    if far.all():
+        return "are the units those of fit?"
+    return "is an electrode off or loose, or are the units those of fit?"
+
+
+def _spectrum_words(drift: Drift) -> list[str]:
+    spectrum = drift.spectrum
+    if spectrum is None or not (unlike := spectrum.distance > UNLIKE).any():
+        return []
+    if (far := spectrum.distance > FAR).any():
+        unlike = far
+    word = "far from" if far.any() else "somewhat unlike"
+    away = spectrum.bands[unlike].mean(axis=0)
+    # What has come in says more than what it has taken the share of.
+    band = int(np.argmax(np.where(away > 0, 2 * away, -away)))
+    more = "more" if away[band] > 0 else "less"
+    words = f"the spectrum of {_named(drift, unlike)} is {word} the base data's: {more} of its power"
+    edges = band_edges(drift.n_times)[[band, band + 1]] / 2
+    low, high = edges * (drift.sfreq or 0.0)
+    if drift.sfreq is None:
+        words += f" at {100 * edges[0]:.3g}-{100 * edges[1]:.3g}% of the sampling rate"
+    else:
+        words += f" at {low:.0f}-{high:.0f} Hz" if drift.sfreq >= 100 else f" at {low:.3g}-{high:.3g} Hz"
+    if spectrum.even[unlike].all():
+        return [f"{words}, and as even as noise: is an electrode off?"]
+    if more == "more" and any(low <= mains <= high for mains in _MAINS):
+        return [f"{words}: is it mains hum, or another filter?"]
+    return [f"{words}: is it filtered as the base data were?"]
+
+
+def _covariance_words(drift: Drift) -> list[str]:
+    covariance = drift.covariance
+    if covariance is None:
+        return []
+    names, words = drift.channels, []
+    if covariance.same:
+        first, second = covariance.same[0]
+        more = f" (and {len(covariance.same) - 1} pairs more)" if len(covariance.same) > 1 else ""
+        words.append(f"{names[first]} and {names[second]}{more} carry one signal: are they shorted?")
+    if covariance.swapped:
+        first, second = covariance.swapped
+        words.append(f"{names[first]} and {names[second]} go with the others as if they were swapped")
+    unlike = covariance.distance > UNLIKE
+    if not unlike.any():
+        return words
+    if (far := covariance.distance > FAR).any():
+        unlike = far
+    channels = _named(drift, unlike)
+    if (covariance.alone[unlike] > UNLIKE).all():
+        much = "far" if far.any() else "somewhat"
+        words.append(
+            f"{channels}: {much} less in common with the other channels than in the base data: is an "
+            f"electrode off?"
+        )
+    elif not words or far.any():
+        away = "far from" if far.any() else "somewhat unlike"
+        words.append(
+            f"the correlations of {channels} with the others are {away} the base data's: are channels "
+            f"swapped, shorted or referenced in another way?"
+        )
+    return words
+
+
+def _named(drift: Drift, which: np.ndarray) -> str:
+    names = [name for name, is_one in zip(drift.channels, which, strict=True) if is_one]
+    return "every channel" if which.all() and len(names) > 1 else listed(names, most=5)

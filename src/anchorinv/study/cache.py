@@ -1,0 +1,264 @@
+"""Base models and their replay on disk, each under a hash of all that determines it."""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anchorinv.core.memory import Memory
+from anchorinv.core.minimise import Checkpoint
+from anchorinv.core.recipe import BaseLearner
+from anchorinv.core.types import State
+from anchorinv.files import HERE, half_written, read_tensors, write_tensors
+from anchorinv.persistence.format import packed, unpacked
+
+logger = logging.getLogger(__name__)
+
+#: A state as :func:`~anchorinv.persistence.format.packed` returns it.
+Packed = tuple[dict[str, Tensor], dict[str, Any]]
+
+_SELECTIONS = (
+    "random_anchors",
+    "Closest",
+    "RandomClosest",
+    "KMeans",
+    "cosine_distance",
+    "euclidean_distance",
+)
+_PRIORS = ("Prior", "energy", "length", "roughness", "total_variation", "statistics")
+#: Names that classes, functions and fields had when hashes were first made, by their present dotted ones:
+#: what was trained under a former name is still found.
+FORMER_DOTTED_NAMES = {
+    "anchorinv.core.recipe.BaseSpec": "anchorinv.core.recipe.Foundation",
+    "anchorinv.core.memory.NoMemory": "anchorinv.core.memory.Nothing",
+    "anchorinv.core.memory.InvertedAnchors": "anchorinv.core.inverted.InvertedAnchors",
+    "anchorinv.core.memory.InvertedLabels": "anchorinv.core.inverted.InvertedLabels",
+    "anchorinv.core.ridge.RidgeStatistics": "anchorinv.core.ranpac.RidgeStatistics",
+    "anchorinv.core.networks.Geometry": "anchorinv.core.geometry.Geometry",
+    "anchorinv.core.minimise.OneCycle": "anchorinv.core.schedule.OneCycle",
+    "anchorinv.core.minimise.EarlyStopping": "anchorinv.core.descend.Plateau",
+    **{f"anchorinv.core.prototypes.{name}": f"anchorinv.core.anchors.{name}" for name in _SELECTIONS},
+    **{f"anchorinv.core.inversion.{name}": f"anchorinv.core.priors.{name}" for name in _PRIORS},
+    "anchorinv.core.inversion.Inversion.use_lbfgs": "curvature",
+}
+_NAME = "[0-9a-f]" * 24
+_HALVES = tuple(
+    f"{kind}-{_NAME}.{end}.{HERE}" for kind in ("base", "replay") for end in ("safetensors", "unfinished")
+)
+
+
+def described(value: Any) -> Any:
+    """Return settings as plain JSON values: data classes by their fields, functions by their names.
+
+    Examples
+    --------
+    >>> from anchorinv.core.adaptation import NoAdaptation
+    >>> described(partial(round, ndigits=2))
+    {'call': 'builtins.round', 'args': [], 'options': {'ndigits': 2}}
+    >>> described(NoAdaptation())
+    {'type': 'anchorinv.core.adaptation.NoAdaptation'}
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [described(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): described(item) for key, item in value.items()}
+    if isinstance(value, partial):
+        options = described(dict(sorted(value.keywords.items())))
+        return {"call": described(value.func), "args": described(value.args), "options": options}
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        own = {
+            FORMER_DOTTED_NAMES.get(f"{kind}.{field.name}", field.name): described(getattr(value, field.name))
+            for field in fields(value)
+            # A setting that was added later is left out at its default, so that hashes stay the same.
+            if not ("later" in field.metadata and getattr(value, field.name) == field.default)
+        }
+        return {"type": described(type(value)), **own}
+    name = getattr(value, "__qualname__", None)
+    if name is None or "<" in name:
+        raise TypeError(
+            f"{value!r} cannot be told apart from others of its kind; use a function or a data class with a "
+            f"name of its own"
+        )
+    dotted = f"{value.__module__}.{name}"
+    return FORMER_DOTTED_NAMES.get(dotted, dotted)
+
+
+def digest(*parts: Any) -> str:
+    """Return a short name for settings and arrays, the same wherever they are the same.
+
+    Examples
+    --------
+    >>> digest({"a": 1}, torch.zeros(2)) == digest({"a": 1}, torch.zeros(2))
+    True
+    """
+    hasher = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            part = part.detach().cpu().numpy()
+        if isinstance(part, np.ndarray):
+            hasher.update(f"{part.dtype.str}{part.shape}".encode())
+            hasher.update(np.ascontiguousarray(part).data)
+        else:
+            hasher.update(json.dumps(described(part), sort_keys=True).encode())
+        hasher.update(b"\0")
+    return hasher.hexdigest()
+
+
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Mark a folder of base models as in use inside the block; the first to do so cleans it up.
+
+    Files that killed processes have half written would stay for ever otherwise. Several runs may share the
+    folder: only what this machine wrote is removed, and only while no other process uses the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        # Where a file system cannot lock folders nothing is removed.
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in half_written(folder, *_HALVES):
+                path.unlink()
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
+
+
+class ModelCache:
+    """Keeps base models and replay in a folder, for all methods, trials and runs that share them.
+
+    What was made is read back before it is used, so that a run that found it and one that made it continue
+    from the same bits. ``determined_by`` is whatever determines a model beside its settings (data, seed,
+    versions), ``seconds`` the time between two checkpoints of a training.
+    """
+
+    def __init__(self, folder: Path, *determined_by: Any, seconds: float = 60.0) -> None:
+        self._folder, self._by, self._seconds = folder, digest(list(determined_by)), seconds
+        self._bases: dict[BaseLearner, tuple[State, float]] = {}
+
+    def base(self, base_spec: BaseLearner, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
+        """Return a base model and the seconds its training took, training it if it is missing."""
+        if base_spec not in self._bases:
+            path = self.base_path(base_spec)
+            checkpoint = self.checkpoint(path)
+            self._bases[base_spec] = self._kept(path, base_spec, lambda: make(checkpoint), lambda _: True)
+            checkpoint.drop()
+        return self._bases[base_spec]
+
+    def recalled(self, base_spec: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
+        """Return the base model with a memory's replay of the base classes, making it if it is missing.
+
+        Only inversion takes long; other memories are recalled anew, and recordings are never written.
+        """
+        return self._kept(self.replay_path(base_spec, memory), base_spec, make, inverted)[0]
+
+    def find(self, base_spec: BaseLearner, memory: Memory | None = None) -> State | None:
+        """Return a base model, or with a memory its replay, if it is here; a damaged file is an error."""
+        path = self.replay_path(base_spec, memory) if memory else self.base_path(base_spec)
+        return unpacked(*read_tensors(path), base_spec.backbone) if path.exists() else None
+
+    def base_path(self, base_spec: BaseLearner) -> Path:
+        """Return where a base model is, or would be."""
+        return self._folder / f"base-{digest('base', self._by, base_spec)}.safetensors"
+
+    def replay_path(self, base_spec: BaseLearner, memory: Memory) -> Path:
+        """Return where a memory's replay of the base classes is, or would be."""
+        return self._folder / f"replay-{digest('replay', self._by, base_spec, memory)}.safetensors"
+
+    def checkpoint(self, path: Path) -> "FileCheckpoint":
+        """Return the checkpoint of the training whose model will be at ``path``."""
+        return FileCheckpoint(path.with_suffix(".unfinished"), seconds=self._seconds)
+
+    def write(self, path: Path, packed_state: Packed, seconds: float) -> None:
+        """Keep a packed state that took so many seconds."""
+        tensors, facts = packed_state
+        write_tensors(path, tensors, {**facts, "seconds": round(seconds, 3)})
+        logger.info("made %s in %.1f s", path.name, seconds)
+
+    def read(self, path: Path, base_spec: BaseLearner) -> Packed | None:
+        """Return a packed state with its seconds, or None where it is missing or damaged, which is logged."""
+        if not path.exists():
+            return None
+        try:
+            tensors, facts = read_tensors(path)
+            unpacked(tensors, facts, base_spec.backbone)
+        except ValueError as error:
+            logger.warning("%s; it is made again", error)
+            return None
+        logger.info("found %s", path.name)
+        return tensors, facts
+
+    def _kept(
+        self,
+        path: Path,
+        base_spec: BaseLearner,
+        make: Callable[[], State],
+        worth_keeping: Callable[[State], bool],
+    ) -> tuple[State, float]:
+        stored = self.read(path, base_spec)
+        if stored is None:
+            began = time.perf_counter()
+            state = make()
+            seconds = time.perf_counter() - began
+            if not worth_keeping(state):
+                return state, seconds
+            self.write(path, packed(state), seconds)
+            stored = self.read(path, base_spec)
+            assert stored is not None, "what was just written can be read"
+        tensors, facts = stored
+        return unpacked(tensors, facts, base_spec.backbone), float(facts["seconds"])
+
+
+def inverted(state: State) -> bool:
+    """Say whether a state holds inverted replay, which takes long to make."""
+    return any(curve.name == "invert" for curve in state.curves)
+
+
+class FileCheckpoint:
+    """A training's last position, in a file that is written every so many seconds."""
+
+    def __init__(self, path: Path, *, seconds: float) -> None:
+        self._path, self._seconds, self._last = path, seconds, time.monotonic()
+
+    def load(self) -> dict[str, Tensor] | None:
+        """Return what was left, or None."""
+        if not self._path.exists():
+            return None
+        try:
+            values, _ = read_tensors(self._path)
+        except ValueError as error:
+            logger.warning("%s; training starts again", error)
+            return None
+        logger.info("training goes on after %d steps", len(values["curve"]))
+        return values
+
+    def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
+        """Write the values if the last writing is long ago."""
+        if time.monotonic() - self._last >= self._seconds:
+            self.write(values())
+
+    def write(self, values: dict[str, Tensor]) -> None:
+        """Write the values."""
+        write_tensors(self._path, values, {})
+        self._last = time.monotonic()
+
+    def drop(self) -> None:
+        """Remove the file: the training is finished."""
+        self._path.unlink(missing_ok=True)

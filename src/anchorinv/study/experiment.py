@@ -1,0 +1,269 @@
+"""From an experiment's settings to what it runs on: data set, samples, protocol, network and methods."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from anchorinv.core.adaptation import CrossValidatedFinetune, Finetune
+from anchorinv.core.conformer import Conformer
+from anchorinv.core.heads import Cosine
+from anchorinv.core.inversion import Inversion, Prior, energy, length, roughness
+from anchorinv.core.minimise import OneCycle
+from anchorinv.core.networks import Geometry
+from anchorinv.core.prototypes import mean_of_shots, random_rows, selection
+from anchorinv.core.recipe import BaseSpec
+from anchorinv.core.registry import METHODS
+from anchorinv.core.training import Training
+from anchorinv.core.types import Batch, Standardisation
+from anchorinv.datasets import synthetic
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.signal.preprocessing import facts_of
+from anchorinv.study.config import ClassName, Experiment, InversionConfig, nearest
+from anchorinv.study.runner import Protocol
+
+_SCHEDULES = {"constant": None, "one-cycle": OneCycle()}
+
+_AT_ONCE = 512  # windows standardised at once: bounds the memory that float64 takes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """The two parts of the data, standardised, of which a method is shown pieces of the first alone."""
+
+    train: Batch
+    test: Batch
+
+
+def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
+    """Return the data set of an experiment, checked against what the config says of it."""
+    if experiment.synthetic is not None:
+        return _generated(experiment)
+    named = experiment.data
+    if named.name not in folders:
+        given = f"got data for {', '.join(folders)}" if folders else "got no data"
+        raise ValueError(
+            f"this study needs the prepared data set {named.name!r}, {given}; "
+            f"pass --data {named.name}=FOLDER, or try --scale tiny, which needs none"
+        )
+    data = folders[named.name]
+    problems = []
+    if named.sfreq is not None and data.sfreq != named.sfreq:
+        problems.append(f"{data.sfreq:g} Hz where the config says {named.sfreq:g}")
+    shape, sizes = (data.n_chans, data.n_times), experiment.geometry
+    if sizes is not None and shape != (sizes.n_chans, sizes.n_times):
+        problems.append(f"windows of shape {shape} where the config says {(sizes.n_chans, sizes.n_times)}")
+    if named.filtered and not _filtered(data):
+        problems.append("no filter where the config says that there is one (--filter conformer)")
+    done = facts_of(data.preprocessing)
+    problems += [
+        f"{key} {done.get(key, 'not set')} where the config says {value}"
+        for key, value in (named.preprocessing or {}).items()
+        if done.get(key) != value
+    ]
+    if problems:
+        raise ValueError(f"data set {named.name!r} has {' and '.join(problems)}; prepare it accordingly")
+    return data
+
+
+def _filtered(data: Dataset) -> bool:
+    if "preprocessing" in data.meta:
+        return data.preprocessing.filter is not None
+    # Folders of former versions: where ``filter`` tells of more than a filter, ``band`` is the filter alone.
+    return bool(data.meta.get("band", data.meta.get("filter")))
+
+
+def people(experiment: Experiment, data: Dataset) -> list[str]:
+    """Return whom to study one by one, in order; ``[""]`` where all are pooled."""
+    apart = experiment.protocol.per_subject or experiment.protocol.leave_one_out
+    return sorted(set(data.subjects.tolist()), key=_by_number) if apart else [""]
+
+
+def protocol_of(experiment: Experiment, data: Dataset, seed: int) -> Protocol:
+    """Return the protocol in class numbers."""
+    protocol_config = experiment.protocol
+    base, new = (
+        tuple(_number(name, data.class_names) for name in names)
+        for names in (protocol_config.base_classes, protocol_config.sessions)
+    )
+    return Protocol(base, new, protocol_config.shots, protocol_config.trials, seed, protocol_config.ways)
+
+
+def check_samples(experiment: Experiment, data: Dataset, whom: Sequence[str]) -> None:
+    """Check before anything is trained that every class has windows, and enough for the shots."""
+    protocol = protocol_of(experiment, data, experiment.protocol.seeds[0])
+    for person in whom:
+        train, _ = _split(experiment, data, person, protocol)
+        for label in protocol.sessions:
+            n = int((data.labels[train] == label).sum())
+            if n < protocol.shots:
+                of = f" of {person}" if person and not experiment.protocol.leave_one_out else ""
+                raise ValueError(
+                    f"class {data.class_names[label]!r} has {n} training windows{of}, {protocol.shots} shots "
+                    f"asked; lower shots or add recordings"
+                )
+
+
+def samples_of(experiment: Experiment, data: Dataset, person: str, protocol: Protocol) -> Samples:
+    """Return the training and test windows of a person, of all but one (``leave_one_out``), or of all.
+
+    Statistics come from the training part alone; by default from its base classes.
+    """
+    train, test = _split(experiment, data, person, protocol)
+    by = train
+    if experiment.standardise.by == "base":
+        by = train & np.isin(data.labels, protocol.base_classes)
+    fitted = Standardisation.of(data.signals(by), per_channel=experiment.standardise.per_channel)
+    train_batch, test_batch = _batch(data, train, fitted), _batch(data, test, fitted)
+    if experiment.protocol.leave_one_out:  # whoever chooses, chooses for people who were not seen
+        _, people = np.unique(data.subjects[train].astype(str), return_inverse=True)
+        train_batch = replace(train_batch, groups=torch.from_numpy(people))
+    return Samples(train_batch, test_batch)
+
+
+def _split(
+    experiment: Experiment, data: Dataset, person: str, protocol: Protocol
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks (n,) of the training and the test windows."""
+    wanted = np.isin(data.labels, [*protocol.base_classes, *protocol.sessions])
+    train, test = wanted & (data.split == "train"), wanted & (data.split == "test")
+    if person:
+        own = data.subjects == person
+        # Left out: nothing of that person was learned from, so all of it can be tested on.
+        train, test = (
+            (train & ~own, wanted & own) if experiment.protocol.leave_one_out else (train & own, test & own)
+        )
+    named = f" of {person}" if person else ""
+    for part, mask in {"training": train, "test": test}.items():
+        there = set(data.labels[mask].tolist())
+        if missing := [c for c in (*protocol.base_classes, *protocol.sessions) if c not in there]:
+            name = data.class_names[missing[0]]
+            raise ValueError(f"class {name!r} has no {part} windows{named}; drop it or add recordings")
+    return train, test
+
+
+def geometry_of(experiment: Experiment, data: Dataset) -> Geometry:
+    """Return the network's sizes: the config's, or those that fit the data."""
+    return experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
+
+
+def base_spec_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> BaseSpec:
+    """Return how base models are made; the numbers of the base classes are in the config's order."""
+    settings = experiment.training.model_dump()
+    settings["schedule"] = _SCHEDULES[settings["schedule"]]
+    if isinstance(sizes := settings["class_weights"], tuple):
+        # A network's outputs are in the order of the classes' numbers.
+        settings["class_weights"] = tuple(size for _, size in sorted(zip(base_classes, sizes, strict=True)))
+    return BaseSpec(partial(Conformer, geometry), Cosine.start, Training(**settings))
+
+
+def methods_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> dict[str, Any]:
+    """Return the methods of an experiment by name, in its order; each takes the options that it knows."""
+    base_spec = base_spec_of(experiment, geometry, base_classes)
+    methods: dict[str, Any] = {}
+    for name in experiment.methods:
+        method = METHODS[name].make(base_spec, method_options(name, experiment))
+        refreshed = experiment.finetuning.refresh and METHODS[name].replays
+        methods[name] = replace(method, refresh=True) if refreshed else method
+    return methods
+
+
+def inversion_of(settings: InversionConfig) -> Inversion:
+    """Return how replay signals are made."""
+    make = Inversion.lbfgs if settings.lbfgs else Inversion
+    plain = settings.model_dump(exclude={"smoothness", "lbfgs", "noise", "l2"})
+    return make(**plain, shared_noise=settings.noise == "shared")
+
+
+def method_options(name: str, experiment: Experiment) -> dict[str, Any]:
+    """Return all that an experiment has for a method; which of these it takes is the method's affair."""
+    finetuning, protocol, anchors = experiment.finetuning, experiment.protocol, experiment.anchors
+    options: dict[str, Any] = {
+        "n_all": len(protocol.base_classes) + len(protocol.sessions),
+        "whole_network": finetuning.scope == "all",
+        "start": mean_of_shots if finetuning.start == "mean" else random_rows,
+        "per_class": anchors.per_class,
+        "select": selection(anchors.select, anchors.measure),
+        "inversion": inversion_of(experiment.inversion),
+        "l2": length if experiment.inversion.l2 == "norm" else energy,
+    }
+    if smoothness := experiment.inversion.smoothness:
+        options["priors"] = (Prior("smoothness", roughness, smoothness),)
+    if METHODS[name].replays and finetuning.select == "validation":
+        options["adapt"] = CrossValidatedFinetune(
+            finetuning.lengths,
+            finetuning.lrs,
+            finetuning.folds,
+            from_mean=finetuning.start == "mean",
+            refresh=finetuning.refresh,
+            betas=finetuning.betas,
+            replay_weight=finetuning.replay_weight,
+        )
+    elif name in finetuning.steps:
+        options["adapt"] = Finetune(
+            finetuning.steps[name], finetuning.lr, finetuning.betas, finetuning.replay_weight
+        )
+    return options
+
+
+def _batch(data: Dataset, chosen: np.ndarray, fitted: Standardisation) -> Batch:
+    (places,) = chosen.nonzero()
+    # Allocated by torch, which aligns memory always alike: sums are then the same bits in every process.
+    signals = torch.empty(len(places), data.n_chans, data.n_times)
+    for first in range(0, len(places), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        signals[part] = torch.from_numpy(fitted(data.signals(places[part])))
+    return Batch(signals, torch.from_numpy(data.labels[places]))
+
+
+def _generated(experiment: Experiment) -> Dataset:
+    asked, sizes = experiment.synthetic, experiment.geometry
+    assert asked is not None
+    protocol_config = experiment.protocol
+    named = [*protocol_config.base_classes, *protocol_config.sessions]
+    if not all(isinstance(name, int) for name in named):
+        raise ValueError("classes of synthetic recordings are numbers; name them 0, 1, ... in the config")
+    n_classes = max(int(name) for name in named) + 1
+    make = synthetic.eeg if experiment.data.kind == "eeg" else synthetic.emg
+    made = make(
+        n_classes=n_classes,
+        n_subjects=asked.n_subjects,
+        n_sessions=asked.n_sessions,
+        n_per_class=asked.n_per_class,
+        n_chans=sizes.n_chans if sizes else 8,
+        n_times=sizes.n_times if sizes else 250,
+        sfreq=experiment.data.sfreq or 250.0,
+        difficulty=asked.difficulty,
+        seed=asked.seed,
+    )
+    last = made.sessions == made.sessions.max()
+    return Dataset.from_arrays(
+        made.signals,
+        made.labels,
+        sfreq=made.sfreq,
+        split=np.where(last, "test", "train"),
+        subjects=made.subjects,
+        sessions=made.sessions,
+        ch_names=made.ch_names,
+        source="synthetic",
+    )
+
+
+def _number(name: ClassName, class_names: tuple[str, ...]) -> int:
+    if isinstance(name, int):
+        if name >= len(class_names):
+            raise ValueError(
+                f"class {name} is not in the data, whose classes are 0 to {len(class_names) - 1}: "
+                f"{', '.join(class_names)}"
+            )
+        return name
+    if name not in class_names:
+        raise ValueError(f"class {name!r} is not in the data; {nearest(name, class_names)}")
+    return class_names.index(name)
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    return (int(name) if name.isdigit() else 0, name)

@@ -1,0 +1,390 @@
+"""The few-shot class-incremental protocol, and methods run through it: the same shots for all of them."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol as Interface
+from typing import runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anchorinv.core.memory import Memory
+from anchorinv.core.metrics import confusion
+from anchorinv.core.minimise import Checkpoint
+from anchorinv.core.networks import encode
+from anchorinv.core.recipe import BaseLearner, Method
+from anchorinv.core.rng import stream
+from anchorinv.core.types import Batch, Session, State
+from anchorinv.progress import tick
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """A few-shot class-incremental experiment.
+
+    Parameters
+    ----------
+    base_classes : tuple of int
+        Learned first, with all their training data.
+    sessions : tuple of int
+        The new classes in the order they are learned, ``ways`` of them in each session.
+    shots : int, default=10
+        Samples of each new class.
+    trials : int, default=100
+        How often the shots are drawn anew.
+    seed : int, default=5
+        Of everything random.
+    ways : int, default=1
+        New classes per session.
+
+    Examples
+    --------
+    >>> protocol = Protocol(base_classes=(0, 1), sessions=(2, 3, 4, 5), shots=5, ways=2)
+    >>> protocol.n_sessions, protocol.classes_of(2)
+    (2, (4, 5))
+    """
+
+    base_classes: tuple[int, ...]
+    sessions: tuple[int, ...]
+    shots: int = 10
+    trials: int = 100
+    seed: int = 5
+    ways: int = 1
+
+    def __post_init__(self) -> None:
+        named = [*self.base_classes, *self.sessions]
+        if twice := sorted(label for label in set(named) if named.count(label) > 1):
+            both = twice[0] in self.base_classes and twice[0] in self.sessions
+            how = "is both a base and a new class" if both else "is learned twice"
+            raise ValueError(f"class {twice[0]} {how}; name it once")
+        for name in ("shots", "trials", "ways"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} (={getattr(self, name)}) must be at least 1")
+        if len(self.sessions) % self.ways:
+            raise ValueError(
+                f"{len(self.sessions)} new classes do not fill sessions of {self.ways}; "
+                f"change ways or the number of classes"
+            )
+
+    @property
+    def n_sessions(self) -> int:
+        """Return the number of sessions after the base session."""
+        return len(self.sessions) // self.ways
+
+    def classes_of(self, session: int) -> tuple[int, ...]:
+        """Return the new classes of session 1, 2, ..."""
+        return self.sessions[(session - 1) * self.ways : session * self.ways]
+
+    def support(self, labels: Tensor, label: int, trial: int) -> Tensor:
+        """Return the sorted indices (shots,) of one class's shots in one trial, given the labels (n,).
+
+        They depend on seed, class and trial alone, so all methods see the same shots, and more trials or
+        classes change nothing.
+        """
+        pool = (labels == label).nonzero().flatten()
+        if len(pool) < self.shots:
+            raise ValueError(
+                f"class {label} has {len(pool)} training samples, {self.shots} shots asked; "
+                f"lower shots or add samples"
+            )
+        chosen = torch.randperm(len(pool), generator=stream(self.seed, "support", label, trial))[: self.shots]
+        return pool[chosen.sort().values]
+
+    def draw(self, train: Batch, trial: int) -> Iterator[Session]:
+        """Yield the sessions of one trial, each with its shots."""
+        for index in range(1, self.n_sessions + 1):
+            chosen = torch.cat([self.support(train.labels, label, trial) for label in self.classes_of(index)])
+            yield Session(index, train[chosen])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionResult:
+    """What one method got in one session of one trial.
+
+    Parameters
+    ----------
+    method : str
+        The name under which it is reported.
+    base_seed : int
+        Of the protocol.
+    trial : int or None
+        None in the base session, which all trials share.
+    session : int
+        0 is the base session.
+    classes : tuple of int
+        Known after the session, the ``n_base`` base classes first.
+    n_base : int
+        Number of base classes.
+    confusion : ndarray of int64, shape (n_classes, n_classes)
+        Rows are true classes; over the test samples of these classes.
+    seconds : float
+        Spent learning the session.
+    facts : dict of str to float
+        The last loss of each optimisation in the session, and the weights of its terms.
+    variant, person : str
+        Condition of the study that it belongs to; empty where there is only one.
+    peak_mb : float or None
+        The most memory that the process held, where it was measured.
+    """
+
+    method: str
+    base_seed: int
+    trial: int | None
+    session: int
+    classes: tuple[int, ...]
+    n_base: int
+    confusion: np.ndarray
+    seconds: float
+    facts: dict[str, float] = field(default_factory=dict)
+    variant: str = ""
+    person: str = ""
+    peak_mb: float | None = None
+
+
+@runtime_checkable
+class SharesBase(Interface):
+    """What a method may offer beyond :class:`~anchorinv.core.recipe.Method`, to save what it can share.
+
+    Methods with equal ``foundation`` share one base model, those with equal ``memory`` too the replay of the
+    base classes, and all of them the test samples' latents. A :class:`~anchorinv.core.recipe.Recipe` has it.
+    """
+
+    @property
+    def base_spec(self) -> BaseLearner:
+        """How the base model is made."""
+
+    @property
+    def memory(self) -> Memory:
+        """What is kept of old classes, and replayed."""
+
+    def start(self, base: State, train: Batch, *, rng: torch.Generator) -> State:
+        """Return a trained base model with what the method keeps of the base classes."""
+
+    def recall(self, state: State, *, rng: torch.Generator) -> State:
+        """Return the state with the replay that the next session needs."""
+
+    def predict_latents(self, state: State, latents: Tensor) -> Tensor:
+        """Return a known class for each output of the trunk, shape (n,)."""
+
+
+def shares_base(method: Method) -> SharesBase | None:
+    """Return the method if it can share its base model, else None: the one place where that is asked."""
+    return method if isinstance(method, SharesBase) else None
+
+
+class Cache(Interface):
+    """Holds what methods and trials share, so that it is made once."""
+
+    def base(self, base_spec: BaseLearner, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
+        """Return a base model and the seconds its training took, training it if it is missing."""
+
+    def recalled(self, base_spec: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
+        """Return the base model with a memory's replay of the base classes, making it if it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One trial of one method, or its base session (None), through all sessions.
+
+    Its results are computed as they are asked for; ask for all of them before the next trial.
+    """
+
+    method: str
+    trial: int | None
+    results: Iterator[SessionResult]
+
+
+def run(
+    methods: Mapping[str, Method], train: Batch, test: Batch, protocol: Protocol
+) -> Iterator[SessionResult]:
+    """Yield the result of every method, trial and session as it is finished.
+
+    Each trial continues its own model through the sessions. Methods with the same foundation share one
+    base model. A trial's results depend on the protocol's seed, the trial and the session, not on the
+    other methods, the order or the number of trials.
+
+    Parameters
+    ----------
+    methods : mapping of str to Method
+        By the name under which results are reported.
+    train, test : Batch
+        Signals of all classes; a method sees its session's part of ``train``, and never ``test``.
+    protocol : Protocol
+        Classes, shots and trials.
+    """
+    for trial in trials(methods, train, test, protocol):
+        yield from trial.results
+
+
+def trials(
+    methods: Mapping[str, Method],
+    train: Batch,
+    test: Batch,
+    protocol: Protocol,
+    *,
+    cache: Cache | None = None,
+    skip: Callable[[str, int | None], bool] = lambda method, trial: False,
+    prefix: str = "",
+) -> Iterator[Trial]:
+    """Yield the trials of :func:`run`, base sessions included, but those that ``skip(method, trial)`` says.
+
+    Nothing is computed before a trial's results are asked for, so an error belongs to one trial and the next
+    one can be asked for all the same. Without a cache, base models and replay are shared within this call.
+    ``prefix`` stands before the method's name where progress is reported.
+    """
+    scorer, cache = Scorer(test), cache or InMemory()
+    for name, method in methods.items():
+        pending = [trial for trial in (None, *range(protocol.trials)) if not skip(name, trial)]
+        method_run = MethodRun(name, method, train, scorer, protocol, cache)
+        for trial in pending:
+            if trial is not None:
+                tick(f"{prefix}{name}: trials", trial, protocol.trials)
+            yield Trial(name, trial, method_run.results(trial))
+        if pending:
+            tick(f"{prefix}{name}: trials", protocol.trials, protocol.trials)
+
+
+class MethodRun:
+    """A method with its base model, from which all its trials start, in any order.
+
+    Base model and replay are made, or taken from the cache, when the first result is asked for; ``base`` is
+    the state after the base session and the seconds it took, where that is known already.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        method: Method,
+        train: Batch,
+        scorer: "Scorer",
+        protocol: Protocol,
+        cache: Cache,
+        *,
+        base: tuple[State, float] | None = None,
+    ) -> None:
+        self._name, self._method, self._train = name, method, train
+        self._scorer, self._protocol, self._cache = scorer, protocol, cache
+        self._base: tuple[State, float] | Exception | None = base
+        self._ready: State | Exception | None = None
+
+    def results(self, trial: int | None) -> Iterator[SessionResult]:
+        """Yield the base session's result (None), or the results of a trial, session by session."""
+        if trial is None:
+            yield self._result(None, *self.base())
+            return
+        state = self.ready()
+        for session in self._protocol.draw(self._train, trial):
+            rng = stream(self._protocol.seed, "trial", trial, session.index)
+            began = time.perf_counter()
+            state = self._method.learn_session(state, session, rng=rng)
+            yield self._result(trial, state, time.perf_counter() - began)
+
+    def base(self) -> tuple[State, float]:
+        """Return the state after the base session, and the seconds that its training took."""
+        if self._base is None:
+            # An error is kept, too: it would come again, for every trial.
+            try:
+                self._base = self._fit_base()
+            except Exception as error:
+                self._base = error
+        if isinstance(self._base, Exception):
+            raise self._base
+        return self._base
+
+    def ready(self) -> State:
+        """Return the state that all trials start from, with the replay that each would make by itself."""
+        if self._ready is None:
+            base, _ = self.base()
+            try:
+                self._ready = self._recalled(base)
+            except Exception as error:
+                self._ready = error
+        if isinstance(self._ready, Exception):
+            raise self._ready
+        return self._ready
+
+    def _fit_base(self) -> tuple[State, float]:
+        base_train = self._train.of(*self._protocol.base_classes)
+        rng, shared = stream(self._protocol.seed, "base"), shares_base(self._method)
+        if shared is None:
+            began = time.perf_counter()
+            state = self._method.fit_base(base_train, rng=rng)
+            return state, time.perf_counter() - began
+        base_spec = shared.base_spec
+        base, seconds = self._cache.base(
+            base_spec, lambda checkpoint: fit_base_model(base_spec, base_train, self._protocol, checkpoint)
+        )
+        return shared.start(base, base_train, rng=rng), seconds
+
+    def _recalled(self, base: State) -> State:
+        shared = shares_base(self._method)
+        if shared is None:
+            return base
+        rng = stream(stream(self._protocol.seed, "base"), "recall")
+        state = self._cache.recalled(shared.base_spec, shared.memory, lambda: shared.recall(base, rng=rng))
+        # The same network as the base's, also where it was read from a file: its latents are known.
+        return replace(state, trunk=base.trunk, tail=base.tail, head=base.head)
+
+    def _result(self, trial: int | None, state: State, seconds: float) -> SessionResult:
+        matrix = self._scorer.confusion(self._method, state)
+        curves = [curve for curve in getattr(state, "curves", ()) if curve.session == state.session]
+        facts = {curve.name: float(f"{curve.values[-1]:.6g}") for curve in curves if len(curve.values)}
+        now = (state.session, state.classes, state.n_base, matrix, seconds, facts)
+        return SessionResult(self._name, self._protocol.seed, trial, *now)
+
+
+def fit_base_model(
+    base_spec: BaseLearner, base_train: Batch, protocol: Protocol, checkpoint: Checkpoint | None
+) -> State:
+    """Return the base model that a protocol's seed determines."""
+    return base_spec.fit(base_train, checkpoint=checkpoint, rng=stream(protocol.seed, "base"))
+
+
+class InMemory:
+    """A cache that lasts as long as the run.
+
+    It may start with base models and the seconds they took, and with replay for the only method that asks.
+    """
+
+    def __init__(
+        self, bases: Mapping[BaseLearner, tuple[State, float]] | None = None, replay: State | None = None
+    ) -> None:
+        self._bases, self._replay = dict(bases or {}), replay
+
+    def base(self, base_spec: BaseLearner, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
+        """Return a base model and the seconds it took."""
+        if base_spec not in self._bases:
+            began = time.perf_counter()
+            state = make(None)
+            self._bases[base_spec] = state, time.perf_counter() - began
+        return self._bases[base_spec]
+
+    def recalled(self, base_spec: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
+        """Return the replay, made anew unless it was given: a method asks once."""
+        return self._replay or make()
+
+
+class Scorer:
+    """Holds the test data and, since trunks are frozen, encodes it once per trunk."""
+
+    def __init__(self, test: Batch) -> None:
+        self._test = test
+        self._latents: tuple[nn.Module | None, Tensor] = None, torch.empty(0)
+
+    def confusion(self, method: Method, state: State) -> np.ndarray:
+        """Return the confusion matrix over the test samples of the known classes."""
+        asked = torch.isin(self._test.labels, torch.tensor(state.classes))
+        if shared := shares_base(method):
+            predicted = shared.predict_latents(state, self._encoded(state.trunk)[asked])
+        else:
+            predicted = method.predict(state, self._test.values[asked])
+        return confusion(self._test.labels[asked].numpy(), predicted.numpy(), state.classes)
+
+    def _encoded(self, trunk: nn.Module) -> Tensor:
+        known, latents = self._latents
+        if known is not trunk:
+            latents = encode(trunk, self._test.values)
+            self._latents = trunk, latents
+        return latents

@@ -1,0 +1,386 @@
+"""What users hand in, checked: signals, labels, groups; and what is probably meant otherwise."""
+
+import inspect
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from anchorinv.core.networks import MIN_TIMES
+from anchorinv.persistence.limits import check_name, looks_like
+from anchorinv.signal.drift import Drift
+from anchorinv.signal.limits import VOLTAGES
+from anchorinv.signal.preprocessing import UNITS, conversion, unit_of
+from anchorinv.signal.readers import pick_channels, renamed
+
+#: So many times more channels than samples are rather samples in the place of channels.
+_WIDE = 4
+_SWAP = "X.transpose(0, 2, 1) swaps them"
+
+
+def shape_mismatch(given: tuple[int, int], wanted: tuple[int, int]) -> str:
+    """Return the sentence about signals whose (n_chans, n_times) are not those of a model.
+
+    Examples
+    --------
+    >>> shape_mismatch((300, 8), (8, 300))
+    'the model takes 8 channels of 300 samples, got 300 channels of 8; X.transpose(0, 2, 1) swaps them'
+    """
+    takes = (
+        f"the model takes {wanted[0]} channels of {wanted[1]} samples, got {given[0]} channels of {given[1]}"
+    )
+    if given == wanted[::-1]:
+        return f"{takes}; {_SWAP}"
+    if given[0] == wanted[0]:
+        return f"{takes} samples; cut or resample them to that length"
+    return f"{takes} samples; hand in the channels that it was trained on"
+
+
+def check_order(n_chans: int, n_times: int, geometry: tuple[int, int] | None) -> None:
+    """Refuse signals that only the other order of axes would fit to the sizes given, or to any network."""
+    if geometry == (n_times, n_chans) != (n_chans, n_times):
+        raise ValueError(
+            f"geometry is for {n_times} channels of {n_chans} samples, signals have {n_chans} of {n_times}; "
+            f"{_SWAP}"
+        )
+    if geometry is None and n_times < MIN_TIMES <= n_chans:
+        raise ValueError(
+            f"signals have {n_chans} channels of {n_times} samples, and {MIN_TIMES} samples at least are "
+            f"needed; use longer windows or, if channels come last, {_SWAP}"
+        )
+
+
+def likely_mistakes(n_chans: int, n_times: int, classes: Sequence[Any]) -> Iterator[str]:
+    """Yield a sentence for each thing about base data that is probably meant otherwise."""
+    if n_chans > _WIDE * n_times:
+        yield f"signals have {n_chans} channels of {n_times} samples; if channels come last, {_SWAP}"
+    for i, name in enumerate(classes):
+        if (other := looks_like(name, classes[i + 1 :])) is not None:
+            yield (
+                f"classes {name!r} and {other!r} differ in spaces or case alone; if they are one, give it "
+                f"one name"
+            )
+
+
+def similar_names(names: Iterable[Any], known: Sequence[Any]) -> str:
+    """Return what to add to a sentence about unknown classes: which of them look like known ones.
+
+    Examples
+    --------
+    >>> similar_names([" left", "tongue"], ["left", "right"])
+    "; ' left' looks like 'left'"
+    """
+    alike = [(name, other) for name in names if (other := looks_like(name, known)) is not None]
+    return "".join(f"; {name!r} looks like {other!r}" for name, other in alike[:3])
+
+
+def check_new_names(names: Sequence[Any], known: Sequence[Any]) -> None:
+    """Refuse new classes that a reader would take for a known one, or for one another."""
+    for i, name in enumerate(names):
+        if (other := looks_like(name, known)) is not None:
+            raise ValueError(
+                f"class {name!r} looks like the known class {other!r}, so nothing was learned; use that name "
+                f"with add_shots (anchorinv add) for more examples of it, or one that differs in more than "
+                f"spaces or case"
+            )
+        if (other := looks_like(name, names[:i])) is not None:
+            raise ValueError(
+                f"the new class {name!r} looks like {other!r}, so nothing was learned; give them one name, "
+                f"or names that differ in more than spaces or case"
+            )
+
+
+#: The square of what lies between this and its inverse still has all its digits.
+LARGEST = 1e30
+_UNEVEN = "signals differ in shape; an array (n, channels, times) is needed: cut all to the same length"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signals:
+    """Signals with the names of their channels: a model takes those it knows, whatever their order.
+
+    Goes wherever an array does: ``model.predict(Signals(X, ch_names=["C4", "C3"]))``.
+
+    Parameters
+    ----------
+    values : array or mne.Epochs
+        Windows (n, n_chans, n_times).
+    sfreq : float or None, default=None
+        In Hz, to be compared with the model's.
+    ch_names : sequence of str or None, default=None
+        One name for each channel.
+    rename : mapping or None, default=None
+        Names that channels have here, and those that the model knows them by.
+    unit : str or None, default=None
+        V, mV, µV or nV; brought to the model's where that is known. ``mne.Epochs`` are in volts.
+    """
+
+    values: Any
+    sfreq: float | None = None
+    ch_names: Sequence[str] | None = None
+    rename: Mapping[str, str] | None = None
+    unit: str | None = None
+
+
+def read_signals(X: Any) -> Signals:
+    """Take (n, n_chans, n_times) from numpy, torch, ``__array__``, ``mne.Epochs`` or `Signals`."""
+    if isinstance(X, Signals):
+        return _named(X)
+    if hasattr(X, "get_data") and hasattr(X, "info"):
+        # A trigger channel is no signal; all others were the user's choice.
+        kinds = X.get_channel_types()
+        picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
+        names = tuple(X.ch_names[i] for i in picks)
+        volts = all(kinds[i] in VOLTAGES for i in picks)
+        values = _checked(X.get_data(picks=picks))
+        return Signals(values, float(X.info["sfreq"]), names, unit="V" if volts else None)
+    if np.ma.is_masked(X):
+        raise ValueError("signals are masked in places; fill or drop these samples first")
+    if hasattr(X, "detach"):
+        X = X.detach().cpu()
+        X = X.float() if X.is_floating_point() and X.element_size() < 4 else X  # numpy has no bfloat16
+    try:
+        values = np.asarray(X)
+    except ValueError:
+        raise ValueError(_UNEVEN) from None
+    return Signals(_checked(_numbers(values) if values.dtype.kind == "O" else values))
+
+
+def _numbers(values: np.ndarray) -> np.ndarray:
+    """Return numbers that came as objects, as pandas and lists of arrays give them."""
+    if values.ndim == 1 and all(isinstance(each, np.ndarray) for each in values):
+        if len({each.shape for each in values}) > 1:
+            raise ValueError(_UNEVEN)
+        return _numbers(stacked) if (stacked := np.stack(list(values))).dtype.kind == "O" else stacked
+    flat = values.ravel().tolist()
+    if missing := sum(each is None for each in flat):
+        raise ValueError(f"signals hold {missing} missing values (None); drop or repair these samples")
+    # Text that reads like a number would become one without a word.
+    if odd := sorted({type(each).__name__ for each in flat if not isinstance(each, Real)}):
+        names = [{"str": "text"}.get(name, name) for name in odd]
+        raise ValueError(f"signals must be real numbers, got {', '.join(names[:3])}; convert them first")
+    return values.astype(np.float64)
+
+
+def _named(given: Signals) -> Signals:
+    signals = read_signals(given.values)
+    names = signals.ch_names if given.ch_names is None else tuple(map(str, given.ch_names))
+    n_chans = signals.values.shape[1]
+    if names is not None and len(names) != n_chans:
+        raise ValueError(f"ch_names has {len(names)} names, signals have {n_chans} channels; name each once")
+    if given.rename and names is None:
+        raise ValueError("channels without names cannot be renamed; give ch_names")
+    named = None if names is None else renamed(names, given.rename, source="the signals")
+    unit = signals.unit
+    if given.unit is not None and (unit := unit_of(given.unit)) is None:
+        raise ValueError(f"unit (={given.unit!r}) must be one of {', '.join(UNITS)}")
+    rate = given.sfreq if given.sfreq is not None else signals.sfreq
+    return Signals(signals.values, rate, named, unit=unit)
+
+
+def in_unit(signals: Signals, unit: str | None) -> Signals:
+    """Return signals in a model's unit, where both are known."""
+    factor = conversion(signals.unit, unit)
+    return signals if factor == 1 else replace(signals, values=signals.values * factor, unit=unit)
+
+
+def in_order(signals: Signals, ch_names: Sequence[str] | None) -> Signals:
+    """Return signals with the channels that a model knows, in its order, where both have names."""
+    if ch_names is None or signals.ch_names is None or tuple(signals.ch_names) == tuple(ch_names):
+        return signals
+    places = pick_channels(ch_names, signals.ch_names, source="the recording")
+    return replace(signals, values=signals.values[:, places], ch_names=tuple(ch_names))
+
+
+def _checked(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"signals must be real numbers, got an array of {values.dtype}")
+    if values.ndim != 3:
+        hint = "; for one signal pass X[None]" if values.ndim == 2 else ""
+        raise ValueError(f"signals must have shape (n, channels, times), got {values.shape}{hint}")
+    if 0 in values.shape:
+        raise ValueError(f"signals are empty: shape (n, channels, times) is {values.shape}")
+    if values.dtype not in (np.float32, np.float64):
+        values = values.astype(np.float64 if values.dtype.itemsize > 2 else np.float32)
+    finite = np.isfinite(values)
+    if not finite.all():
+        n, channel, time = np.argwhere(~finite)[0]
+        raise ValueError(
+            f"signals hold {np.count_nonzero(~finite)} NaN or infinite values, the first in sample {n}, "
+            f"channel {channel}, time {time}; drop or repair these samples"
+        )
+    largest = float(np.abs(values).max())
+    if largest > LARGEST or 0 < largest < 1 / LARGEST:
+        raise ValueError(
+            f"signals reach {largest:.1e}, beyond what can be computed with; use another unit, between "
+            f"{1 / LARGEST:.0e} and {LARGEST:.0e}"
+        )
+    return values
+
+
+def check_same_shape(signals: Signals, shape: tuple[int, int]) -> None:
+    """Refuse signals of another shape than a model was fitted to."""
+    n_chans, n_times = signals.values.shape[1:]
+    if (n_chans, n_times) != shape:
+        raise ValueError(shape_mismatch((n_chans, n_times), shape))
+
+
+def read_labels(y: Any, n_signals: int) -> np.ndarray:
+    """Take one label per signal (n,): text, integers or booleans."""
+    if y is None:
+        raise ValueError("labels are missing: pass y with one label per signal")
+    if np.ma.is_masked(y):
+        raise ValueError("labels are masked in places; drop these samples first")
+    if hasattr(y, "detach"):
+        y = y.detach().cpu()
+    if not hasattr(y, "__array__") and not isinstance(y, list | tuple):
+        raise ValueError(f"labels must be an array or a list, got a {type(y).__name__}; use list(y)")
+    # A list is taken as objects first: numpy alone would turn ["left", 2] into text without a word.
+    labels = _objects(y) if isinstance(y, list | tuple) else np.asarray(y)
+    if labels.ndim != 1:
+        raise ValueError(
+            f"labels must have shape (n,), got {labels.shape}; pass one column, one label per signal"
+        )
+    if len(labels) != n_signals:
+        raise ValueError(
+            f"there are {n_signals} signals but {len(labels)} labels; one label per signal is needed"
+        )
+    return _plain(_from_objects(labels) if labels.dtype.kind in "OT" else labels)
+
+
+def read_groups(groups: Any, n_signals: int) -> np.ndarray | None:
+    """Return the number of each signal's group (n,) int64, or None where no groups are given."""
+    if groups is None:
+        return None
+    names = np.asarray(groups.detach().cpu() if hasattr(groups, "detach") else groups)
+    if names.shape != (n_signals,):
+        raise ValueError(
+            f"groups must have shape ({n_signals},), got {names.shape}; one person or recording per signal"
+        )
+    _, numbers = np.unique(names.astype(str), return_inverse=True)
+    return np.asarray(numbers, dtype=np.int64)
+
+
+def _objects(y: list[Any] | tuple[Any, ...]) -> np.ndarray:
+    labels = np.empty(len(y), dtype=object)
+    labels[:] = [label.item() if isinstance(label, np.generic) else label for label in y]
+    return labels
+
+
+def _from_objects(labels: np.ndarray) -> np.ndarray:
+    for i, label in enumerate(labels.tolist()):
+        if np.ndim(label):
+            raise ValueError(f"the label of sample {i} holds several values; one label per signal is needed")
+        if _missing(label):
+            raise ValueError(f"the label of sample {i} is missing; drop the sample or name its class")
+        if isinstance(label, str) and label:
+            check_name(label)  # before it is an array's: numpy would drop a NUL at the end without a word
+    kinds = {label_kind(np.asarray(label)) for label in labels}
+    if len(kinds - {"whole numbers", "numbers"}) and len(kinds) > 1:
+        raise ValueError(f"labels mix {' and '.join(sorted(kinds))}; use one kind")
+    return np.array(labels.tolist())
+
+
+def _missing(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas' NA is neither equal to itself nor not
+        return True
+
+
+def _plain(labels: np.ndarray) -> np.ndarray:
+    """Bring labels to text, int64 or booleans, exactly."""
+    if labels.dtype.kind == "f":
+        if np.isnan(labels).any():
+            raise ValueError(
+                f"the label of sample {np.isnan(labels).argmax()} is missing (NaN); drop the sample"
+            )
+        if not (np.abs(labels) < 2**53).all() or (labels != np.round(labels)).any():
+            raise ValueError(
+                "labels must be text, whole numbers or booleans, got numbers with a fraction or too large"
+            )
+    if labels.dtype.kind == "u" and (labels > np.iinfo(np.int64).max).any():
+        raise ValueError(f"the label {labels.max()} is too large; number the classes from 0, or name them")
+    if labels.dtype.kind in "fiu":
+        labels = labels.astype(np.int64)
+    if labels.dtype.kind not in "Uib":
+        raise ValueError(
+            f"labels must be text, whole numbers or booleans, got {labels.dtype}; convert them first"
+        )
+    if labels.dtype.kind == "U" and (labels == "").any():
+        raise ValueError(
+            f"the label of sample {np.flatnonzero(labels == '')[0]} is empty; give the class a name"
+        )
+    return labels
+
+
+def label_kind(labels: np.ndarray) -> str:
+    """Name the kind of labels in a user's words."""
+    kinds = {"U": "text", "b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "numbers"}
+    return kinds.get(labels.dtype.kind, str(labels.dtype))
+
+
+def warn_flat(values: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
+    """Warn about channels that never move in any sample."""
+    flat = np.flatnonzero(np.ptp(values, axis=2).max(axis=0) == 0)
+    if len(flat):
+        named = ", ".join(ch_names[i] if ch_names else str(i) for i in flat)
+        which, verb = ("channel", "is") if len(flat) == 1 else ("channels", "are")
+        _warn(f"{which} {named} {verb} flat in every sample and say nothing; is an electrode off?")
+
+
+def warn_mistakes(sentences: Iterable[str]) -> None:
+    """Warn about what looks like a mistake, a sentence each."""
+    for sentence in sentences:
+        _warn(sentence)
+
+
+def warn_former_name(method: str, now: str) -> None:
+    """Warn about a method that has another name now."""
+    if method != now:
+        _warn(f"method {method!r} is called {now!r} now; the former name is still understood")
+
+
+def warn_single_shots(labels: np.ndarray) -> None:
+    """Warn about classes with one example."""
+    names, counts = np.unique(labels, return_counts=True)
+    single = [repr(name) for name in names[counts == 1].tolist()]
+    if len(single) == 1:
+        _warn(f"class {single[0]} has a single example; its prototype will be as noisy as that one signal")
+    elif single:
+        _warn(
+            f"{len(single)} classes have a single example each, such as {single[0]}; expect noisy prototypes"
+        )
+
+
+def check_scale(standardised: np.ndarray, drift: Drift) -> None:
+    """Refuse signals (n, n_chans, n_times) beyond any spread of the base data."""
+    largest = float(np.abs(standardised).max())
+    if not largest < 1e6:
+        said = drift.units or "are the units those of fit?"
+        raise ValueError(f"signals reach {largest:.1e} times the spread of the base data; {said}")
+
+
+def refuse_drift(drift: Drift) -> None:
+    """Refuse to learn from signals whose scale or offset is nothing like that of the base data."""
+    if drift.extreme:
+        raise ValueError(
+            f"{drift.units}; nothing was learned: pass force=True (--force) if the signals are right"
+        )
+
+
+def warn_drift(drift: Drift) -> None:
+    """Warn about signals that are nothing like the base data."""
+    if drift.far:
+        _warn(drift.verdict)
+
+
+def _warn(sentence: str) -> None:
+    # Points at the line that called fit, partial_fit or predict: the first that is not ours.
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("anchorinv."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, UserWarning, stacklevel=level)

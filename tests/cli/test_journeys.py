@@ -1,0 +1,187 @@
+"""What a newcomer does, as they do it: the README's commands and lines, in a fresh folder."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anchorinv import AnchorInvClassifier
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMAND = Path(sys.executable).with_name("anchorinv")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands():
+    lines = "".join(blocks("console")).splitlines()
+    return [line.split("#")[0].strip() for line in lines if line.strip()]
+
+
+def run(*command, cwd, **variables):
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "120", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def on_model_files():
+    """Commands that docs/deploy.md shows too: tests/cli/test_deploy.py runs that page, files and all."""
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    run_there = re.findall(r"^anchorinv .*$", page, flags=re.MULTILINE)
+    return [command for command in commands() if command.removeprefix(".venv/bin/") in run_there]
+
+
+def test_every_command_of_the_readme_is_run_below():
+    assert sorted(set(commands())) == sorted([
+        "make demo",
+        "make test",
+        ".venv/bin/anchorinv --help",
+        ".venv/bin/anchorinv demo --quick",
+        ".venv/bin/anchorinv run bci2a --scale smoke",
+        ".venv/bin/anchorinv status runs/bci2a-smoke",
+        *on_model_files(),
+    ])  # fmt: skip
+
+
+def test_make_demo_runs_the_demo_and_installs_once(tmp_path):
+    if Path(sys.executable).parent != ROOT / ".venv" / "bin" or not shutil.which("make"):
+        pytest.skip("make demo would install into .venv; these tests run from elsewhere")
+    assert run("make", ".venv/.runtime", cwd=ROOT).returncode == 0
+    # The demo itself runs below; here it is asked for its help, which takes a moment instead of a minute.
+    done = run("make", "demo", "ARGS=--help", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "anchorinv demo" in done.stdout and "--quick" in done.stdout
+    assert "pip install" not in done.stdout, "a second run installs nothing"
+
+
+def test_make_test_is_check_and_the_suite():
+    if not shutil.which("make"):
+        pytest.skip("no make here")
+    planned = run("make", "-n", "test", cwd=ROOT).stdout
+    assert re.search(r"ruff format --check.*ruff check.*mypy.*pytest", planned, flags=re.DOTALL)
+
+
+def test_make_bench_runs_the_benchmarks():
+    if Path(sys.executable).parent != ROOT / ".venv" / "bin" or not shutil.which("make"):
+        pytest.skip("make bench would install into .venv; these tests run from elsewhere")
+    done = run("make", "bench", "ARGS=--help", cwd=ROOT)
+    assert done.returncode == 0 and "--json" in done.stdout
+
+
+def test_help_comes_without_torch(tmp_path):
+    done = run(COMMAND, "--help", cwd=tmp_path)
+    assert done.returncode == 0 and "demo" in done.stdout
+    looked = "import sys, anchorinv.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert run(sys.executable, "-c", looked, cwd=tmp_path).returncode == 0
+
+
+def test_demo_in_an_empty_folder(tmp_path):
+    done = run(COMMAND, "demo", "--quick", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_demo(done.stdout, tmp_path / "runs" / "demo-quick" / "results.jsonl")
+    assert (tmp_path / "runs" / "demo-quick" / "report" / "report.html").stat().st_size > 100_000
+
+
+def test_a_small_study_and_its_status_in_an_empty_folder(tmp_path):
+    done = run(COMMAND, "run", "bci2a", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Macro-F1" in done.stdout and "no evidence about real people" in done.stdout
+    done = run(COMMAND, "status", "runs/bci2a-smoke", cwd=tmp_path)
+    assert done.returncode == 0 and "All 21 parts are finished" in done.stdout
+
+
+def check_demo(shown, path):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    methods = {line["method"] for line in lines}
+    assert methods == {"anchorinv", "protonet", "finetune"}
+    assert all(method in shown for method in ("AnchorInv", "ProtoNet", "Finetune", "report.html"))
+    assert "synthetic" in shown.lower() and "After 3 new classes" in shown
+    trials = {(line["method"], line["trial"], line["session"]) for line in lines}
+    assert trials == {(m, None, 0) for m in methods} | {
+        (m, trial, session) for m in methods for trial in range(5) for session in (1, 2, 3)
+    }
+    last = next(line for line in lines if line["session"] == 3)
+    assert np.array(last["confusion"]).shape == (8, 8)
+
+
+def test_mistakes_end_in_a_sentence_and_a_non_zero_exit(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    done = run(COMMAND, "demo", "--quick", "--out", "file/runs", cwd=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("anchorinv: ")
+    assert run(COMMAND, "dmo", cwd=tmp_path).returncode == 2
+    assert run(COMMAND, "--version", cwd=tmp_path).stdout.startswith("anchorinv 0.")
+
+
+def test_a_bad_target_is_found_before_anything_is_computed(tmp_path):
+    (tmp_path / "results.jsonl").mkdir()
+    done = run(COMMAND, "demo", "--out", ".", cwd=tmp_path)
+    assert done.returncode == 1 and "holds no run but results.jsonl; choose an empty" in done.stderr
+
+
+def test_ctrl_c_says_what_is_kept(tmp_path):
+    started = subprocess.Popen(
+        [str(COMMAND), "demo", "--quick"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    started.stdout.readline()  # it is under way
+    started.send_signal(signal.SIGINT)
+    _, message = started.communicate()
+    assert started.returncode == 130 and "Traceback" not in message
+    assert "anchorinv: stopped" in message and not (tmp_path / "runs" / "demo" / "results.jsonl").exists()
+
+
+def names(shape):
+    rng = np.random.default_rng(0)
+    return {
+        "signals": rng.normal(size=shape),
+        "labels": ["left", "right"] * (shape[0] // 2),
+        "ten_new_signals": rng.normal(size=(10, *shape[1:])),
+    }
+
+
+@pytest.mark.parametrize("shape", [(60, 8, 300), (40, 22, 1000), (30, 1, 600)])
+def test_the_four_lines(shape, monkeypatch):
+    # The settings alone are cut short; one shape runs with the true defaults below.
+    for name, value in {"epochs": 2, "inversion_steps": 2, "finetune_steps": 2}.items():
+        monkeypatch.setitem(AnchorInvClassifier.__init__.__kwdefaults__, name, value)
+    scope = names(shape)
+    exec(blocks("python")[0], scope)
+    assert scope["model"].classes_.tolist() == ["left", "right", "tongue"]
+    assert scope["model"].predict(scope["signals"]).shape == (shape[0],)
+
+
+def test_the_four_lines_with_defaults():
+    scope = names((30, 1, 600))
+    exec(blocks("python")[0], scope)
+    probabilities = scope["model"].predict_proba(scope["ten_new_signals"])
+    assert probabilities.shape == (10, 3) and np.isfinite(probabilities).all()
+
+
+def test_own_data_from_a_file(tmp_path, monkeypatch, capfd):
+    for name, value in {"epochs": 2, "inversion_steps": 2}.items():
+        monkeypatch.setitem(AnchorInvClassifier.__init__.__kwdefaults__, name, value)
+    scope = names((20, 4, 128))
+    np.savez(tmp_path / "recordings.npz", X=scope["signals"], y=scope["labels"])
+    monkeypatch.chdir(tmp_path)
+    exec(blocks("python")[1], scope)
+    assert scope["model"].classes_.tolist() == ["left", "right"]
+    assert "rehearsal" in capfd.readouterr().err

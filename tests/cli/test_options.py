@@ -1,0 +1,49 @@
+"""Dataclasses of options: a command takes their fields as options of its own."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from anchorinv.cli.options import with_options
+
+
+@dataclass(frozen=True)
+class Size:
+    width: Annotated[int, typer.Argument()]
+    height: Annotated[int, typer.Option(min=1)] = 2
+
+
+@with_options
+def area(unit: str = "m", *, size: Size, quiet: bool = False) -> None:
+    """Tell an area."""
+    if not quiet:
+        typer.echo(f"{size.width * size.height} {unit}")
+
+
+def test_required_ones_come_first_and_the_rest_as_written():
+    assert list(inspect.signature(area).parameters) == ["width", "unit", "height", "quiet"]
+    assert area.__doc__ == "Tell an area."
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [(["3"], "6 m"), (["3", "--height", "5", "--unit", "km"], "15 km"), (["3", "--quiet"], "")],
+)
+def test_on_the_command_line(words, shown):
+    app = typer.Typer()
+    app.command()(area)
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and done.output.strip() == shown
+    assert CliRunner().invoke(app, ["3", "--height", "0"]).exit_code == 2
+
+
+def test_from_python_by_position_and_by_name(capsys):
+    area(3, height=4)
+    area(3, "cm", 1)
+    assert capsys.readouterr().out.splitlines() == ["12 m", "3 cm"]
+    with pytest.raises(TypeError, match="width"):
+        area()

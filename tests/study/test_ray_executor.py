@@ -1,0 +1,228 @@
+"""The driver without a cluster: a stand-in for Ray computes at once, and loses what it is told to lose."""
+
+import logging
+import pickle
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from anchorinv.progress import Tick, listening
+from anchorinv.study import ray_cluster, ray_executor, ray_tasks
+from anchorinv.study.config import Study
+from anchorinv.study.execute import Unfinished, run_study
+from anchorinv.study.ray_executor import RETRIES, RayExecutor
+from tests.study.little import lines, little
+
+exceptions = pytest.importorskip(
+    "ray.exceptions", reason="Ray is not installed; pip install 'anchorinv[cluster]'"
+)
+
+LOST = {
+    "node": exceptions.NodeDiedError("the node is gone"),
+    "worker": exceptions.WorkerCrashedError(),
+    "memory": exceptions.OutOfMemoryError("too much"),
+    "object": exceptions.ObjectLostError("00" * 28, None, ""),
+}
+
+
+class Reference:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class InThisProcess:
+    """Ray's functions as far as they are used; ``lose`` (task) says what is lost after all retries."""
+
+    def __init__(self, lose: Callable[[str], Exception | None]) -> None:
+        self.exceptions, self._lose = exceptions, lose
+        self.started: list[str] = []
+        self.options: list[dict[str, Any]] = []
+        self.store: dict[str, str] = {}
+        self.alive = ["a", "b"]
+        self.puts: list[Any] = []
+        self.not_yet: dict[Any, bool] = {}
+
+    def put(self, value: Any) -> Any:
+        self.puts.append(value)
+        return Reference(value)
+
+    def get(self, reference: Any) -> Any:
+        if isinstance(reference.value, Exception):
+            raise reference.value
+        return reference.value
+
+    def wait(self, references: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        if self.not_yet.pop(references[0], False):
+            return [], references
+        return references[:1], references[1:]
+
+    def cancel(self, reference: Any, **_: Any) -> None:
+        pass
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "NodeID": name, "Resources": {"CPU": 1}} for name in self.alive]
+
+    def remote(self, task: Any) -> Any:
+        def options(**options: Any) -> Any:
+            self.options.append(options)
+            return SimpleNamespace(remote=lambda *args: self._call(task, *args))
+
+        return SimpleNamespace(options=options)
+
+    def _call(self, task: Any, *args: Any) -> Any:
+        self.started.append(task.__name__)
+        if error := self._lose(task.__name__):
+            return Reference(error)
+        try:
+            reference = Reference(pickle.loads(pickle.dumps(task(*args))))  # as if it had travelled
+            self.not_yet[reference] = True  # so that the driver sees it at work
+            return reference
+        except Exception as error:
+            return Reference(exceptions.RayTaskError(task.__name__, "a traceback", error))
+
+    # What is used of ray.experimental.internal_kv.
+    def _internal_kv_put(self, key: str, value: str) -> None:
+        self.store[key] = value
+
+    def _internal_kv_get(self, key: str) -> str | None:
+        return self.store.get(key)
+
+    def _internal_kv_del(self, key: str) -> None:
+        self.store.pop(key, None)
+
+
+@pytest.fixture
+def stand_in(monkeypatch) -> Callable[..., InThisProcess]:
+    def install(lose: Callable[[str], Exception | None] = lambda task: None) -> InThisProcess:
+        fake = InThisProcess(lose)
+        monkeypatch.setattr(ray_cluster, "import_extra", lambda *_, **__: fake)
+        monkeypatch.setattr(ray_executor, "connected", lambda _: nullcontext())
+        monkeypatch.setattr(ray_executor, "described", lambda _: "a stand-in")
+        monkeypatch.setattr(ray_executor, "kv_store", lambda: fake)
+        monkeypatch.setattr(ray_tasks, "kv_store", lambda: fake)
+        return fake
+
+    return install
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory) -> list[dict[str, Any]]:
+    out = tmp_path_factory.mktemp("here") / "run"
+    run_study(study(), out)
+    return lines(out)
+
+
+def study() -> Study:
+    return little(methods=["protonet", "anchorinv"], protocol={"trials": 2, "sessions": [10]})
+
+
+def run(out: Any, **options: Any) -> list[dict[str, Any]]:
+    run_study(study(), out, executor=RayExecutor(cluster="auto"), **options)
+    return lines(out)
+
+
+def test_results_are_those_of_one_process(stand_in, here, tmp_path):
+    fake = stand_in()
+    assert run(tmp_path / "run") == here
+    assert [fake.started.count(task) for task in ("fit_base", "recall", "run_trial")] == [1, 2, 6]
+
+
+def test_what_methods_share_is_placed_once(stand_in, tmp_path):
+    fake = stand_in()
+    run(tmp_path / "run")
+    # The samples, methods of one's own (none), the base model, the replay.
+    assert len(fake.puts) == 4
+
+
+def test_ray_is_asked_to_compute_again_what_it_loses(stand_in, tmp_path):
+    fake = stand_in()
+    run(tmp_path / "run")
+    for options in fake.options:
+        assert options["max_retries"] == RETRIES and options["retry_exceptions"] == [exceptions.RayError]
+
+
+def test_a_base_training_returns_and_goes_on(stand_in, here, tmp_path, caplog):
+    fake = stand_in()
+    caplog.set_level(logging.INFO)
+    assert run(tmp_path / "run", seconds=0.0) == here
+    assert fake.started.count("fit_base") > 2
+    assert not list((tmp_path / "run" / "bases").glob("*.unfinished"))
+
+
+def test_a_training_that_was_stopped_goes_on_from_the_last_position(stand_in, here, tmp_path, caplog):
+    trained = iter([None, None, LOST["node"]])
+    stand_in(lambda name: next(trained, None) if name == "fit_base" else None)
+    with pytest.raises(Unfinished):
+        run(tmp_path / "run", seconds=0.0)
+    assert list((tmp_path / "run" / "bases").glob("*.unfinished"))
+    caplog.set_level(logging.INFO)
+    assert run(tmp_path / "run", seconds=0.0) == here
+    assert any("training goes on after 6 steps" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_what_is_lost_again_and_again_fails_and_the_others_finish(stand_in, here, tmp_path, kind):
+    fake = stand_in(lambda name: LOST[kind] if name == "run_trial" else None)
+    told = f"6 of 6 parts failed: .* lost {RETRIES + 1} times, the last time by {type(LOST[kind]).__name__}"
+    with pytest.raises(Unfinished, match=told):
+        run(tmp_path / "run")
+    assert fake.started.count("run_trial") == 6
+    stand_in()
+    assert run(tmp_path / "run") == here
+
+
+def test_without_replay_the_base_session_is_there(stand_in, here, tmp_path):
+    stand_in(lambda name: LOST["node"] if name == "recall" else None)
+    with pytest.raises(Unfinished, match="4 of 6 parts failed"):
+        run(tmp_path / "run")
+    assert lines(tmp_path / "run") == [line for line in here if line["trial"] is None]
+
+
+def test_a_lost_node_is_said(stand_in, tmp_path, caplog, monkeypatch):
+    fake = stand_in()
+    monkeypatch.setattr(ray_executor, "_LOOK", 0.0)
+
+    def watch(tick: Tick) -> None:
+        if tick.task == "whole study" and tick.done == 2:
+            fake.alive = ["a"]
+
+    with listening(watch):
+        run(tmp_path / "run")
+    messages = [record.getMessage() for record in caplog.records if "was lost" in record.getMessage()]
+    assert messages == ["node b was lost; Ray computes its tasks again, 5 times at most"]
+
+
+def test_progress_of_long_tasks_is_shown(stand_in, tmp_path, monkeypatch):
+    fake = stand_in()
+    monkeypatch.setattr(ray_executor, "BETWEEN", 0.0)
+    heard: list[Tick] = []
+    with listening(heard.append):
+        run(tmp_path / "run", seconds=0.0)
+    bars = [tick for tick in heard if tick.task.startswith("protonet, seed 5: ")]
+    assert bars and bars[-1].done == bars[-1].total
+    assert not fake.store
+
+
+def test_a_method_that_raises_is_not_tried_again(stand_in, tmp_path):
+    class Broken:
+        def fit_base(self, train: Any, *, rng: Any) -> Any:
+            raise LookupError("nothing there")
+
+    fake = stand_in()
+    with pytest.raises(Unfinished, match=r"3 of 9 parts failed: broken, .*LookupError: nothing there"):
+        run(tmp_path / "run", own={"broken": lambda _: Broken()})
+    assert fake.started.count("fit_base") == 2
+
+
+def test_ray_itself_failing_is_a_sentence(stand_in, tmp_path, monkeypatch):
+    fake = stand_in()
+
+    def wait(references: list[Any], **_: Any) -> Any:
+        raise exceptions.RaySystemError("the head is gone")
+
+    monkeypatch.setattr(fake, "wait", wait)
+    with pytest.raises(OSError, match=r"the head is gone.*run the same command again"):
+        run(tmp_path / "run")
