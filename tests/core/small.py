@@ -1,6 +1,6 @@
 """Small things to test with: geometries, networks with their textbook twin, signals, recipes, snapshots."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -101,3 +101,17 @@ def one_thread() -> Iterator[None]:
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+class Drawer:
+    """A checkpoint that keeps everything it is offered."""
+
+    def __init__(self, left: dict[str, Tensor] | None = None) -> None:
+        self.left = left
+        self.kept: list[dict[str, Tensor]] = []
+
+    def load(self) -> dict[str, Tensor] | None:
+        return self.left
+
+    def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
+        self.kept.append(values())

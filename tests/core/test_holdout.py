@@ -1,6 +1,5 @@
 """Samples kept aside: which ones, that nothing is learned from them, and what they are good for."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,7 @@ from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.training import Training, holdout, train
 from anchorinv.core.types import Batch
 from anchorinv.progress import Tick, listening
-from tests.core.small import SMALL, base_spec, same, snapshot, toy, untouched_generators, weights_of
+from tests.core.small import SMALL, Drawer, base_spec, same, snapshot, toy, untouched_generators, weights_of
 
 
 def labels_of(*sizes: int) -> Tensor:
@@ -87,25 +86,11 @@ class Noting(Conformer):
     def __init__(self) -> None:
         super().__init__(SMALL)
         self.learned: list[Tensor] = []
-        self.with_fitted_head: list[Tensor] = []
+        self.evaluated: list[Tensor] = []
 
     def forward(self, signals: Tensor) -> Tensor:
-        (self.learned if self.training else self.with_fitted_head).append(signals[:, 0, 0].clone())
+        (self.learned if self.training else self.evaluated).append(signals[:, 0, 0].clone())
         return super().forward(signals)
-
-
-class Drawer:
-    """A checkpoint that keeps everything it is offered."""
-
-    def __init__(self, left: dict[str, Tensor] | None = None) -> None:
-        self.left = left
-        self.kept: list[dict[str, Tensor]] = []
-
-    def load(self) -> dict[str, Tensor] | None:
-        return self.left
-
-    def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
-        self.kept.append(values())
 
 
 def trained(
@@ -131,7 +116,7 @@ class TestTraining:
         kept = holdout(self.SAMPLES.labels, groups, rng=stream(3))
         marks = self.SAMPLES.values[:, 0, 0]
         assert set(torch.cat(network.learned).tolist()) == set(marks[~kept].tolist())
-        assert set(torch.cat(network.with_fitted_head).tolist()) == set(marks[kept].tolist())
+        assert set(torch.cat(network.evaluated).tolist()) == set(marks[kept].tolist())
 
     def test_the_best_weights_come_back(self) -> None:
         # At such a rate the last epoch is not the best; every epoch's weights are left in the drawer.

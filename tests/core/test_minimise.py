@@ -15,7 +15,7 @@ from anchorinv.core.minimise import EarlyStopping, OneCycle, Optimiser, minimise
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.training import Training, train
 from anchorinv.progress import Tick, listening
-from tests.core.small import SMALL, randn, toy
+from tests.core.small import SMALL, Drawer, randn, toy
 
 
 def problem(seed: int = 0) -> tuple[list[Tensor], Tensor]:
@@ -248,20 +248,6 @@ class TestProgress:
             run(Optimiser(10, 0.01))
         _, curve = run(Optimiser(10, 0.01))
         assert len(curve) == 10
-
-
-class Drawer:
-    """A checkpoint that keeps everything it is offered."""
-
-    def __init__(self, left: dict[str, Tensor] | None = None) -> None:
-        self.left = left
-        self.kept: list[dict[str, Tensor]] = []
-
-    def load(self) -> dict[str, Tensor] | None:
-        return self.left
-
-    def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
-        self.kept.append(values())
 
 
 class TestCheckpoint:

@@ -55,10 +55,10 @@ def test_windows_of_a_group_are_on_one_side() -> None:
     groups = torch.arange(len(targets)) // 12
     folds = list(rehearsal.folds_of(targets, groups, stream(1)))
     assert len(folds) == rehearsal.FOLDS
-    for known, with_fitted_head in folds:
-        assert not set(groups[known].tolist()) & set(groups[with_fitted_head].tolist())
-        assert (known ^ with_fitted_head).all()
-    assert torch.stack([with_fitted_head for _, with_fitted_head in folds]).sum(0).eq(1).all()
+    for known, held in folds:
+        assert not set(groups[known].tolist()) & set(groups[held].tolist())
+        assert (known ^ held).all()
+    assert torch.stack([held for _, held in folds]).sum(0).eq(1).all()
 
 
 def test_every_class_is_new_once() -> None:

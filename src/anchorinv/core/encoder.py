@@ -76,9 +76,9 @@ class NetworkBlock(Block):
         block, features = copy.copy(self), encode(self.network, signals).double()
         centre = features.mean(0)
         deviation = (features - centre).square().mean(0).sqrt().clamp(min=1e-6)
-        found = principal_components((features - centre) / deviation, min(self.size, len(features)))
-        missing = found.new_zeros(self.size - len(found), found.shape[1])
-        components = torch.cat([found / deviation, missing])
+        leading = principal_components((features - centre) / deviation, min(self.size, len(features)))
+        missing = leading.new_zeros(self.size - len(leading), leading.shape[1])
+        components = torch.cat([leading / deviation, missing])
         block._buffers = {"centre": centre.to(signals), "components": components.to(signals)}
         return block
 
@@ -93,10 +93,10 @@ def principal_components(values: Tensor, n: int) -> Tensor:
     wide = len(values) < values.shape[1]
     # Of the two Gram matrices the smaller: their eigenvalues are the same.
     gram = values @ values.T if wide else values.T @ values
-    found, vectors = torch.linalg.eigh(gram)
+    eigenvalues, vectors = torch.linalg.eigh(gram)
     directions = vectors.flip(1)[:, :n].T
     if wide:
-        lengths = found.flip(0)[:n].clamp(min=0).sqrt()[:, None]
+        lengths = eigenvalues.flip(0)[:n].clamp(min=0).sqrt()[:, None]
         directions = directions @ values / lengths.clamp(min=1e-6 * float(lengths.max()) + 1e-12)
     signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
     components: Tensor = directions * signs

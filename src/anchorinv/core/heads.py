@@ -29,18 +29,8 @@ class PrototypeHead(Head):
     """A head with a prototype per class, which can be moved and joined by those of new classes.
 
     New prototypes are always placed, and trained, by cosine; a head that measures otherwise is fitted
-    afterwards. Old prototypes are fixed, so they are no parameters; only ``free`` ones can be trained.
-
-    Parameters
-    ----------
-    free : Tensor, shape (n_free, dim)
-        Prototypes that may still move.
-    fixed : Tensor, shape (n_fixed, dim), or None, default=None
-        Prototypes before them that may not.
-    scale : float, default=16.0
-        What similarities are multiplied by before the softmax.
-    width : int or None, default=None
-        So many of the columns are compared by cosine, from the first; None for all. Others are carried along.
+    afterwards. Old prototypes are fixed, so they are no parameters; only ``free`` ones can be trained. The
+    arguments are those of :class:`Cosine`; columns beyond ``width`` are carried along.
     """
 
     def __init__(

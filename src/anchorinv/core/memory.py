@@ -212,13 +212,7 @@ class LatentSamples(_Quota):
 
 @dataclass(frozen=True, slots=True)
 class RealSamples(_Quota):
-    """Keep recordings and replay them: the upper bound that gives privacy up (RealReplay).
-
-    Parameters
-    ----------
-    per_class : int, default=50
-        Samples of each base class; of a new class all shots are kept.
-    """
+    """Keep recordings and replay them, as many as LatentSamples: the bound that gives privacy up."""
 
     stores = ("recordings",)
     may_store = ("replay",)

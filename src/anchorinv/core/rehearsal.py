@@ -96,13 +96,11 @@ def rehearse(
     parts = held_out(n_classes, rng)
     marks = torch.arange(len(targets)) if groups is None else groups
     rounds = []
-    for i, (known, with_fitted_head) in enumerate(folds):
+    for i, (known, evaluated) in enumerate(folds):
         for j, part in enumerate(parts):
             tick("rehearsal", i * len(parts) + j, len(folds) * len(parts))
             empty = Discriminant.empty(features.shape[1], n_base=0, shrinkage=shrinkage, prior=prior)
-            made = _round(
-                empty, features, targets, marks, known, with_fitted_head, part, stream(rng, "shots", i, j)
-            )
+            made = _round(empty, features, targets, marks, known, evaluated, part, stream(rng, "shots", i, j))
             rounds += [made] if made else []
     tick("rehearsal", len(folds) * len(parts), len(folds) * len(parts))
     if not rounds:
@@ -112,7 +110,9 @@ def rehearse(
         for other in SHRINKAGES:
             logits[other] = [encode(_shrunk(each.head, other), each.features) for each in rounds]
     scores = {
-        each: torch.tensor([f1_of(found, one.targets) for found, one in zip(answers, rounds, strict=True)])
+        each: torch.tensor(
+            [f1_of(outputs, one.targets) for outputs, one in zip(answers, rounds, strict=True)]
+        )
         for each, answers in logits.items()
     }
     best = max(scores, key=lambda each: float(scores[each].mean()))
@@ -135,11 +135,11 @@ def base_score(
 ) -> float:
     """Return macro-F1 over the base classes alone, each fold by the others; nan without folds."""
     scores = []
-    for known, with_fitted_head in folds:
+    for known, evaluated in folds:
         n_classes = int(targets.max()) + 1
         empty = Discriminant.empty(features.shape[1], n_base=n_classes, shrinkage=shrinkage, prior=prior)
         head = empty.to(features).learned(features[known], targets[known]).eval()
-        scores.append(f1_of(encode(head, features[with_fitted_head]), targets[with_fitted_head]))
+        scores.append(f1_of(encode(head, features[evaluated]), targets[evaluated]))
     return sum(scores) / len(scores) if scores else math.nan
 
 
@@ -155,7 +155,7 @@ def _round(
     targets: Tensor,
     groups: Tensor,
     known: Tensor,
-    with_fitted_head: Tensor,
+    evaluated: Tensor,
     part: tuple[int, ...],
     rng: torch.Generator,
 ) -> Round | None:
@@ -173,7 +173,7 @@ def _round(
         chosen[there[torch.randperm(len(there), generator=rng)[:SHOTS]]] = True
     empty.n_base = len(base)
     head = empty.to(features).learned(features[chosen], place[targets[chosen]]).eval()
-    asked = with_fitted_head & (place[targets] >= 0)
+    asked = evaluated & (place[targets] >= 0)
     return Round(head, features[asked], place[targets[asked]], groups[asked]) if asked.any() else None
 
 
@@ -244,8 +244,10 @@ def _centring(rounds: list[Round]) -> float:
                 for some in (there, moved)
             )
             gains.append(after - before)
-    found = torch.tensor(gains)
-    return float(found.mean() - ERRORS * found.std() / math.sqrt(len(found))) if len(gains) > 1 else math.nan
+    values = torch.tensor(gains)
+    return (
+        float(values.mean() - ERRORS * values.std() / math.sqrt(len(values))) if len(gains) > 1 else math.nan
+    )
 
 
 #: Networks are trained where classical features gain less than this share of the way from guessing (0) to
