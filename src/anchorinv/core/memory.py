@@ -240,10 +240,8 @@ class InvertedAnchors(Anchors):
 
     Parameters
     ----------
-    per_class : int, default=50
-        Anchors of each base class; of a new class the features of all shots are kept.
-    select : callable, default=random_anchors
-        Which ones.
+    per_class, select : int, callable
+        As in :class:`Anchors`.
     inversion : Inversion, default=Inversion()
         How they are inverted.
     priors : tuple of Prior, default=()
