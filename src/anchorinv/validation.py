@@ -116,6 +116,11 @@ class Signals:
         Names that channels have here, and those that the model knows them by.
     unit : str or None, default=None
         V, mV, µV or nV; brought to the model's where that is known. ``mne.Epochs`` are in volts.
+
+    Examples
+    --------
+    >>> Signals(np.zeros((2, 2, 16)), ch_names=["C4", "C3"], unit="uV").ch_names
+    ['C4', 'C3']
     """
 
     values: Any

@@ -53,6 +53,11 @@ class Finetune:
         Of Adam.
     replay_weight : float, default=1.0
         The paper's λ.
+
+    Examples
+    --------
+    >>> Finetune(steps=(1250, 700), lr=2e-5).steps  # of the first session, and of all later ones
+    (1250, 700)
     """
 
     steps: tuple[int, ...]

@@ -25,6 +25,18 @@ class Block(nn.Module, ABC):
 
     A block is made for one shape of signals. What it takes from base windows is in its buffers, whose shapes
     follow from that shape alone, so that a file can be checked against it.
+
+    Examples
+    --------
+    >>> class Range(Block):
+    ...     name, citation = "range", "an example"
+    ...     @property
+    ...     def size(self):
+    ...         return self.n_chans
+    ...     def forward(self, signals):
+    ...         return signals.amax(2) - signals.amin(2)
+    >>> Range(2, 30)(torch.ones(5, 2, 30)).shape
+    torch.Size([5, 2])
     """
 
     name: ClassVar[str]

@@ -46,6 +46,11 @@ class Inversion:
         else. The authors invert the 10 shots of a new class by themselves: there it is 10.
     shared_noise : bool, default=False
         Start every new class in every trial from the same noise, as the authors' runs do.
+
+    Examples
+    --------
+    >>> Inversion(from_zeros=True).start(2, (22, 1000), rng=torch.Generator()).shape
+    torch.Size([2, 22, 1000])
     """
 
     steps: int = 4000

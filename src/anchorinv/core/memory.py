@@ -198,6 +198,11 @@ class LatentSamples(_Quota):
     ----------
     per_class : int, default=50
         Samples of each base class; of a new class all shots are kept.
+
+    Examples
+    --------
+    >>> LatentSamples(per_class=10).n_kept([25, 4])
+    14
     """
 
     stores = ("replay",)

@@ -20,7 +20,16 @@ from anchorinv.core.views import with_views
 
 
 class Method(Protocol):
-    """What a study asks of a method."""
+    """What a study asks of a method.
+
+    Examples
+    --------
+    >>> from anchorinv.core.catalogue import mdm
+    >>> mine: Method = mdm(None)
+    >>> train = Batch(torch.randn(12, 2, 30, generator=stream(0)), torch.arange(12) % 2)
+    >>> mine.fit_base(train, rng=stream(1)).classes
+    (0, 1)
+    """
 
     def fit_base(self, train: Batch, *, rng: torch.Generator) -> State:
         """Learn the base classes from signals (n, n_chans, n_times)."""
@@ -64,6 +73,17 @@ class BaseSpec:
         ``(n_classes, dim) -> Head``, an untrained head.
     training : Training
         How both are trained.
+
+    Examples
+    --------
+    >>> from anchorinv.core.conformer import Conformer
+    >>> from anchorinv.core.heads import Cosine
+    >>> from anchorinv.core.networks import Geometry
+    >>> small = Geometry(2, 30, kernel=5, pool=6, pool_stride=3, width=4, heads=2, depth=2)
+    >>> spec = BaseSpec(lambda: Conformer(small), Cosine.start, Training(epochs=1, batch_size=8))
+    >>> train = Batch(torch.randn(12, 2, 30, generator=stream(0)), torch.arange(12) % 2)
+    >>> spec.fit(train, rng=stream(1)).head.prototypes.shape
+    torch.Size([2, 28])
     """
 
     backbone: Callable[[], nn.Module]
@@ -130,6 +150,13 @@ class Recipe:
         Feature blocks of the signals beside the network's features, by name.
     refresh : bool, default=False
         Let prototypes of old classes follow their replay where the network has moved; off in the paper.
+
+    Examples
+    --------
+    >>> from anchorinv.core.catalogue import teen
+    >>> recipe = teen(None, alpha=0.2)
+    >>> recipe.place, recipe.memory
+    (Calibrated(tau=32.0, alpha=0.2), NoMemory())
     """
 
     name: str

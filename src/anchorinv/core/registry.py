@@ -158,6 +158,12 @@ class MethodSpec:
         What forgetting a class leaves.
     former : tuple of str
         Names that it had.
+
+    Examples
+    --------
+    >>> spec = METHODS["nc-fscil"]
+    >>> spec.title, spec.published, spec.keeps
+    ('NC-FSCIL', True, 'features of real samples')
     """
 
     name: str

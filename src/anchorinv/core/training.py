@@ -139,6 +139,11 @@ class Training:
     gain : float
         In every step, make each channel of each window louder or softer by about this fraction, as electrodes
         that sit differently do; 0 in the paper.
+
+    Examples
+    --------
+    >>> Training(epochs=10, batch_size=16).optimiser(n_batches=5).steps
+    50
     """
 
     epochs: int = 1500

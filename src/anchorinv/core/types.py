@@ -51,6 +51,12 @@ class Batch:
         Int64, class numbers.
     groups : Tensor, shape (n,) or None, default=None
         Int64, the person or recording of each, where that is known.
+
+    Examples
+    --------
+    >>> samples = Batch(torch.arange(3.0), torch.tensor([0, 1, 0]))
+    >>> samples.classes, samples.of(0).values.tolist()
+    ((0, 1), [0.0, 2.0])
     """
 
     values: Tensor
@@ -106,6 +112,11 @@ class Session:
         1, 2, ...; the base session is 0.
     train : Batch
         Signals (n, n_chans, n_times) of the new classes only.
+
+    Examples
+    --------
+    >>> Session(1, Batch(torch.zeros(10, 2, 30), torch.full((10,), 5))).train.classes
+    (5,)
     """
 
     index: int
@@ -154,6 +165,12 @@ class State:
         The inverted signals behind the replay, where a memory was asked for them; to look at.
     curves : tuple of Curve, default=()
         The descents so far, and what else they were set by.
+
+    Examples
+    --------
+    >>> state = State(nn.Identity(), nn.Identity(), nn.Identity(), (3, 7), n_base=2, shape=(2, 30), seed=0)
+    >>> state.columns(torch.tensor([7, 3])).tolist()
+    [1, 0]
     """
 
     trunk: nn.Module

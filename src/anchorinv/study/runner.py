@@ -127,6 +127,12 @@ class SessionResult:
         Condition of the study that it belongs to; empty where there is only one.
     peak_mb : float or None
         The most memory that the process held, where it was measured.
+
+    Examples
+    --------
+    >>> result = SessionResult("protonet", 5, 0, 1, (0, 1, 2), 2, np.eye(3, dtype=np.int64), 0.1)
+    >>> int(result.confusion.trace())
+    3
     """
 
     method: str
