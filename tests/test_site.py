@@ -27,8 +27,6 @@ TYPE = re.compile(
     r"(array|ndarray|object|bool|bytes|callable|dict|float|frozenset|generator|int|iterable|iterator|list|mapping|"
     r"mne|array_like|module|nn|numpy|np|path|sequence|set|str|torch|tuple|type|[A-Z][\w.]*)\b|[({~\"']"
 )
-# Names whose docstrings are still to be rewritten: take one off when it is clean.
-NOT_CLEAN_YET = frozenset()
 
 
 def text(path):
@@ -150,10 +148,7 @@ def problems(name):
 
 @pytest.mark.parametrize("name", LISTED)
 def test_parameters_are_written_as_numpydoc_reads_them(name):
-    wrong = problems(name)
-    if wrong and name.rpartition(".")[2] in NOT_CLEAN_YET:
-        pytest.skip("; ".join(wrong))
-    assert wrong == []
+    assert problems(name) == []
 
 
 def test_the_readme_counts_methods_as_the_registry_does():

@@ -18,7 +18,7 @@ EPS = 1e-8
 #: (signals (n, n_chans, n_times), which of all samples they are) -> errors (n,).
 InversionLoss = Callable[[Tensor, slice], Tensor]
 
-#: When a swift inversion is close enough: when fifty steps lower the squared error by less than a fifth.
+#: When an inversion by L-BFGS is close enough: when fifty steps lower the squared error by less than a fifth.
 LBFGS_STOPPING = EarlyStopping(window=25, tolerance=0.2, patience=2)
 
 

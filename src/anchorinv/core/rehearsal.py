@@ -29,7 +29,7 @@ from anchorinv.progress import tick
 FOLDS = 3
 SHOTS = 10
 #: Tried beside Ledoit and Wolf's. One of them is taken only if it wins by a point of macro-F1 and by two
-#: standard errors: where rehearsal is noise, theory is the better judge.
+#: standard errors: where rehearsal is noise, theory is the better guide.
 SHRINKAGES = (0.1, 0.3, 0.6)
 MARGIN = 0.01
 ERRORS = 2.0
@@ -184,7 +184,7 @@ def _shrunk(head: Discriminant, shrinkage: float) -> Discriminant:
 
 
 def folds_of(targets: Tensor, groups: Tensor | None, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield masks of what is known and what is judged, or nothing where there is too little of either."""
+    """Yield masks of what is learned from and what is evaluated, or nothing where either is too little."""
     if int(targets.bincount().min()) < _LEAST:
         return
     # Imported here: it takes half a second that nobody else need pay.

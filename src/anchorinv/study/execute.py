@@ -36,7 +36,7 @@ from anchorinv.study.runner import Protocol, SessionResult, trials
 logger = logging.getLogger(__name__)
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
-#: Makes a method of one's own from the study's foundation.
+#: Makes a method of one's own from the study's base spec.
 MethodFactory = Callable[[BaseSpec], Method]
 
 
@@ -199,7 +199,7 @@ def run_study(
     cache : Path or None, default=None
         Folder of base models; in the run folder, unless several studies share one.
     own : mapping of str to callable, default=None
-        Methods of one's own by name, beside the study's: each makes one from the study's foundation.
+        Methods of one's own by name, beside the study's: each makes one from the study's base spec.
     seconds : float, default=60.0
         Time between two checkpoints of a base training.
     executor : callable or None, default=None

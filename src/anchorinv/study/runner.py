@@ -153,7 +153,7 @@ class SessionResult:
 class SharesBase(Interface):
     """What a method may offer beyond :class:`~anchorinv.core.recipe.Method`, to save what it can share.
 
-    Methods with equal ``foundation`` share one base model, those with equal ``memory`` too the replay of the
+    Methods with equal ``base_spec`` share one base model, those with equal ``memory`` too the replay of the
     base classes, and all of them the test samples' latents. A :class:`~anchorinv.core.recipe.Recipe` has it.
     """
 
@@ -207,7 +207,7 @@ def run(
 ) -> Iterator[SessionResult]:
     """Yield the result of every method, trial and session as it is finished.
 
-    Each trial continues its own model through the sessions. Methods with the same foundation share one
+    Each trial continues its own model through the sessions. Methods with the same base spec share one
     base model. A trial's results depend on the protocol's seed, the trial and the session, not on the
     other methods, the order or the number of trials.
 
