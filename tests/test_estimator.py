@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import get_scorer
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -17,6 +18,7 @@ from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.minimise import OneCycle
 from anchorinv.core.training import Training
 from anchorinv.datasets import synthetic
+from anchorinv.learning import logits_of
 from anchorinv.settings import EPOCHS, GAIN, STEPS, training_of
 
 SMALL = Geometry(4, 64, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)
@@ -67,10 +69,33 @@ def again(fitted):
 
 
 class TestLearning:
-    def test_classes_are_the_sorted_base_then_new_ones_as_learned(self, fitted):
+    def test_classes_are_sorted_after_every_lesson_and_columns_follow_them(self, fitted):
         learned = again(fitted).partial_fit(*shots("tongue")).partial_fit(*shots("feet"))
-        assert learned.classes_.tolist() == ["left", "right", "tongue", "feet"]
-        assert learned.predict_proba(recordings()[0]).shape == (24, 4)
+        assert learned.classes_.tolist() == ["feet", "left", "right", "tongue"]
+        assert learned.base_classes_.tolist() == ["left", "right"]
+        assert learned.counts_.tolist() == [10, 12, 12, 10]
+        X, _ = recordings()
+        in_order = torch.softmax(logits_of(learned.state_, torch.from_numpy(learned.standardisation_(X))), 1)
+        names = ["left", "right", "tongue", "feet"]  # the state's, as they were learned
+        by_name = dict(zip(names, in_order.numpy().T, strict=True))
+        for name, column in zip(learned.classes_.tolist(), learned.predict_proba(X).T, strict=True):
+            np.testing.assert_allclose(column, by_name[name], rtol=1e-6)
+        less = learned.forget_class("left").add_shots(*shots("feet", 3, seed=5))
+        assert less.classes_.tolist() == ["feet", "right", "tongue"]
+        assert less.base_classes_.tolist() == ["right"] and less.counts_.tolist() == [13, 12, 10]
+        assert [line["samples"] for line in less.history_[-2:]] == [{"left": 12}, {"feet": 3}]
+
+    def test_the_log_loss_of_scikit_learn_after_a_class_that_comes_first_by_name(self):
+        learned = model(method="protonet", epochs=1).fit(*recordings()).partial_fit(*shots("a_new"))
+        X, y = np.random.default_rng(5).normal(size=(30, 4, 64)), np.array(["left", "a_new", "right"] * 10)
+        proba = learned.predict_proba(X).astype(np.float64)
+        column = {name: i for i, name in enumerate(learned.classes_.tolist())}
+        by_hand = np.mean([np.log(row[column[label]]) for row, label in zip(proba, y, strict=True)])
+        assert get_scorer("neg_log_loss")(learned, X, y) == pytest.approx(by_hand, rel=1e-5)
+        state = learned.state_
+        logits = logits_of(state, torch.from_numpy(learned.standardisation_(X)))
+        truth = torch.tensor([["left", "right", "a_new"].index(label) for label in y])  # as they were learned
+        assert by_hand == pytest.approx(-float(torch.nn.functional.cross_entropy(logits, truth)), rel=1e-5)
 
     def test_learns_what_is_easy(self):
         X, y = recordings(60)
@@ -79,7 +104,7 @@ class TestLearning:
     def test_several_new_classes_at_once(self, fitted):
         X, y = recordings(20, classes=("tongue", "feet"), seed=2)
         learned = again(fitted).partial_fit(X, y)
-        assert learned.classes_.tolist() == ["left", "right", "feet", "tongue"]
+        assert learned.classes_.tolist() == ["feet", "left", "right", "tongue"]
         assert learned.state_.session == 1
 
     def test_probabilities_follow_predictions_and_sum_to_one(self, taught):
@@ -572,7 +597,7 @@ class TestNetwork:
         learned.save(tmp_path / "model.anchorinv")
         loaded = AnchorInvClassifier.load(tmp_path / "model.anchorinv")
         assert np.array_equal(loaded.predict_proba(X), learned.predict_proba(X))
-        assert loaded.partial_fit(*shots("feet")).classes_.tolist() == ["left", "right", "tongue", "feet"]
+        assert loaded.partial_fit(*shots("feet")).classes_.tolist() == ["feet", "left", "right", "tongue"]
 
     def test_none_is_trained_where_classical_features_suffice(self):
         learned = model().fit(*recordings(60))

@@ -220,10 +220,10 @@ class TestNames:
                 == 0
             )
         assert AnchorInvClassifier.load("out2").classes_.tolist() == [
-            "left",
-            "right",
-            "rest",
             "Rest position",
+            "left",
+            "rest",
+            "right",
         ]
 
     def test_evaluate_tells_of_labels_that_look_like_known_ones(self, run, files):

@@ -124,13 +124,17 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
     Attributes
     ----------
     classes_ : ndarray, shape (n_classes,)
-        The sorted base classes, then new ones in the order they were learned.
+        All classes known, sorted; columns of probabilities follow them, after each lesson.
+    base_classes_ : ndarray, shape (n_base,)
+        Those of them that :meth:`fit` learned, sorted.
+    counts_ : ndarray, shape (n_classes,)
+        Examples of each of ``classes_`` so far.
     history_ : list of dict
         One for each session: what was learned, losses, inversion error, seconds.
     geometry_ : Geometry
         The sizes in use.
     state_ : State
-        All that was learned, see :class:`anchorinv.core.types.State`.
+        All that was learned, see :class:`anchorinv.core.types.State`; its classes are in the order learned.
 
     Examples
     --------
@@ -234,8 +238,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
             ch_names_=ch_names,
             statistics_=BaseStatistics.of(signals.values),
             state_=state,
-            classes_=classes,
-            counts_=np.bincount(numbers),
+            **_by_class(classes, np.bincount(numbers), state.n_base),
             history_=[history_entry("base", 0, count_labels(labels), state.curves, began)],
         )
         return self
@@ -277,8 +280,11 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         curves = state.curves[len(self.state_.curves) :]
         self._know(
             state_=state,
-            classes_=np.concatenate([self.classes_, names]),
-            counts_=np.concatenate([self.counts_, np.bincount(numbers)]),
+            **_by_class(
+                np.concatenate([self._names, names]),
+                np.concatenate([self._counts, np.bincount(numbers)]),
+                state.n_base,
+            ),
             history_=[*self.history_, history_entry("session", index, count_labels(labels), curves, began)],
         )
         return self
@@ -307,19 +313,19 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
                 f"{self.method} has no prototypes to move; train it anew with all examples, or another method"
             )
         began = time.perf_counter()
-        column = {name: i for i, name in enumerate(self.classes_.tolist())}
+        column = {name: i for i, name in enumerate(self._names.tolist())}
         columns = np.array([column[label] for label in labels.tolist()])
         features = Batch(
             self._features(self._standardised(signals, force=force, shapes=False)),
             torch.tensor(state.classes)[columns],
         )
         recipe = self._recipe(self.geometry_, len(labels))
-        learned = recipe.add_shots(state, features, self.counts_.tolist())
+        learned = recipe.add_shots(state, features, self._counts.tolist())
         self._check_room(learned)
         check_finite(encode(learned.head, features.values))
         self._know(
             state_=learned,
-            counts_=self.counts_ + np.bincount(columns, minlength=len(self.classes_)),
+            counts_=self.counts_ + np.bincount(columns, minlength=len(self.classes_))[self._columns],
             history_=[*self.history_, history_entry("shots", state.session, count_labels(labels), (), began)],
         )
         return self
@@ -333,7 +339,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class (n, n_classes); columns follow ``classes_``."""
-        return F.softmax(copy(self)._logits(X), dim=1).numpy()
+        now = copy(self)
+        return now._probabilities(now._logits(X))
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the network's features of each signal (n, dim), without the views that some methods add."""
@@ -359,9 +366,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         allow_recordings : bool, default=False
             Write a model that keeps real recordings (method ``real-replay``).
         """
-        save_bundle(
-            path, copy(self).to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings
-        )
+        save_bundle(path, self.to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings)
 
     @classmethod
     def load(cls, path: Path | str, *, allow_recordings: bool = False) -> Self:
@@ -375,26 +380,27 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
     def to_bundle(self) -> Bundle:
         """Return the fitted model as a value."""
         self._check_fitted()
-        given = self.get_params(deep=False)
+        now = copy(self)  # as it is: another thread may be teaching it
+        given = now.get_params(deep=False)
         settings = {name: _plain(value) for name, value in given.items() if name not in _APART}
         if isinstance(settings["random_state"], np.random.RandomState):
-            settings["random_state"] = self.seed_
+            settings["random_state"] = now.seed_
         settings["verbose"] = bool(settings["verbose"])
         return Bundle(
             method=METHODS.name_of(settings.pop("method")),
-            geometry=self.geometry_,
-            state=self.state_,
-            classes=tuple(self.classes_.tolist()),
-            standardisation=self.standardisation_,
-            statistics=self.statistics_,
-            counts=tuple(self.counts_.tolist()),
-            seed=self.seed_,
+            geometry=now.geometry_,
+            state=now.state_,
+            classes=tuple(now._names.tolist()),
+            standardisation=now.standardisation_,
+            statistics=now.statistics_,
+            counts=tuple(now._counts.tolist()),
+            seed=now.seed_,
             settings=settings,
-            geometry_given=self.geometry is not None,
-            history=tuple(self.history_),
-            sfreq=self.sfreq_,
-            ch_names=self.ch_names_,
-            preprocessing=self.preprocessing,
+            geometry_given=now.geometry is not None,
+            history=tuple(now.history_),
+            sfreq=now.sfreq_,
+            ch_names=now.ch_names_,
+            preprocessing=now.preprocessing,
         )
 
     @classmethod
@@ -413,7 +419,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         model.state_, model.geometry_ = bundle.state, bundle.geometry
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
-        model.classes_, model.counts_ = np.array(bundle.classes), np.array(bundle.counts)
+        model._know(**_by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
         model.seed_, model.history_ = bundle.seed, list(bundle.history)
         model.sfreq_, model.ch_names_ = bundle.sfreq, bundle.ch_names
         return model
@@ -476,7 +482,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         """
         self._check_fitted()
         began = time.perf_counter()
-        columns = np.flatnonzero(self.classes_ == label)
+        columns = np.flatnonzero(self._names == label)
         if not len(columns) or isinstance(label, bool | np.bool_) != (self.classes_.dtype == np.bool_):
             known = self.classes_.tolist()
             raise ValueError(
@@ -488,11 +494,10 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
             state = without_class(self.state_, self.state_.classes[column])
         except ValueError as error:
             raise ValueError(f"class {label!r} cannot be forgotten: {error}") from None
-        label, count = self.classes_[[column]].tolist()[0], self.counts_[[column]].tolist()[0]
+        label, count = self._names.tolist()[column], self._counts.tolist()[column]
         self._know(
             state_=state,
-            classes_=np.delete(self.classes_, column),
-            counts_=np.delete(self.counts_, column),
+            **_by_class(np.delete(self._names, column), np.delete(self._counts, column), state.n_base),
             history_=[*self.history_, history_entry("forgotten", state.session, {label: count}, (), began)],
         )
         return self
@@ -566,14 +571,47 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         return encode(self.state_.tail, encode(self.state_.trunk, standardised))
 
     def _logits(self, X: Any) -> Tensor:
-        signals = self._standardised(self._read_known(X))
-        return logits_of(self.state_, signals)
+        return self._logits_of(self._standardised(self._read_known(X)))
+
+    def _logits_of(self, standardised: Tensor) -> Tensor:
+        """Return logits (n, n_classes) in the order of ``classes_``; all that is predicted passes here."""
+        return logits_of(self.state_, standardised)[:, self._columns]
+
+    def _probabilities(self, logits: Tensor) -> np.ndarray:
+        """Return the probabilities (n, n_classes) that logits in the order of ``classes_`` stand for."""
+        return F.softmax(logits, dim=1).numpy()
+
+    @property
+    def _names(self) -> np.ndarray:
+        """The classes in the order learned, which is that of the state and of model files."""
+        names: np.ndarray = self.classes_[np.argsort(self._columns)]
+        return names
+
+    @property
+    def _counts(self) -> np.ndarray:
+        """Examples of each class, in the order learned."""
+        counts: np.ndarray = self.counts_[np.argsort(self._columns)]
+        return counts
 
     def _check_room(self, state: State) -> None:
         kept = (state.anchors, state.replay, state.recordings)
         most = max((len(batch) for batch in kept if batch), default=0)
         check_kept(METHODS.name_of(self.method), self.geometry_, len(state.classes), most)
         check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
+
+
+def _by_class(names: np.ndarray, counts: np.ndarray, n_base: int) -> dict[str, np.ndarray]:
+    """Return what is known of classes that come in the order learned, in that of ``classes_``.
+
+    ``_columns`` says where each of ``classes_`` is among the columns of the state's head.
+    """
+    order = np.argsort(names, kind="stable")
+    return {
+        "classes_": names[order],
+        "base_classes_": np.sort(names[:n_base]),
+        "counts_": counts[order],
+        "_columns": order,
+    }
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -121,7 +121,8 @@ def evaluate_file(
             raise missing_labels(path)
         truth = given.tolist()
         windows = from_windows(model, path, reading, split="test")
-    classes = model.classes_.tolist()
+    base = model.base_classes_.tolist()
+    classes = [*base, *(label for label in model.classes_.tolist() if label not in base)]
     unknown = {str(label): truth.count(label) for label in dict.fromkeys(truth) if label not in classes}
     if sum(unknown.values()) == len(truth):
         raise ValueError(
@@ -131,7 +132,7 @@ def evaluate_file(
     predicted = [p.label for p in classify(model, windows if note is None else observed(windows, note))]
     known = [i for i, label in enumerate(truth) if label in classes]
     counts = confusion([truth[i] for i in known], np.array(predicted)[known].tolist(), classes)
-    return Evaluation(tuple(classes), model.state_.n_base, counts, unknown)
+    return Evaluation(tuple(classes), len(base), counts, unknown)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

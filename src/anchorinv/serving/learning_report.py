@@ -120,7 +120,7 @@ def learn_classes(
     """
     before = model.state_
     model.partial_fit(signals, labels, force=force)
-    names = model.classes_.tolist()
+    names = model._names.tolist()  # in the order of the state's columns
     columns = torch.tensor([names.index(label) for label in labels])
     standardised = torch.from_numpy(model.standardisation_(signals))
     kept = [_kept(state, before) for state in (before, model.state_)]

@@ -7,11 +7,9 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch.nn.functional as F
 from torch import from_numpy
 
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.learning import logits_of
 from anchorinv.signal.drift import FEWEST, Drift, drift
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
 from anchorinv.signal.preprocessing import UNITS, Preprocessing, unit_of
@@ -185,9 +183,8 @@ def classify(model: AnchorInvClassifier, windows: Iterable[Window]) -> Iterator[
 
 
 def probabilities(model: AnchorInvClassifier, signals: np.ndarray) -> np.ndarray:
-    """Return class probabilities (n, n_classes) of signals (n, n_chans, n_times) that have been checked."""
-    logits = logits_of(model.state_, from_numpy(model.standardisation_(signals)))
-    return F.softmax(logits, dim=1).numpy()
+    """Return probabilities (n, n_classes) of signals that have been checked; columns follow ``classes_``."""
+    return model._probabilities(model._logits_of(from_numpy(model.standardisation_(signals))))
 
 
 class DriftMonitor:
