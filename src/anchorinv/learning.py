@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -11,8 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.confidence_rehearsal import held_out_confidence
 from anchorinv.core.networks import encode
-from anchorinv.core.types import Curve, State
+from anchorinv.core.recipe import BaseSpec, Recipe
+from anchorinv.core.training import holdout
+from anchorinv.core.types import Batch, Curve, State
 
 Given = ParamSpec("Given")
 Learned = TypeVar("Learned")
@@ -47,8 +51,58 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def logits_of(state: State, signals: Tensor) -> Tensor:
-    """Return finite logits (n, n_classes) of standardised signals (n, n_chans, n_times)."""
-    return check_finite(encode(nn.Sequential(state.trunk, state.tail, state.head), signals))
+    """Return finite calibrated logits (n, n_classes) of standardised signals (n, n_chans, n_times)."""
+    return answers_of(state, signals)[0]
+
+
+def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Return what a model says of standardised signals (n, n_chans, n_times).
+
+    Parameters
+    ----------
+    novelty : bool, default=False
+        Whether to compute p-values, too.
+
+    Returns
+    -------
+    logits : Tensor, shape (n, n_classes)
+        Calibrated, where windows were held out.
+    p_values : Tensor, shape (n,), or None
+        Of each signal being of a known class.
+    """
+    features = encode(nn.Sequential(state.trunk, state.tail), signals)
+    logits = check_finite(state.calibrated(encode(state.head, features)))
+    if not novelty:
+        return logits, None
+    if state.confidence is None:
+        raise ValueError(
+            "how far this model's own windows lie from its classes is not known, because none were held out "
+            "when it was trained: train it anew, with 6 windows of each class or more, and with a network "
+            "without a fixed number of epochs and 20 windows of each class"
+        )
+    with torch.no_grad():
+        statistics, nearest = state.head.novelty(features)
+        return logits, state.confidence.p_values(statistics, nearest >= state.n_base)
+
+
+def with_confidence(recipe: Recipe, state: State, samples: Batch, *, rng: torch.Generator) -> State:
+    """Return a base model with the confidence that windows held out from its training give, if any were.
+
+    Closed forms have theirs already.
+    """
+    spec = recipe.base_spec
+    if state.confidence is not None or not isinstance(spec, BaseSpec) or spec.training.patience is None:
+        return state
+    targets = state.columns(samples.labels)
+    aside = holdout(targets, samples.groups, rng=rng)
+    if not aside.any():
+        return state
+    features = encode(nn.Sequential(state.trunk, state.tail), samples.values[aside])
+    with torch.no_grad():
+        statistics, nearest = state.head.novelty(features)
+        logits = state.head(features)
+    confidence = held_out_confidence(logits, statistics, nearest, targets[aside], state.n_base)
+    return replace(state, confidence=confidence)
 
 
 def check_finite(logits: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.confidence_rehearsal import Features, rehearse_confidence
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.encoder import (
     CLASSICAL,
@@ -108,7 +109,12 @@ class ClosedForm:
             "base macro-F1 without a network": comparison.classical,
             "base macro-F1 of networks": comparison.learned,
         }
-        state = _state(encoder, head.to(signals).learned(features, targets), classes, rng)
+        empty = head.to(signals)
+        state = _state(encoder, empty.learned(features, targets), classes, rng)
+        if self.rehearsed:
+            held_out = _features_without(encoder, signals, features)
+            confidence = rehearse_confidence(held_out, targets, samples.groups, empty, rng=rng)
+            state = replace(state, confidence=confidence)
         curves = [
             Curve(name, 0, torch.tensor([value])) for name, value in chosen.items() if math.isfinite(value)
         ]
@@ -125,6 +131,18 @@ class ClosedForm:
             networks=networks,
             rng=rng,
         )
+
+
+def _features_without(encoder: Encoder, signals: Tensor, features: Tensor) -> Features:
+    """Return a function from windows to learn from (n,) to features (n, dim) that only these determine."""
+    if not len(encoder.components):
+        return lambda known: features
+    columns = torch.cat([encode(block, signals) for block in encoder.blocks], dim=1)
+
+    def without(known: Tensor) -> Tensor:
+        return encoder.refitted(columns[known]).project(columns)
+
+    return without
 
 
 @dataclass(frozen=True, slots=True)

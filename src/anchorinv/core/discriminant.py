@@ -21,10 +21,14 @@ from anchorinv.core.types import Batch
 
 #: New classes lie further apart than base classes do: the between-class variance is multiplied by this.
 BETWEEN = 4.0
+#: Directions of most variance within classes in which a window is looked at by themselves: what is no such
+#: signal at all, as one ten times as large, is far off in these, and lost among hundreds of others.
+LEADING = 8
 #: How much of the log-determinant counts. Features are less Gaussian than their covariance says; all of it
 #: keeps new classes down, none of it lets them win too often.
 DETERMINANT = 0.5
 _LEAST = 1e-6
+_ROUNDS = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +47,10 @@ class Solution:
         Posterior means, centred and whitened.
     along, across : Tensor, shape (n_classes, n_axes) and (n_classes,)
         Predictive variance of a window of each class along each axis, and in all other directions.
+    between, elsewhere : Tensor, shape (n_axes,) and ()
+        Variance of the means of classes along each axis, and in all other directions, as base classes show it.
+    leading : Tensor, shape (n_leading, dim)
+        Orthonormal; where windows of one class differ most, before whitening.
     """
 
     centre: Tensor
@@ -51,6 +59,9 @@ class Solution:
     means: Tensor
     along: Tensor
     across: Tensor
+    between: Tensor
+    elsewhere: Tensor
+    leading: Tensor
 
 
 @register_head
@@ -168,6 +179,10 @@ class Discriminant(StatisticalHead):
         n_base = self.n_base - (column < self.n_base)
         return self._with(counts, means, without_row(self.scatters, column), n_base)
 
+    def of(self, columns: list[int], n_base: int) -> "Discriminant":
+        """Return the discriminant of some of its classes, in this order, the first ``n_base`` as base classes."""
+        return self._with(self.counts[columns], self.means[columns], self.scatters[columns], n_base)
+
     def _with(self, counts: Tensor, means: Tensor, scatters: Tensor, n_base: int) -> "Discriminant":
         return Discriminant(
             counts,
@@ -214,7 +229,8 @@ class Discriminant(StatisticalHead):
     @torch.no_grad()
     def _solved(self) -> Solution:
         counts, means = self.counts.double(), self.means.double()
-        whitening = self._whitening(counts, means)
+        factor = self._factor(counts, means)
+        whitening = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False).T
         base = means[: self.n_base] if self.n_base > 1 else means
         centre = base.mean(0)
         observed, base_means = (means - centre) @ whitening, (base - centre) @ whitening
@@ -222,6 +238,8 @@ class Discriminant(StatisticalHead):
             axes, along = base_means[:0], observed[:, :0]
             across = 1 + 1 / counts
             expected = observed
+            # Without a prior nothing is known of other classes: they may be anywhere.
+            between, elsewhere = along[0], torch.tensor(torch.inf).to(along)
         else:
             axes, between, elsewhere = _between(base_means, counts[: len(base)])
             along, rest = (_predictive(each, counts) for each in (between, elsewhere[None]))
@@ -232,10 +250,11 @@ class Discriminant(StatisticalHead):
             )
             expected = kept_elsewhere * (observed - on_axes @ axes) + (kept_on_axes * on_axes) @ axes
         like = self.means
-        return Solution(*(each.to(like) for each in (centre, whitening, axes, expected, along, across)))
+        parts = (centre, whitening, axes, expected, along, across, between / BETWEEN, elsewhere / BETWEEN)
+        return Solution(*(each.to(like) for each in (*parts, _leading(factor))))
 
-    def _whitening(self, counts: Tensor, means: Tensor) -> Tensor:
-        """Return the inverse root (dim, dim) of the shrunk within-class covariance."""
+    def _factor(self, counts: Tensor, means: Tensor) -> Tensor:
+        """Return the Cholesky factor (dim, dim) of the shrunk within-class covariance."""
         dim = means.shape[1]
         pooled = square_of(self.scatters.double().sum(0), dim) / (counts.sum() - len(counts)).clamp(min=1)
         level = pooled.diagonal().mean()
@@ -248,11 +267,39 @@ class Discriminant(StatisticalHead):
                 "the statistics of the classes are no covariance: they are damaged, or features are far too "
                 "large; use an earlier copy of the model, or train it anew"
             )
-        root: Tensor = torch.linalg.solve_triangular(factor, torch.eye(dim).to(factor), upper=False)
-        return root.T
+        root: Tensor = factor
+        return root
 
     def forward(self, features: Tensor) -> Tensor:
         """Return ``scale`` · log-densities up to a constant (n, n_classes)."""
+        _, distances, determinants = self._distances(features)
+        return -0.5 * self.scale * (distances + DETERMINANT * determinants)
+
+    def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return three statistics of each window (n, 3), large for new ones, and the nearest class (n,).
+
+        The log-likelihood ratio of a class that is not known, anywhere around the base classes, and the
+        nearest one; the log of the squared distance to that; and the same in the leading directions alone.
+        """
+        posterior = self.solution
+        whitened, distances, determinants = self._distances(features)
+        nearest = (distances + determinants).argmin(1)
+        on_axes = whitened @ posterior.axes.T
+        others = whitened.square().sum(1) - on_axes.square().sum(1)
+        anywhere = (on_axes.square() / (1 + posterior.between)).sum(1) + others / (1 + posterior.elsewhere)
+        if self.prior:
+            n_others = whitened.shape[1] - len(posterior.axes)
+            anywhere = anywhere + posterior.between.log1p().sum() + n_others * posterior.elsewhere.log1p()
+        distance = distances.gather(1, nearest[:, None]).squeeze(1)
+        ratio = 0.5 * (distance + determinants[nearest] - anywhere)
+        along = (whitened - posterior.means[nearest]) @ posterior.leading.T
+        leading = along.square().sum(1) / posterior.across[nearest]
+        return torch.stack(
+            [ratio, *(each.clamp(min=1e-12).log() for each in (distance, leading))], 1
+        ), nearest
+
+    def _distances(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return whitened features (n, dim), squared distances (n, n_classes), log-determinants (n_classes,)."""
         posterior = self.solution
         means, axes = posterior.means, posterior.axes
         whitened = (features - posterior.centre) @ posterior.whitening  # (n, dim)
@@ -270,11 +317,10 @@ class Discriminant(StatisticalHead):
             + (precisions * means_on_axes.square()).sum(1)
         )
         distances = along + (squares - on) / posterior.across
-        if self.prior:
-            n_others = whitened.shape[1] - len(axes)
-            determinants = posterior.along.log().sum(1) + n_others * posterior.across.log()
-            distances = distances + DETERMINANT * determinants
-        return -0.5 * self.scale * distances
+        if not self.prior:
+            return whitened, distances, torch.zeros_like(posterior.across)
+        n_others = whitened.shape[1] - len(axes)
+        return whitened, distances, posterior.along.log().sum(1) + n_others * posterior.across.log()
 
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return minus the squared Mahalanobis distance of features (n, dim) and others (m, dim)."""
@@ -295,6 +341,20 @@ def _between(base_means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor
     shrinkage = min(1.0, 2 / n_classes)
     elsewhere: Tensor = BETWEEN * shrinkage * level
     return axes, BETWEEN * (1 - shrinkage) * variances + elsewhere, elsewhere
+
+
+def _leading(factor: Tensor) -> Tensor:
+    """Return directions (n_leading, dim) of most variance, whitened, by a few steps of subspace iteration.
+
+    With ``factor @ factor.T`` the covariance, they are eigenvectors of ``factor.T @ factor``.
+    """
+    dim = len(factor)
+    # The same start everywhere: those coordinates that vary most.
+    first = factor.square().sum(1).argsort(descending=True, stable=True)[:LEADING]
+    basis = factor[first].T
+    for _ in range(_ROUNDS):
+        basis, _ = torch.linalg.qr(factor.T @ (factor @ basis))
+    return basis.T.reshape(-1, dim)
 
 
 def _posterior_weight(between: Tensor, counts: Tensor) -> Tensor:

@@ -167,10 +167,29 @@ class Encoder(nn.Module):
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return features (n, dim) of signals (n, n_chans, n_times)."""
-        columns = torch.cat([block(signals) for block in self.blocks], dim=1)  # (n, n_columns)
+        return self.project(torch.cat([block(signals) for block in self.blocks], dim=1))
+
+    def project(self, columns: Tensor) -> Tensor:
+        """Return features (n, dim) of what the blocks make of signals (n, n_columns)."""
         evened = (columns - self.centre) * self.gain
         components = evened @ self.components.T if len(self.components) else evened
         return torch.cat([components, torch.relu(components @ self.random)], dim=1) - self.shift
+
+    def refitted(self, columns: Tensor) -> "Encoder":
+        """Return the encoder with the components of fewer base windows (n, n_columns); all else stays.
+
+        Components of few windows are theirs: others have less of them, which a window that helped to find
+        them cannot show.
+        """
+        if not len(self.components):
+            return self
+        centre = columns.double().mean(0)
+        evened = (columns.double() - centre) * self.gain
+        components = principal_components(evened, len(self.components))
+        other = copy.copy(self)
+        fitted = {"centre": centre.to(self.centre), "components": components.to(self.components)}
+        other._buffers = {**self._buffers, **fitted}
+        return frozen(other)
 
 
 def make_blocks(

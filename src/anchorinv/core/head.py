@@ -177,6 +177,14 @@ class Head(nn.Module, ABC):
         packed = [tensors[cls._in_files(part)] for part in parts]
         return [torch.empty(part.shape, dtype=part.dtype) for part in packed]
 
+    def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return statistics of features (n, dim) that are large for unknown classes, and the nearest class (n,).
+
+        One, or three: see :data:`~anchorinv.core.confidence.SHARES`. Here minus the largest logit.
+        """
+        largest, nearest = self(features).max(1)
+        return -largest[:, None], nearest
+
     def prepare(self) -> None:
         """Compute now what would be computed when features first come, or raise what that would raise."""
 

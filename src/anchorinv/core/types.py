@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.head import Head
+from anchorinv.core.confidence import Confidence
+from anchorinv.core.head import Head, StatisticalHead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +166,8 @@ class State:
         The inverted signals behind the replay, where a memory was asked for them; to look at.
     curves : tuple of Curve, default=()
         The descents so far, and what else they were set by.
+    confidence : Confidence or None, default=None
+        What windows that were held out say about the answers, where there were some.
 
     Examples
     --------
@@ -186,6 +189,14 @@ class State:
     recordings: Batch | None = None
     signals: Batch | None = None
     curves: tuple[Curve, ...] = ()
+    confidence: Confidence | None = None
+
+    def calibrated(self, logits: Tensor) -> Tensor:
+        """Return logits (n, n_classes) of the head such that their softmax means what it says, if known how."""
+        if self.confidence is None:
+            return logits
+        counts = self.head.counts if isinstance(self.head, StatisticalHead) else None
+        return self.confidence.scaled(logits, counts, n_base=self.n_base)
 
     def columns(self, labels: Tensor) -> Tensor:
         """Return the logits' column of each class number (n,)."""

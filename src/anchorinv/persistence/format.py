@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from torch import Tensor, nn
 
 from anchorinv import __version__
+from anchorinv.core.confidence import Confidence
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
 from anchorinv.core.head import HEADS, Count, Head
 from anchorinv.core.networks import Geometry, frozen
@@ -44,6 +45,8 @@ def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if batch := getattr(state, name):
             tensors |= {f"{name}.values": batch.values, f"{name}.labels": batch.labels}
     tensors |= {f"curves.{i}": curve.values for i, curve in enumerate(state.curves)}
+    if state.confidence is not None:
+        tensors |= {f"confidence.{name}": tensor for name, tensor in state.confidence.packed().items()}
     facts = {
         "head": head_facts,
         "classes": list(state.classes),
@@ -105,8 +108,14 @@ def unpacked(
             seed=facts["seed"],
             session=facts["session"],
             curves=tuple(curves),
+            confidence=_confidence(tensors, facts["n_base"]),
             **batches,
         )
+
+
+def _confidence(tensors: Mapping[str, Tensor], n_base: int) -> Confidence | None:
+    packed = _under("confidence", tensors)
+    return Confidence.unpacked(packed, n_base=n_base) if packed else None
 
 
 def unpacked_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:

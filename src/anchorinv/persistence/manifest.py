@@ -142,6 +142,7 @@ def without_class(state: State, label: int) -> State:
     if is_base and state.n_base == 1:
         raise ValueError("it is the last of the base classes, and one must remain; train anew without it")
     anchors = _without(state.anchors, label)
+    confidence = state.confidence.without(column, state.n_base) if state.confidence else None
     return replace(
         state,
         head=frozen(state.head.without(column, anchors)),
@@ -151,6 +152,7 @@ def without_class(state: State, label: int) -> State:
         replay=_without(state.replay, label),
         recordings=_without(state.recordings, label),
         signals=_without(state.signals, label),
+        confidence=confidence,
     )
 
 

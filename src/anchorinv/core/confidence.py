@@ -1,0 +1,205 @@
+"""How sure a model may be: calibrated probabilities, p-values of novelty, conformal sets of classes.
+
+All of it rests on windows that a model of the same kind had not learned from, see
+``confidence_rehearsal.py``; here is what is kept of them, a few hundred numbers, and how it is used.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+#: Numbers of examples that taught classes are rehearsed with; a class of ``MANY`` is as well known as a base
+#: class, and in between the logarithm of the number decides.
+SHOTS = (3, 10, 30)
+MANY = 100
+#: Of a table of scores; the quantiles in between are interpolated.
+MOST_SCORES = 200
+#: Scores above this quantile are too few to count: there a tail is extrapolated.
+TAIL = 0.1
+#: How the risk of a false rejection is shared between the statistics of a head: the first tells known from
+#: unknown classes, the others tell what is no such signal at all. These speak up only where they are surer
+#: than ``GATE``, and so do not blur the first.
+SHARES = {1: (1.0,), 3: (0.6, 0.2, 0.2)}
+GATE = 0.01
+#: Windows of a class behind a conformal table of its own.
+FEWEST = 50
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Sorted scores of windows that were held out: what a new score is compared with.
+
+    Parameters
+    ----------
+    values : Tensor, shape (..., n_kept)
+        Ascending along the last axis; quantiles where there were more scores than are kept.
+    counts : Tensor, shape (...,), int64
+        How many scores there were.
+
+    Examples
+    --------
+    >>> scores = Scores.of(torch.arange(99.0))
+    >>> scores.share_above(torch.tensor([-1.0, 49.5, 98.5]))
+    tensor([1.0000, 0.4999, 0.0100])
+    """
+
+    values: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, scores: Tensor) -> "Scores":
+        """Keep scores (n,), or of many so many quantiles."""
+        kept = scores.double().sort().values
+        if len(kept) != MOST_SCORES:
+            kept = torch.quantile(kept, torch.linspace(0, 1, MOST_SCORES).double()) if len(kept) else kept
+        return cls(kept.float() if len(kept) else torch.zeros(MOST_SCORES), torch.tensor(len(scores)))
+
+    @classmethod
+    def stack(cls, each: "list[Scores]") -> "Scores":
+        """Put tables into the rows of one."""
+        return cls(torch.stack([s.values for s in each]), torch.stack([s.counts for s in each]))
+
+    def __getitem__(self, row: int) -> "Scores":
+        return Scores(self.values[row], self.counts[row])
+
+    def share_above(self, scores: Tensor) -> Tensor:
+        """Return the share of scores (one more than there were) that are as high as each of these (n,)."""
+        n, last = int(self.counts), len(self.values) - 1
+        right = torch.searchsorted(self.values, scores.contiguous())  # of kept scores, so many are lower
+        low, high = self.values[(right - 1).clamp(min=0)], self.values[right.clamp(max=last)]
+        between = ((scores - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
+        below = torch.where(right > last, 1.0, (right - 1 + between).clamp(min=0) / last)
+        return (1 + n * (1 - below)) / (n + 1)
+
+    def tail_probability(self, scores: Tensor) -> Tensor:
+        """Return how likely scores as high as these (n,) are, beyond the highest seen by an exponential."""
+        start = torch.quantile(self.values, 1 - TAIL)
+        excess = (self.values[self.values > start] - start).mean()
+        if not excess > 0:
+            return self.share_above(scores)
+        return torch.where(
+            scores > start, TAIL * torch.exp(-(scores - start) / excess), self.share_above(scores)
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Confidence:
+    """What held-out windows say about a model's answers.
+
+    Parameters
+    ----------
+    factors : Tensor, shape (n_shots + 1,)
+        What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, and last for base
+        classes (temperature scaling: Guo et al., ICML 2017).
+    base, taught : Scores, shape (n_statistics,)
+        The statistics of :meth:`~anchorinv.core.head.Head.novelty`, of base classes and of classes taught
+        with ten examples.
+    misfits : Scores, shape (n_base + 2,)
+        One minus the probability of the right class: of each base class, of all of them, and of taught ones.
+
+    Examples
+    --------
+    >>> some = Scores.stack([Scores.of(torch.linspace(0, 1, 100))])
+    >>> sure = Confidence(torch.tensor([1.0, 1.0, 1.0, 2.0]), some, some, Scores.stack([some[0]] * 4))
+    >>> sure.scaled(torch.tensor([[0.0, 1.0]]), torch.tensor([50, 50]), n_base=2).round(decimals=3)
+    tensor([[0., 2.]])
+    >>> sure.p_values(torch.tensor([[0.5], [3.0]]), torch.tensor([False, False])).round(decimals=2)
+    tensor([0.5000, 0.0000])
+    """
+
+    factors: Tensor
+    base: Scores
+    taught: Scores
+    misfits: Scores
+
+    def scaled(self, logits: Tensor, counts: Tensor | None, *, n_base: int) -> Tensor:
+        """Return calibrated logits (n, n_classes), the largest the same; ``counts`` of examples if known.
+
+        A window takes the factors of the classes that it may be of, each by its probability.
+        """
+        each = self._factors_of(logits.shape[1], counts, n_base).to(logits)
+        likely = F.softmax(self.factors[-1].to(logits) * logits, dim=1)
+        return logits * (likely @ each)[:, None]
+
+    def _factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
+        if counts is None:
+            counts = torch.full((n_classes,), SHOTS[1])
+        places = torch.tensor([*SHOTS, MANY]).double().log()
+        at = counts.double().clamp(SHOTS[0], MANY).log()
+        right = torch.searchsorted(places, at.contiguous()).clamp(1, len(places) - 1)
+        share = (at - places[right - 1]) / (places[right] - places[right - 1])
+        logs = self.factors.double().log()
+        taught = torch.exp(torch.lerp(logs[right - 1], logs[right], share))
+        return torch.where(torch.arange(n_classes) < n_base, self.factors[-1].double(), taught)
+
+    def p_values(self, statistics: Tensor, taught: Tensor) -> Tensor:
+        """Return p-values (n,) of "this is of a class that the model knows"; small ones speak against it.
+
+        Parameters
+        ----------
+        statistics : Tensor, shape (n, n_statistics)
+        taught : Tensor, shape (n,), bool
+            Whether the nearest class was taught, or is a base class.
+        """
+        shares = SHARES[statistics.shape[1]]
+        by_statistic = []
+        for i, (column, share) in enumerate(zip(statistics.T, shares, strict=True)):
+            p = torch.where(
+                taught, self.taught[i].tail_probability(column), self.base[i].tail_probability(column)
+            )
+            by_statistic.append(torch.where(p < GATE, p / share, 1.0) if i else p / share)
+        return torch.stack(by_statistic).amin(0).clamp(max=1.0)
+
+    def conformal(self, probabilities: Tensor, *, n_base: int) -> Tensor:
+        """Return p-values (n, n_classes) of "this is its class" (Vovk et al., 2005).
+
+        Each class is compared with its own windows where :data:`FEWEST` were held out, otherwise with those
+        of all base classes, or of taught ones.
+        """
+        everybody, lessons = len(self.misfits.counts) - 2, len(self.misfits.counts) - 1
+        columns = []
+        for column, chances in enumerate(probabilities.T):
+            row = column if column < n_base else lessons
+            row = row if self.misfits.counts[row] >= FEWEST else everybody
+            columns.append(self.misfits[row].share_above(1 - chances))
+        return torch.stack(columns, dim=1)
+
+    def without(self, column: int, n_base: int) -> "Confidence":
+        """Return what stays when a class is forgotten: nothing of a base class by itself."""
+        if column >= n_base:
+            return self
+        kept = torch.arange(len(self.misfits.counts)) != column
+        return replace(self, misfits=Scores(self.misfits.values[kept], self.misfits.counts[kept]))
+
+    def packed(self) -> dict[str, Tensor]:
+        """Return all of it as tensors by name."""
+        tables = {"base": self.base, "taught": self.taught, "misfits": self.misfits}
+        named = {f"{name}.{part}": getattr(table, part) for name, table in tables.items() for part in _PARTS}
+        return {"factors": self.factors, **named}
+
+    @classmethod
+    def unpacked(cls, tensors: "dict[str, Tensor]", *, n_base: int) -> "Confidence":
+        """Return what was packed, if it is what it should be for so many base classes."""
+        tables = {name: Scores(*(tensors[f"{name}.{p}"] for p in _PARTS)) for name in _TABLES}
+        confidence = cls(tensors["factors"], **tables)
+        n_statistics = len(confidence.base.counts)
+        rows = {"base": n_statistics, "taught": n_statistics, "misfits": n_base + 2}
+        sound = (
+            confidence.factors.shape == (len(SHOTS) + 1,)
+            and bool((confidence.factors > 0).all())
+            and n_statistics in SHARES
+            and all(tables[name].values.shape == (n, MOST_SCORES) for name, n in rows.items())
+            and all(tables[name].counts.shape == (n,) for name, n in rows.items())
+            and all(
+                bool((t.values.diff(dim=1) >= 0).all() and (t.counts >= 0).all()) for t in tables.values()
+            )
+        )
+        if not sound:
+            raise ValueError("its confidence does not fit its classes")
+        return confidence
+
+
+_TABLES = ("base", "taught", "misfits")
+_PARTS = ("values", "counts")
