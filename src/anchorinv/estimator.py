@@ -25,6 +25,7 @@ from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Session, Standardisation, State
 from anchorinv.core.views import feature_blocks
 from anchorinv.learning import (
+    by_class,
     check_converged,
     check_finite,
     count_labels,
@@ -60,7 +61,6 @@ from anchorinv.validation import (
     read_groups,
     read_labels,
     read_signals,
-    read_weights,
     refuse_drift,
     refuse_known,
     refuse_unknown,
@@ -70,6 +70,7 @@ from anchorinv.validation import (
     warn_former_name,
     warn_mistakes,
     warn_single_shots,
+    weighed,
 )
 
 # Settings that a bundle holds in a form of their own.
@@ -250,7 +251,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             ch_names_=ch_names,
             statistics_=BaseStatistics.of(signals.values),
             state_=state,
-            **_by_class(classes, np.bincount(numbers), state.n_base),
+            **by_class(classes, np.bincount(numbers), state.n_base),
             history_=[history_entry("base", 0, count_labels(labels), state.curves, began)],
         )
         return self
@@ -294,7 +295,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         curves = state.curves[len(self.state_.curves) :]
         self._know(
             state_=state,
-            **_by_class(
+            **by_class(
                 np.concatenate([self._names, names]),
                 np.concatenate([self._counts, np.bincount(numbers)]),
                 state.n_base,
@@ -442,7 +443,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         model.state_, model.geometry_ = bundle.state, bundle.geometry
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
-        model._know(**_by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
+        model._know(**by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
         model.seed_, model.history_ = bundle.seed, list(bundle.history)
         model.sfreq_, model.ch_names_ = bundle.sfreq, bundle.ch_names
         return model
@@ -531,7 +532,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         label, count = self._names.tolist()[column], self._counts.tolist()[column]
         self._know(
             state_=state,
-            **_by_class(np.delete(self._names, column), np.delete(self._counts, column), state.n_base),
+            **by_class(np.delete(self._names, column), np.delete(self._counts, column), state.n_base),
             history_=[*self.history_, history_entry("forgotten", state.session, {label: count}, (), began)],
         )
         return self
@@ -564,7 +565,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         signals = in_unit(signals, how.unit if how else None)
         labels = read_labels(y, len(signals.values))
         among = read_groups(groups, len(labels))
-        signals, labels, weights, kept = self._weighed(signals, labels, sample_weight)
+        signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
         if len(classes := np.unique(labels)) < 2:
             raise ValueError(
                 f"training needs at least two classes, got one class ({classes.tolist()[0]!r}); add the "
@@ -594,24 +595,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
                 f"the model's classes are {label_kind(self.classes_)}, these labels are "
                 f"{label_kind(labels)}; use one kind"
             )
-        return self._weighed(signals, labels, sample_weight)[:3]
-
-    def _weighed(
-        self, signals: Signals, labels: np.ndarray, sample_weight: Any
-    ) -> tuple[Signals, np.ndarray, np.ndarray | None, Any]:
-        """Return signals, labels and weights of those that have a weight, and which of all these are."""
-        weights = read_weights(sample_weight, len(labels))
-        if weights is None:
-            return signals, labels, None, slice(None)
-        kept = weights > 0
-        left = read_weights(weights[kept], int(kept.sum()))
-        if left is not None and not METHODS[self.method].weighted:
-            able = ", ".join(name for name, spec in METHODS.items() if spec.weighted)
-            raise ValueError(
-                f"method {self.method!r} cannot use sample_weight, but for weights of 0 and 1; leave it out, "
-                f"or choose one of the methods that can: {able}"
-            )
-        return replace(signals, values=signals.values[kept]), labels[kept], left, kept
+        return weighed(signals, labels, sample_weight, self.method)[:3]
 
     def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:
         """Return signals as the network takes them; of another unit none, unless forced, or a warning."""
@@ -658,20 +642,6 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         most = max((len(batch) for batch in kept if batch), default=0)
         check_kept(METHODS.name_of(self.method), self.geometry_, len(state.classes), most)
         check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
-
-
-def _by_class(names: np.ndarray, counts: np.ndarray, n_base: int) -> dict[str, np.ndarray]:
-    """Return what is known of classes that come in the order learned, in that of ``classes_``.
-
-    ``_columns`` says where each of ``classes_`` is among the columns of the state's head.
-    """
-    order = np.argsort(names, kind="stable")
-    return {
-        "classes_": names[order],
-        "base_classes_": np.sort(names[:n_base]),
-        "counts_": counts[order],
-        "_columns": order,
-    }
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -12,6 +12,7 @@ from scipy.sparse import issparse
 from sklearn.exceptions import DataConversionWarning
 
 from anchorinv.core.networks import MIN_TIMES
+from anchorinv.core.registry import METHODS
 from anchorinv.persistence.limits import check_name, looks_like
 from anchorinv.signal.drift import Drift
 from anchorinv.signal.limits import VOLTAGES
@@ -342,6 +343,27 @@ def read_weights(sample_weight: Any, n_signals: int) -> np.ndarray | None:
     if not weights.any():
         raise ValueError("sample_weight is zero for all signals; nothing is left to learn from")
     return None if (weights == 1).all() else weights
+
+
+def weighed(
+    signals: Signals, labels: np.ndarray, sample_weight: Any, method: str
+) -> tuple[Signals, np.ndarray, np.ndarray | None, Any]:
+    """Return what has a weight, signals, labels and weights, and an index of these among all.
+
+    A method that cannot use weights is refused other ones than 0 and 1.
+    """
+    weights = read_weights(sample_weight, len(labels))
+    if weights is None:
+        return signals, labels, None, slice(None)
+    kept = weights > 0
+    left = read_weights(weights[kept], int(kept.sum()))
+    if left is not None and not METHODS[method].weighted:
+        able = ", ".join(name for name, spec in METHODS.items() if spec.weighted)
+        raise ValueError(
+            f"method {method!r} cannot use sample_weight, but for weights of 0 and 1; leave it out, or take "
+            f"one of the methods that can: {able}"
+        )
+    return replace(signals, values=signals.values[kept]), labels[kept], left, kept
 
 
 def _objects(y: list[Any] | tuple[Any, ...]) -> np.ndarray:
