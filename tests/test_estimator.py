@@ -348,7 +348,7 @@ class TestMistakes:
             (lambda X, y: bad(X, y, np.inf), "first in sample 3, channel 1, time 20"),
             (lambda X, y: (X, y[:-1]), "24 signals but 23 labels"),
             (lambda X, y: (X, None), "labels are missing"),
-            (lambda X, y: (X, y.reshape(-1, 1)), r"labels must have shape \(n,\)"),
+            (lambda X, y: (X, np.stack([y, y], 1)), r"labels must have shape \(n,\)"),
             (lambda X, y: (X, np.linspace(0, 1, 24)), "text, whole numbers or booleans"),
             (lambda X, y: (X, ["a", 1] * 12), "mix text and whole numbers|use one kind"),
             (lambda X, y: (X, [""] + ["a"] * 23), "label of sample 0 is empty"),

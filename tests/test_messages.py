@@ -273,4 +273,6 @@ class TestMoreOfAKnownClass:
     def test_one_class_is_too_few_to_train_on(self, run, files):
         np.savez("one.npz", X=windows()[0], y=["tongue"] * 24)
         code, _, err = run("train", "one.npz", "-o", "out", "-q")
-        assert code == 1 and "at least two classes, got one ('tongue')" in err and "anchorinv learn" in err
+        assert (
+            code == 1 and "at least two classes, got one class ('tongue')" in err and "anchorinv learn" in err
+        )

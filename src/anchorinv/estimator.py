@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin as FeatureNames
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Session, Standardisation, State
 from anchorinv.core.views import feature_blocks
 from anchorinv.learning import (
+    by_class,
     check_converged,
     check_finite,
     count_labels,
@@ -60,19 +62,22 @@ from anchorinv.validation import (
     read_labels,
     read_signals,
     refuse_drift,
+    refuse_known,
+    refuse_unknown,
     similar_names,
     warn_drift,
     warn_flat,
     warn_former_name,
     warn_mistakes,
     warn_single_shots,
+    weighed,
 )
 
 # Settings that a bundle holds in a form of their own.
 _APART = ("geometry", "preprocessing", "sfreq")
 
 
-class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Classify biosignals and learn new classes from a few examples, without keeping recordings.
 
     Parameters
@@ -129,6 +134,8 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         Those of them that :meth:`fit` learned, sorted.
     counts_ : ndarray, shape (n_classes,)
         Examples of each of ``classes_`` so far.
+    n_features_in_ : int
+        Number of channels.
     history_ : list of dict
         One for each session: what was learned, losses, inversion error, seconds.
     geometry_ : Geometry
@@ -189,7 +196,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         self.verbose = verbose
 
     @one_at_a_time
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Learn the base classes.
 
         Parameters
@@ -201,8 +208,12 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         groups : array_like, shape (n,), or None, default=None
             What will be new where the model is used: people, days, recordings. Choices are then made on whole
             groups that are held out in turn, and :meth:`calibrate` knows what it brings.
+        sample_weight : array_like, shape (n,), or None, default=None
+            A signal with a weight of 2 counts as two, one of 0 as none. For the methods discriminant, lda
+            and mdm, in all that is closed form, Ledoit and Wolf's shrinkage among it; rehearsal, networks
+            and what :meth:`check` compares with take each signal as one.
         """
-        signals, labels, among = self._read_base(X, y, groups)
+        signals, labels, among, weights = self._read_base(X, y, groups, sample_weight)
         how = self.preprocessing
         classes, numbers = np.unique(labels, return_inverse=True)
         check_names(classes.tolist())
@@ -220,8 +231,10 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         began = time.perf_counter()
         seed = resolve_seed(self.random_state)
         recipe = self._recipe(geometry, len(labels))
-        standardisation = Standardisation.of(signals.values, per_channel=self.per_channel)
-        batch = Batch(_tensor(standardisation(signals.values)), _tensor(numbers), among)
+        standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
+        batch = Batch(
+            _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
+        )
         rng = stream(seed, "base")
         with self._progress():
             # The replay is made now: teaching a new class later should not take longer than it must.
@@ -238,29 +251,31 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
             ch_names_=ch_names,
             statistics_=BaseStatistics.of(signals.values),
             state_=state,
-            **_by_class(classes, np.bincount(numbers), state.n_base),
+            **by_class(classes, np.bincount(numbers), state.n_base),
             history_=[history_entry("base", 0, count_labels(labels), state.curves, began)],
         )
         return self
 
     @one_at_a_time
-    def partial_fit(self, X: Any, y: Any, *, force: bool = False) -> Self:
+    def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, force: bool = False) -> Self:
         """Learn one or several new classes, together, from a few signals each.
 
-        Signals whose scale or offset is nothing like that of the base data, as in another unit, are refused
-        unless ``force`` says that they are right.
+        Parameters
+        ----------
+        X : array, mne.Epochs or Signals, shape (n, channels, times)
+            Of new classes only.
+        y : array_like, shape (n,)
+            Of the kind that :meth:`fit` was given.
+        sample_weight : array_like, shape (n,), or None, default=None
+            As in :meth:`fit`, and exact: the statistics of a class are those of repeated signals.
+        force : bool, default=False
+            Learn from signals whose scale or offset is nothing like that of the base data, as in another
+            unit; they are refused otherwise.
         """
         check_settings(self.get_params(deep=False))
-        signals, labels = self._read_fitted(X, y)
+        signals, labels, weights = self._read_fitted(X, y, sample_weight)
         names, numbers = np.unique(labels, return_inverse=True)
-        known = np.isin(names, self.classes_)
-        if known.any():
-            some = "are" if known.sum() > 1 else "is"
-            raise ValueError(
-                f"{_listed(names[known])} {some} known already, so nothing was learned; "
-                f"add_shots (anchorinv add) takes more examples of known classes, partial_fit (anchorinv "
-                f"learn) new classes only"
-            )
+        refuse_known(names, self.classes_)
         check_names([*self.classes_.tolist(), *names.tolist()])
         check_new_names(names.tolist(), self.classes_.tolist())
         warn_single_shots(labels)
@@ -270,7 +285,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         first = max(self.state_.classes) + 1
         # A class that is new has a spectrum of its own: only its unit is held against the base data.
         standardised = self._standardised(signals, force=force, shapes=False)
-        batch = Batch(standardised, _tensor(numbers + first))
+        batch = Batch(standardised, _tensor(numbers + first), weights=_optional(weights))
         rng = stream(self.seed_, "session", index)
         recipe = self._recipe(self.geometry_, len(labels))
         with self._progress():
@@ -280,7 +295,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         curves = state.curves[len(self.state_.curves) :]
         self._know(
             state_=state,
-            **_by_class(
+            **by_class(
                 np.concatenate([self._names, names]),
                 np.concatenate([self._counts, np.bincount(numbers)]),
                 state.n_base,
@@ -290,23 +305,16 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         return self
 
     @one_at_a_time
-    def add_shots(self, X: Any, y: Any, *, force: bool = False) -> Self:
+    def add_shots(self, X: Any, y: Any, *, sample_weight: Any = None, force: bool = False) -> Self:
         """Take in more examples of known classes: their prototypes move, the network stays.
 
         A prototype becomes the mean over the examples seen so far, each with the same weight. The features
         of the examples join the anchors, so a new class is better remembered in the next session.
-        Methods without anchors replay what they replayed before. Signals of another unit are refused, as in
-        :meth:`partial_fit`, unless ``force`` says that they are right.
+        Methods without anchors replay what they replayed before. ``sample_weight`` and ``force`` are as in
+        :meth:`partial_fit`.
         """
-        signals, labels = self._read_fitted(X, y)
-        names = np.unique(labels)
-        if not np.isin(names, self.classes_).all():
-            unknown = names[~np.isin(names, self.classes_)]
-            like = similar_names(unknown.tolist(), self.classes_.tolist())
-            raise ValueError(
-                f"{_listed(unknown)} {'is' if len(unknown) == 1 else 'are'} not among the known ones{like}; "
-                f"teach new classes with partial_fit (anchorinv learn)"
-            )
+        signals, labels, weights = self._read_fitted(X, y, sample_weight)
+        refuse_unknown(np.unique(labels), self.classes_)
         state = self.state_
         if not isinstance(state.head, PrototypeHead | StatisticalHead):
             raise ValueError(
@@ -318,6 +326,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         features = Batch(
             self._features(self._standardised(signals, force=force, shapes=False)),
             torch.tensor(state.classes)[columns],
+            weights=_optional(weights),
         )
         recipe = self._recipe(self.geometry_, len(labels))
         learned = recipe.add_shots(state, features, self._counts.tolist())
@@ -342,16 +351,31 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         now = copy(self)
         return now._probabilities(now._logits(X))
 
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithm of each probability (n, n_classes); columns follow ``classes_``."""
+        return F.log_softmax(copy(self)._logits(X), dim=1).numpy()
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return logits (n, n_classes), columns as ``classes_``; of two classes the difference (n,).
+
+        It is that of the second class to the first: above 0, the second is predicted.
+        """
+        logits = copy(self)._logits(X)
+        return (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
+
     def transform(self, X: Any) -> np.ndarray:
-        """Return the network's features of each signal (n, dim), without the views that some methods add."""
+        """Return the network's features of each signal (n, dim), without the views that some methods add.
+
+        They are named ``anchorinvclassifier0``, … where :meth:`set_output` asks for a table.
+        """
         now = copy(self)
-        features = now._features(now._standardised(now._read_known(X)))
-        return feature_blocks(now.state_, features.shape[1]).network(features).numpy()
+        return now._transformed(now._standardised(now._read_known(X))).numpy()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         tags.input_tags.two_d_array = False
+        tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
     def save(self, path: Path | str, *, with_signals: bool = False, allow_recordings: bool = False) -> None:
@@ -419,10 +443,21 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         model.state_, model.geometry_ = bundle.state, bundle.geometry
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
-        model._know(**_by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
+        model._know(**by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
         model.seed_, model.history_ = bundle.seed, list(bundle.history)
         model.sfreq_, model.ch_names_ = bundle.sfreq, bundle.ch_names
         return model
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of channels: they are the features of a signal, and each is known by its place or name."""
+        return int(self.n_chans_)
+
+    @property
+    def _n_features_out(self) -> int:
+        """Of :meth:`transform`, which names so many."""
+        self._check_fitted()
+        return self._transformed(torch.zeros(1, self.n_chans_, self.n_times_)).shape[1]
 
     @property
     def preprocessing_(self) -> Preprocessing:
@@ -497,7 +532,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         label, count = self._names.tolist()[column], self._counts.tolist()[column]
         self._know(
             state_=state,
-            **_by_class(np.delete(self._names, column), np.delete(self._counts, column), state.n_base),
+            **by_class(np.delete(self._names, column), np.delete(self._counts, column), state.n_base),
             history_=[*self.history_, history_entry("forgotten", state.session, {label: count}, (), began)],
         )
         return self
@@ -521,19 +556,22 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
             )
         return signals
 
-    def _read_base(self, X: Any, y: Any, groups: Any) -> tuple[Signals, np.ndarray, Tensor | None]:
+    def _read_base(
+        self, X: Any, y: Any, groups: Any, sample_weight: Any
+    ) -> tuple[Signals, np.ndarray, np.ndarray | None, np.ndarray | None]:
         check_settings(self.get_params(deep=False))
         how = self.preprocessing
         signals = in_order(self._read(X, how.sfreq if how else None), how.ch_names if how else None)
         signals = in_unit(signals, how.unit if how else None)
         labels = read_labels(y, len(signals.values))
         among = read_groups(groups, len(labels))
+        signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
         if len(classes := np.unique(labels)) < 2:
             raise ValueError(
-                f"training needs at least two classes, got one ({classes.tolist()[0]!r}); add the others, or "
-                f"teach it with partial_fit (anchorinv learn) to a model that knows two"
+                f"training needs at least two classes, got one class ({classes.tolist()[0]!r}); add the "
+                f"others, or teach it with partial_fit (anchorinv learn) to a model that knows two"
             )
-        return signals, labels, None if among is None else _tensor(among)
+        return signals, labels, None if among is None else among[kept], weights
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "state_"):
@@ -544,10 +582,12 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
     def _read_known(self, X: Any) -> Signals:
         self._check_fitted()
         signals = in_unit(in_order(self._read(X, self.sfreq_), self.ch_names_), self.preprocessing_.unit)
-        check_same_shape(signals, (self.n_chans_, self.n_times_))
+        check_same_shape(signals, (self.n_chans_, self.n_times_), model=type(self).__name__)
         return signals
 
-    def _read_fitted(self, X: Any, y: Any) -> tuple[Signals, np.ndarray]:
+    def _read_fitted(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Signals, np.ndarray, np.ndarray | None]:
         signals = self._read_known(X)
         labels = read_labels(y, len(signals.values))
         if label_kind(labels) != label_kind(self.classes_):
@@ -555,7 +595,7 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
                 f"the model's classes are {label_kind(self.classes_)}, these labels are "
                 f"{label_kind(labels)}; use one kind"
             )
-        return signals, labels
+        return weighed(signals, labels, sample_weight, self.method)[:3]
 
     def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:
         """Return signals as the network takes them; of another unit none, unless forced, or a warning."""
@@ -569,6 +609,10 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
 
     def _features(self, standardised: Tensor) -> Tensor:
         return encode(self.state_.tail, encode(self.state_.trunk, standardised))
+
+    def _transformed(self, standardised: Tensor) -> Tensor:
+        features = self._features(standardised)
+        return feature_blocks(self.state_, features.shape[1]).network(features)
 
     def _logits(self, X: Any) -> Tensor:
         return self._logits_of(self._standardised(self._read_known(X)))
@@ -600,27 +644,12 @@ class AnchorInvClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # 
         check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
 
 
-def _by_class(names: np.ndarray, counts: np.ndarray, n_base: int) -> dict[str, np.ndarray]:
-    """Return what is known of classes that come in the order learned, in that of ``classes_``.
-
-    ``_columns`` says where each of ``classes_`` is among the columns of the state's head.
-    """
-    order = np.argsort(names, kind="stable")
-    return {
-        "classes_": names[order],
-        "base_classes_": np.sort(names[:n_base]),
-        "counts_": counts[order],
-        "_columns": order,
-    }
-
-
 def _tensor(values: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-def _listed(names: np.ndarray) -> str:
-    quoted = [repr(name) for name in names.tolist()]
-    return ("class " if len(quoted) == 1 else "classes ") + " and ".join(quoted)
+def _optional(values: np.ndarray | None) -> Tensor | None:
+    return None if values is None else _tensor(values)
 
 
 def _plain(value: Any) -> Any:

@@ -116,6 +116,20 @@ def check_finite(logits: Tensor) -> Tensor:
     return logits
 
 
+def by_class(names: np.ndarray, counts: np.ndarray, n_base: int) -> dict[str, np.ndarray]:
+    """Return what is known of classes that come in the order learned, in that of ``classes_``.
+
+    ``_columns`` says where each of ``classes_`` is among the columns of the state's head.
+    """
+    order = np.argsort(names, kind="stable")
+    return {
+        "classes_": names[order],
+        "base_classes_": np.sort(names[:n_base]),
+        "counts_": counts[order],
+        "_columns": order,
+    }
+
+
 # Of each descent: what its steps and its last loss are called, and the setting that tames it.
 _NAMES = {
     "base": ("training_steps", "training_loss", "lr"),

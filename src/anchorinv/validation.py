@@ -8,8 +8,11 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
+from sklearn.exceptions import DataConversionWarning
 
 from anchorinv.core.networks import MIN_TIMES
+from anchorinv.core.registry import METHODS
 from anchorinv.persistence.limits import check_name, looks_like
 from anchorinv.signal.drift import Drift
 from anchorinv.signal.limits import VOLTAGES
@@ -93,6 +96,32 @@ def check_new_names(names: Sequence[Any], known: Sequence[Any]) -> None:
             )
 
 
+def refuse_known(names: np.ndarray, known: np.ndarray) -> None:
+    """Refuse to learn classes anew."""
+    if (twice := np.isin(names, known)).any():
+        raise ValueError(
+            f"{_listed(names[twice])} {'are' if twice.sum() > 1 else 'is'} known already, so nothing was "
+            f"learned; add_shots (anchorinv add) takes more examples of known classes, partial_fit "
+            f"(anchorinv learn) new classes only"
+        )
+
+
+def refuse_unknown(names: np.ndarray, known: np.ndarray) -> None:
+    """Refuse more examples of classes that were never learned."""
+    if not np.isin(names, known).all():
+        unknown = names[~np.isin(names, known)]
+        like = similar_names(unknown.tolist(), known.tolist())
+        raise ValueError(
+            f"{_listed(unknown)} {'is' if len(unknown) == 1 else 'are'} not among the known ones{like}; "
+            f"teach new classes with partial_fit (anchorinv learn)"
+        )
+
+
+def _listed(names: np.ndarray) -> str:
+    quoted = [repr(name) for name in names.tolist()]
+    return ("class " if len(quoted) == 1 else "classes ") + " and ".join(quoted)
+
+
 #: The square of what lies between this and its inverse still has all its digits.
 LARGEST = 1e30
 _UNEVEN = "signals differ in shape; an array (n, channels, times) is needed: cut all to the same length"
@@ -142,6 +171,8 @@ def read_signals(X: Any) -> Signals:
         volts = all(kinds[i] in VOLTAGES for i in picks)
         values = _checked(X.get_data(picks=picks))
         return Signals(values, float(X.info["sfreq"]), names, unit="V" if volts else None)
+    if issparse(X):
+        raise ValueError("sparse signals are not supported; pass a dense array (n, channels, times)")
     if np.ma.is_masked(X):
         raise ValueError("signals are masked in places; fill or drop these samples first")
     if hasattr(X, "detach"):
@@ -202,10 +233,14 @@ def in_order(signals: Signals, ch_names: Sequence[str] | None) -> Signals:
 
 def _checked(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiub":
-        raise ValueError(f"signals must be real numbers, got an array of {values.dtype}")
+        # In scikit-learn's words first, here and below: its tools look for them.
+        odd = "Complex data not supported: " if values.dtype.kind == "c" else ""
+        raise ValueError(f"{odd}signals must be real numbers, got an array of {values.dtype}")
     if values.ndim != 3:
         hint = "; for one signal pass X[None]" if values.ndim == 2 else ""
-        raise ValueError(f"signals must have shape (n, channels, times), got {values.shape}{hint}")
+        raise ValueError(
+            f"signals must have shape (n, channels, times), got {values.shape}. Reshape your data{hint}"
+        )
     if 0 in values.shape:
         raise ValueError(f"signals are empty: shape (n, channels, times) is {values.shape}")
     if values.dtype not in (np.float32, np.float64):
@@ -226,17 +261,25 @@ def _checked(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def check_same_shape(signals: Signals, shape: tuple[int, int]) -> None:
-    """Refuse signals of another shape than a model was fitted to."""
+def check_same_shape(signals: Signals, shape: tuple[int, int], *, model: str) -> None:
+    """Refuse signals of another shape than a model, by the name of its class, was fitted to."""
     n_chans, n_times = signals.values.shape[1:]
-    if (n_chans, n_times) != shape:
+    if n_chans != shape[0]:
+        raise ValueError(
+            f"X has {n_chans} features, but {model} is expecting {shape[0]} features as input: "
+            f"{shape_mismatch((n_chans, n_times), shape)}"
+        )
+    if n_times != shape[1]:
         raise ValueError(shape_mismatch((n_chans, n_times), shape))
 
 
 def read_labels(y: Any, n_signals: int) -> np.ndarray:
     """Take one label per signal (n,): text, integers or booleans."""
     if y is None:
-        raise ValueError("labels are missing: pass y with one label per signal")
+        raise ValueError(
+            "labels are missing: fit requires y to be passed, but the target y is None; pass one label per "
+            "signal"
+        )
     if np.ma.is_masked(y):
         raise ValueError("labels are masked in places; drop these samples first")
     if hasattr(y, "detach"):
@@ -245,6 +288,12 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
         raise ValueError(f"labels must be an array or a list, got a {type(y).__name__}; use list(y)")
     # A list is taken as objects first: numpy alone would turn ["left", 2] into text without a word.
     labels = _objects(y) if isinstance(y, list | tuple) else np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        _warn(
+            "A column-vector y was passed when a 1d array was expected; y.ravel() is one",
+            DataConversionWarning,
+        )
+        labels = labels.ravel()
     if labels.ndim != 1:
         raise ValueError(
             f"labels must have shape (n,), got {labels.shape}; pass one column, one label per signal"
@@ -267,6 +316,54 @@ def read_groups(groups: Any, n_signals: int) -> np.ndarray | None:
         )
     _, numbers = np.unique(names.astype(str), return_inverse=True)
     return np.asarray(numbers, dtype=np.int64)
+
+
+def read_weights(sample_weight: Any, n_signals: int) -> np.ndarray | None:
+    """Return weights (n,) float64, or None where none are given or each signal counts as one.
+
+    Examples
+    --------
+    >>> read_weights([2, 0.5], 2)
+    array([2. , 0.5])
+    """
+    if sample_weight is None:
+        return None
+    given = sample_weight.detach().cpu() if hasattr(sample_weight, "detach") else sample_weight
+    try:
+        weights = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("sample_weight must be numbers; one weight per signal is needed") from None
+    if weights.shape != (n_signals,):
+        raise ValueError(
+            f"sample_weight must have shape ({n_signals},), got {weights.shape}; one weight per signal is "
+            f"needed"
+        )
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("sample_weight holds weights below 0, or NaN or infinite ones; use 0 or more")
+    if not weights.any():
+        raise ValueError("sample_weight is zero for all signals; nothing is left to learn from")
+    return None if (weights == 1).all() else weights
+
+
+def weighed(
+    signals: Signals, labels: np.ndarray, sample_weight: Any, method: str
+) -> tuple[Signals, np.ndarray, np.ndarray | None, Any]:
+    """Return what has a weight, signals, labels and weights, and an index of these among all.
+
+    A method that cannot use weights is refused other ones than 0 and 1.
+    """
+    weights = read_weights(sample_weight, len(labels))
+    if weights is None:
+        return signals, labels, None, slice(None)
+    kept = weights > 0
+    left = read_weights(weights[kept], int(kept.sum()))
+    if left is not None and not METHODS[method].weighted:
+        able = ", ".join(name for name, spec in METHODS.items() if spec.weighted)
+        raise ValueError(
+            f"method {method!r} cannot use sample_weight, but for weights of 0 and 1; leave it out, or take "
+            f"one of the methods that can: {able}"
+        )
+    return replace(signals, values=signals.values[kept]), labels[kept], left, kept
 
 
 def _objects(y: list[Any] | tuple[Any, ...]) -> np.ndarray:
@@ -305,7 +402,8 @@ def _plain(labels: np.ndarray) -> np.ndarray:
             )
         if not (np.abs(labels) < 2**53).all() or (labels != np.round(labels)).any():
             raise ValueError(
-                "labels must be text, whole numbers or booleans, got numbers with a fraction or too large"
+                "labels must be text, whole numbers or booleans, got continuous numbers, with a fraction, or "
+                "too large ones"
             )
     if labels.dtype.kind == "u" and (labels > np.iinfo(np.int64).max).any():
         raise ValueError(f"the label {labels.max()} is too large; number the classes from 0, or name them")
@@ -383,9 +481,9 @@ def warn_drift(drift: Drift) -> None:
         _warn(drift.verdict)
 
 
-def _warn(sentence: str) -> None:
+def _warn(sentence: str, category: type[Warning] = UserWarning) -> None:
     # Points at the line that called fit, partial_fit or predict: the first that is not ours.
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("anchorinv."):
         level, frame = level + 1, frame.f_back
-    warnings.warn(sentence, UserWarning, stacklevel=level)
+    warnings.warn(sentence, category, stacklevel=level)

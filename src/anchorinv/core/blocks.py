@@ -56,8 +56,8 @@ class Block(nn.Module, ABC):
     def size(self) -> int:
         """Number of features."""
 
-    def fitted(self, signals: Tensor) -> Self:
-        """Return the block with what it takes from base windows (n, n_chans, n_times)."""
+    def fitted(self, signals: Tensor, weights: Tensor | None = None) -> Self:
+        """Return the block with what it takes from base windows (n, n_chans, n_times) with weights (n,)."""
         return self
 
     @abstractmethod
@@ -222,6 +222,21 @@ def band_powers(signals: Tensor) -> Tensor:
     inside = torch.stack(bands, dim=2)
     floor = _FLOOR_OF_BANDS * inside.mean(2, keepdim=True) + _LEAST
     return (inside + floor).log().flatten(1)
+
+
+def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean of values (n, ...) over the first axis, by weights (n,) where there are some.
+
+    Examples
+    --------
+    >>> weighted_mean(torch.tensor([1.0, 4.0]), torch.tensor([2.0, 1.0]))
+    tensor(2.)
+    """
+    if weights is None:
+        return values.mean(0)
+    shares = (weights / weights.sum()).to(values)
+    mean: Tensor = torch.tensordot(shares, values, dims=1)
+    return mean
 
 
 def _centred(signals: Tensor) -> Tensor:

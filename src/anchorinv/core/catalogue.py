@@ -208,6 +208,7 @@ STATISTICS_FORGET = (
 STATISTICS: dict[str, Any] = {
     "network": False,
     "statistics": True,
+    "weighted": True,
     "holds": (
         "It holds how features are computed, and of each class a count, a mean and a scatter of them.",
         "The mean of a class learned from one window is that window's features; the scatter of a class "
@@ -336,6 +337,7 @@ def lda(base_spec: BaseSpec) -> Recipe:
     forgetting=STATISTICS_FORGET,
     memory=NoMemory,
     statistics=True,
+    weighted=True,
 )
 def mdm(base_spec: BaseSpec) -> Recipe:
     """Take the class with the nearest mean covariance; no network, no sample kept. Not in the paper."""

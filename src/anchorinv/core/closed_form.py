@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anchorinv.core.confidence_rehearsal import Features, rehearse_confidence
@@ -69,10 +70,13 @@ class ClosedForm:
         return self.network.backbone if self.network else _no_network
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
-        """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds."""
-        classes, signals = _two_at_least(samples), samples.values
+        """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds.
+
+        Weights go into all that is closed form. Networks and rehearsal take each signal as one.
+        """
+        classes, signals, weights = _two_at_least(samples), samples.values, samples.weights
         targets = columns(samples.labels, classes)
-        encoder = self._encoder(signals, (), rng)
+        encoder = self._encoder(samples, (), rng)
         features = encode(encoder, signals)
         comparison = NetworkComparison()
         if self.network is not None:
@@ -80,16 +84,16 @@ class ClosedForm:
                 self.network,
                 samples,
                 features,
-                shrinkage=ledoit_wolf(features, targets),
+                shrinkage=ledoit_wolf(features, targets, weights),
                 prior=self.prior,
                 always=self.always,
                 rng=rng,
             )
             tick(str(comparison), 1, 1)
         if comparison.networks:
-            encoder = self._encoder(signals, comparison.networks, rng)
+            encoder = self._encoder(samples, comparison.networks, rng)
             features = encode(encoder, signals)
-        choice = Choice(ledoit_wolf(features, targets))
+        choice = Choice(ledoit_wolf(features, targets, weights))
         if self.rehearsed:
             choice = rehearse(
                 features, targets, samples.groups, shrinkage=choice.shrinkage, prior=self.prior, rng=rng
@@ -110,7 +114,7 @@ class ClosedForm:
             "base macro-F1 of networks": comparison.learned,
         }
         empty = head.to(signals)
-        state = _state(encoder, empty.learned(features, targets), classes, rng)
+        state = _state(encoder, empty.learned(features, targets, weights), classes, rng)
         if self.rehearsed:
             held_out = _features_without(encoder, signals, features)
             confidence = rehearse_confidence(held_out, targets, samples.groups, empty, rng=rng)
@@ -120,15 +124,16 @@ class ClosedForm:
         ]
         return replace(state, curves=tuple(curves))
 
-    def _encoder(self, signals: Tensor, networks: Sequence[FeatureNetwork], rng: torch.Generator) -> Encoder:
+    def _encoder(self, samples: Batch, networks: Sequence[FeatureNetwork], rng: torch.Generator) -> Encoder:
         return fit_encoder(
-            signals,
+            samples.values,
             self.blocks,
             most_features=self.most_features,
             most_random=self.most_random,
             share=self.share,
             by_block=self.by_block,
             networks=networks,
+            weights=samples.weights,
             rng=rng,
         )
 
@@ -157,10 +162,10 @@ class MinimumDistance:
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); who they are of plays no part."""
         classes, signals = _two_at_least(samples), samples.values
-        encoder = covariance_encoder(signals)
+        encoder = covariance_encoder(signals, samples.weights)
         features, targets = encode(encoder, signals), columns(samples.labels, classes)
         head = RiemannianMeans.empty(encoder.dim).to(signals)
-        return _state(encoder, head.learned(features, targets), classes, rng)
+        return _state(encoder, head.learned(features, targets, samples.weights), classes, rng)
 
 
 def _state(encoder: Encoder, head: StatisticalHead, classes: tuple[int, ...], rng: torch.Generator) -> State:
@@ -185,12 +190,14 @@ def _no_network() -> nn.Module:
     raise TypeError("a closed form has no network; these are facts of another method")
 
 
-def ledoit_wolf(features: Tensor, targets: Tensor) -> float:
+def ledoit_wolf(features: Tensor, targets: Tensor, weights: Tensor | None = None) -> float:
     """Return how far to draw the within-class covariance of features (n, dim) to a sphere.
 
     See Ledoit & Wolf, A Well-conditioned Estimator for Large-dimensional Covariance Matrices, J. Multivariate
-    Analysis 2004.
+    Analysis 2004. A window with a weight (n,) of 2 counts as two.
     """
+    if weights is not None:
+        return _weighted_ledoit_wolf(features.double(), targets, weights.double())
     # Imported here: it takes half a second that nobody else need pay.
     from sklearn.covariance import ledoit_wolf_shrinkage
 
@@ -198,6 +205,23 @@ def ledoit_wolf(features: Tensor, targets: Tensor) -> float:
     if not residuals.abs().max() > 0:
         return 1.0  # of single windows: a sphere is all there is
     return float(ledoit_wolf_shrinkage(residuals.double().numpy(), assume_centered=True))
+
+
+def _weighted_ledoit_wolf(features: Tensor, targets: Tensor, weights: Tensor) -> float:
+    """Return the shrinkage as if each window were there as often as its weight says."""
+    members = weights[:, None] * F.one_hot(targets).double()  # (n, n_classes)
+    residuals = features - (members.T @ features / members.sum(0)[:, None])[targets]
+    if not residuals.abs().max() > 0:
+        return 1.0
+    n, dim = weights.sum(), features.shape[1]
+    covariance = residuals.T @ (weights[:, None] * residuals) / n
+    squared = covariance.square().sum()
+    fourth = weights @ residuals.square().sum(1).square() / n
+    level = covariance.trace() / dim
+    distance = squared - dim * level**2  # of the covariance from the sphere
+    return (
+        float((((fourth - squared) / n).clamp(max=distance) / distance).clamp(0, 1)) if distance > 0 else 0.0
+    )
 
 
 #: Of fewer windows a mean says more about the windows than about the person.

@@ -71,7 +71,7 @@ class Discriminant(StatisticalHead):
     Parameters
     ----------
     counts : Tensor, shape (n_classes,), int64
-        Examples of each class.
+        Examples of each class; float64, the sums of their weights, where examples had some.
     means : Tensor, shape (n_classes, dim)
         Of the examples of each class.
     scatters : Tensor, shape (n_classes, dim (dim + 1) / 2)
@@ -149,7 +149,7 @@ class Discriminant(StatisticalHead):
         weights = self.counts[: self.n_base].double()
         return (weights @ self.means[: self.n_base].double() / weights.sum()).to(self.means)
 
-    def learned(self, features: Tensor, targets: Tensor) -> "Discriminant":
+    def learned(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> "Discriminant":
         """Return the discriminant after more examples, whatever their order and grouping.
 
         Parameters
@@ -157,17 +157,24 @@ class Discriminant(StatisticalHead):
         features : Tensor, shape (n, dim)
         targets : Tensor, shape (n,)
             Columns of known classes, or of new ones behind them.
+        weights : Tensor, shape (n,), or None, default=None
+            An example with a weight of 2 counts as two; None counts each as one.
         """
         missing = self.n_unknown(targets)
         counts = F.pad(self.counts, (0, missing))
+        counts = counts if weights is None else counts.double()
         means, scatters = (F.pad(each, (0, 0, 0, missing)).clone() for each in (self.means, self.scatters))
         for target in sorted(set(targets.tolist())):
             own = features[targets == target].double()
-            mean = own.mean(0)
-            n, m = int(counts[target]), len(own)
+            n, m, mean = counts[target].item(), float(len(own)), own.mean(0)
+            scaled = centred = own - mean
+            if weights is not None:
+                shares = weights[targets == target].double()
+                m, mean = float(shares.sum()), shares @ own / shares.sum()
+                centred = own - mean
+                scaled = shares[:, None] * centred
             step = mean - means[target].double()
-            centred = own - mean
-            scatter = triangle_of(centred.T @ centred + (n * m / (n + m)) * torch.outer(step, step))
+            scatter = triangle_of(scaled.T @ centred + (n * m / (n + m)) * torch.outer(step, step))
             means[target] = (means[target].double() + step * (m / (n + m))).to(means)
             scatters[target] = (scatters[target].double() + scatter).to(scatters)
             counts[target] = n + m

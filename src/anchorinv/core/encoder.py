@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.blocks import BLOCKS, Block
+from anchorinv.core.blocks import BLOCKS, Block, weighted_mean
 from anchorinv.core.networks import encode, frozen
 from anchorinv.core.riemannian import Covariance
 from anchorinv.core.rng import stream
@@ -71,8 +71,8 @@ class NetworkBlock(Block):
         """As many as there are components."""
         return len(self.components)
 
-    def fitted(self, signals: Tensor) -> Self:
-        """Return the block with the components of base windows."""
+    def fitted(self, signals: Tensor, weights: Tensor | None = None) -> Self:
+        """Return the block with the components of base windows, as they are: the network had no weights."""
         block, features = copy.copy(self), encode(self.network, signals).double()
         centre = features.mean(0)
         deviation = (features - centre).square().mean(0).sqrt().clamp(min=1e-6)
@@ -217,49 +217,58 @@ def fit_encoder(
     share: float = SHARE,
     by_block: bool = True,
     networks: Sequence[FeatureNetwork] = (),
+    weights: Tensor | None = None,
     rng: torch.Generator,
 ) -> Encoder:
     """Return the encoder that base windows (n, n_chans, n_times) determine; their classes play no part.
 
     At most ``share`` features to a window come out, ``most_random`` random projections among them where there
     is room. ``by_block`` gives each block the same variance in all, or else each feature. Frozen networks are
-    blocks more, all together with the weight of another.
+    blocks more, all together with the weight of another. A window with a weight (n,) of 2 counts as two.
     """
     shape = (signals.shape[1], signals.shape[2])
     names = suitable(shape, names) + (NETWORK,) * len(networks)
     blocks, parts = [], []
     for i, block in enumerate(make_blocks(shape, names, networks)):
         tick("features", i, len(names), note=block.name)
-        blocks.append(block.to(signals).fitted(signals))
+        blocks.append(_fitted(block.to(signals), signals, weights))
         parts.append(encode(blocks[-1], signals))
     tick("features", len(names), len(names))
     columns = torch.cat(parts, dim=1).double()
-    centre = columns.mean(0)
-    deviation = (columns - centre).square().mean(0).sqrt()
+    centre = weighted_mean(columns, weights)
+    deviation = weighted_mean((columns - centre).square(), weights).sqrt()
     # A feature that never varied says nothing here, and whatever it may say later.
     power = -0.5 if by_block else 0.0
     shares = [block.size**power * names.count(block.name) ** -0.5 for block in blocks]
     sizes = torch.tensor([block.size for block in blocks])
-    weights = torch.tensor(shares).to(deviation).repeat_interleave(sizes)
-    gain = torch.where(deviation > 1e-6 * (1 + centre.abs()), weights / deviation, 0.0)
-    room = int(min(most_features, max(_FEWEST, share * len(signals))))
+    spreads = torch.tensor(shares).to(deviation).repeat_interleave(sizes)
+    gain = torch.where(deviation > 1e-6 * (1 + centre.abs()), spreads / deviation, 0.0)
+    n_windows = len(signals) if weights is None else float(weights.sum())
+    room = int(min(most_features, max(_FEWEST, share * n_windows)))
     n_components = columns.shape[1] if columns.shape[1] <= room else min(room, len(signals))
     n_random = min(most_random, room - n_components)
     encoder = Encoder(shape, names, n_components, n_random, networks).to(signals)
     encoder.blocks = nn.ModuleList(blocks)
     encoder.centre, encoder.gain = centre.to(signals), gain.to(signals)
     if n_components < columns.shape[1]:
-        encoder.components = principal_components((columns - centre) * gain, n_components).to(signals)
+        evened = (columns - centre) * gain
+        evened = evened if weights is None else weights.sqrt()[:, None] * evened
+        encoder.components = principal_components(evened, n_components).to(signals)
     drawn = torch.randn(encoder.random.shape, generator=stream(rng, "random projections"))
     encoder.random = (drawn / math.sqrt(n_components)).to(signals)
     return frozen(encoder)
 
 
+def _fitted(block: Block, signals: Tensor, weights: Tensor | None) -> Block:
+    # A block from elsewhere may know nothing of weights, and need not where there are none.
+    return block.fitted(signals) if weights is None else block.fitted(signals, weights)
+
+
 @torch.no_grad()
-def covariance_encoder(signals: Tensor) -> Encoder:
+def covariance_encoder(signals: Tensor, weights: Tensor | None = None) -> Encoder:
     """Return an encoder of signals (n, n_chans, n_times) to tangent vectors of their covariances, as is."""
     shape = (signals.shape[1], signals.shape[2])
-    block = Covariance(*shape).to(signals).fitted(signals)
+    block = Covariance(*shape).to(signals).fitted(signals, weights)
     encoder = Encoder(shape, (block.name,), block.size, 0).to(signals)
     encoder.blocks = nn.ModuleList([block])
     return frozen(encoder)

@@ -216,7 +216,7 @@ class StatisticalHead(Head):
     Attributes
     ----------
     counts : Tensor, shape (n_classes,), int64
-        Examples of each class.
+        Examples of each class; float64, the sums of their weights, where examples had some.
     """
 
     counts: Tensor
@@ -227,8 +227,18 @@ class StatisticalHead(Head):
         """What stands for each class among the features (n_classes, dim)."""
 
     @abstractmethod
-    def learned(self, features: Tensor, targets: Tensor) -> "StatisticalHead":
-        """Return the head after more examples (n, dim), of known columns (n,) or of new ones behind them."""
+    def learned(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> "StatisticalHead":
+        """Return the head after more examples (n, dim), of known columns (n,) or of new ones behind them.
+
+        An example with a weight (n,) of 2 counts as two.
+        """
+
+    def after(self, samples: "Batch", targets: Tensor) -> "StatisticalHead":
+        """Return the head after samples with features (n, dim) and columns (n,), by their weights if any."""
+        # A head from elsewhere may know nothing of weights, and need not where there are none.
+        if samples.weights is None:
+            return self.learned(samples.values, targets)
+        return self.learned(samples.values, targets, samples.weights)
 
     def n_unknown(self, targets: Tensor) -> int:
         """Return how many classes behind the known ones columns (n,) are of."""

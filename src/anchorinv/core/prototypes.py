@@ -220,7 +220,7 @@ def add_statistics(state: State, shots: Batch) -> StatisticalHead:
     head = state.head
     if not isinstance(head, StatisticalHead):
         raise TypeError(f"statistics belong to a StatisticalHead, not to a {type(head).__name__}")
-    return head.learned(shots.values, columns(shots.labels, (*state.classes, *shots.classes)))
+    return head.after(shots, columns(shots.labels, (*state.classes, *shots.classes)))
 
 
 def update_prototypes(

@@ -224,7 +224,7 @@ class Recipe:
             Examples behind each prototype so far, in the order of the classes.
         """
         if isinstance(state.head, StatisticalHead):
-            head: Head = state.head.learned(features.values, state.columns(features.labels))
+            head: Head = state.head.after(features, state.columns(features.labels))
         else:
             head = update_prototypes(state, features, counts, exact=self.fit_head is not None)
         kept = self.memory.add(replace(state, head=frozen(head)), features)

@@ -152,6 +152,8 @@ class MethodSpec:
         Whether a network is always trained.
     statistics : bool
         Whether the head holds statistics of its classes, and nothing else of people is kept.
+    weighted : bool
+        Whether samples may have weights, in the base session and later.
     holds : tuple of str
         Sentences on what a file of it holds.
     forgetting : str
@@ -176,6 +178,7 @@ class MethodSpec:
     memory: Any = None
     network: bool = True
     statistics: bool = False
+    weighted: bool = False
     holds: tuple[str, ...] = _NETWORK_HOLDS
     forgetting: str = _NETWORK_FORGETS
     former: tuple[str, ...] = ()

@@ -194,13 +194,16 @@ class ProjectedRidge(StatisticalHead):
         return rectified(features, self.projection).to(features.dtype)
 
     @torch.no_grad()
-    def learned(self, features: Tensor, targets: Tensor) -> "ProjectedRidge":
+    def learned(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> "ProjectedRidge":
         """Return the head after more examples: statistics add up, whatever their order."""
         missing = self.n_unknown(targets)
         values = rectified(features, self.projection)
         members = F.one_hot(targets, len(self.counts) + missing)
+        scaled = values
+        if weights is not None:
+            members, scaled = members * weights.double()[:, None], values * weights.double()[:, None]
         sums = F.pad(self.sums, (0, 0, 0, missing)).double() + members.double().T @ values
-        gram = self.gram.double() + triangle_of(values.T @ values)
+        gram = self.gram.double() + triangle_of(scaled.T @ values)
         counts = F.pad(self.counts, (0, missing)) + members.sum(0)
         return self._with(counts, sums.to(self.sums), gram.to(self.gram))
 

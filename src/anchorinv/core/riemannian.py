@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core.blocks import FEW_CHANNELS, FLOOR, Block, register_block
+from anchorinv.core.blocks import FEW_CHANNELS, FLOOR, Block, register_block, weighted_mean
 from anchorinv.core.head import Expected, ScaleFacts, StatisticalHead, register_head, without_row
 from anchorinv.core.types import Batch
 
@@ -63,20 +63,21 @@ def matrix_function(matrices: Tensor, apply: Callable[[Tensor], Tensor]) -> Tens
     return result
 
 
-def riemannian_mean(matrices: Tensor) -> Tensor:
+def riemannian_mean(matrices: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the matrix (c, c) whose affine-invariant squared distances to matrices (n, c, c) are least.
 
     By steps along the mean of the tangent vectors (Moakher, SIAM J. Matrix Anal. 2005), from the arithmetic
-    mean; the further apart matrices are, the shorter (Bini & Iannazzo, Linear Algebra Appl. 2013).
+    mean; the further apart matrices are, the shorter (Bini & Iannazzo, Linear Algebra Appl. 2013). A matrix
+    with a weight (n,) of 2 counts as two.
     """
-    mean = matrices.mean(0)
+    mean = weighted_mean(matrices, weights)
     for _ in range(_MOST_STEPS):
         root, inverse = matrix_function(mean, torch.sqrt), matrix_function(mean, torch.rsqrt)
         values, vectors = torch.linalg.eigh(inverse @ matrices @ inverse)
         logarithms = values.clamp(min=_ROUNDING * values[:, -1:]).log()  # (n, c), ascending
-        step = ((vectors * logarithms[:, None]) @ vectors.transpose(1, 2)).mean(0)
+        step = weighted_mean((vectors * logarithms[:, None]) @ vectors.transpose(1, 2), weights)
         half = 0.5 * (logarithms[:, -1] - logarithms[:, 0])
-        steepest = torch.where(half > _TOLERANCE, half / half.tanh(), 1.0).mean()
+        steepest = weighted_mean(torch.where(half > _TOLERANCE, half / half.tanh(), 1.0), weights)
         mean = root @ matrix_function(2 / (1 + steepest) * step, torch.exp) @ root
         if step.norm() < _TOLERANCE * math.sqrt(len(mean)):
             break
@@ -137,16 +138,18 @@ class TangentBlock(Block):
     def sources(self, signals: Tensor) -> Tensor:
         """Return what the covariance is taken of (n, n_sources, n_samples)."""
 
-    def fitted(self, signals: Tensor) -> Self:
+    def fitted(self, signals: Tensor, weights: Tensor | None = None) -> Self:
         """Return the block with its reference."""
-        block, chosen = copy.deepcopy(self), signals[:: -(-len(signals) // MOST_FOR_REFERENCE)]
+        every = -(-len(signals) // MOST_FOR_REFERENCE)
+        block, chosen = copy.deepcopy(self), signals[::every]
+        weights = None if weights is None else weights[::every]
         with torch.no_grad():
             if block.components is not None:
-                mean = oas_covariances(self.sources(chosen)).mean(0)
+                mean = weighted_mean(oas_covariances(self.sources(chosen)), weights)
                 block.components = (
                     torch.linalg.eigh(mean)[1][:, -len(block.whitening) :].T.to(signals).clone()
                 )
-            reference = riemannian_mean(block._matrices(chosen))
+            reference = riemannian_mean(block._matrices(chosen), weights)
             block.whitening = matrix_function(reference, torch.rsqrt).to(signals)
         return block
 
@@ -233,7 +236,7 @@ class RiemannianMeans(StatisticalHead):
     Parameters
     ----------
     counts : Tensor, shape (n_classes,), int64
-        Windows behind each mean.
+        Windows behind each mean; float64, the sums of their weights, where windows had some.
     means : Tensor, shape (n_classes, c (c + 1) / 2)
         Tangent vectors at the reference.
     scale : float, default=1.0
@@ -270,7 +273,7 @@ class RiemannianMeans(StatisticalHead):
         return self.means
 
     @torch.no_grad()
-    def learned(self, features: Tensor, targets: Tensor) -> "RiemannianMeans":
+    def learned(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> "RiemannianMeans":
         """Return the head after more examples: the mean of those of a new class, all at once.
 
         The mean of a known class moves along the geodesic to the mean of its new examples, as far as these
@@ -283,16 +286,21 @@ class RiemannianMeans(StatisticalHead):
             Tangent vectors at the reference.
         targets : Tensor, shape (n,)
             Columns of known classes, or of new ones behind them.
+        weights : Tensor, shape (n,), or None, default=None
+            An example with a weight of 2 counts as two; None counts each as one.
         """
         missing = self.n_unknown(targets)
         counts, means = F.pad(self.counts, (0, missing)), F.pad(self.means, (0, 0, 0, missing)).clone()
+        counts = counts if weights is None else counts.double()
         for target in sorted(set(targets.tolist())):
             own = positive_definite(features[targets == target])
-            mean, n = riemannian_mean(own), int(counts[target])
+            shares = None if weights is None else weights[targets == target]
+            n, m = counts[target].item(), len(own) if shares is None else float(shares.sum())
+            mean = riemannian_mean(own, shares)
             if n:
-                mean = geodesic(positive_definite(means[[target]])[0], mean, len(own) / (n + len(own)))
+                mean = geodesic(positive_definite(means[[target]])[0], mean, m / (n + m))
             means[target] = tangent_vectors(mean[None], torch.eye(len(mean)).to(mean))[0].to(means)
-            counts[target] = n + len(own)
+            counts[target] = n + m
         return RiemannianMeans(counts, means, scale=self.scale)
 
     def without(self, column: int, anchors: Batch | None = None) -> "RiemannianMeans":

@@ -26,9 +26,17 @@ class Standardisation:
     std: np.ndarray
 
     @classmethod
-    def of(cls, signals: np.ndarray, *, per_channel: bool = True) -> Self:
-        """Fit to signals (n, n_chans, n_times). A channel without any spread is only shifted."""
+    def of(cls, signals: np.ndarray, *, per_channel: bool = True, weights: np.ndarray | None = None) -> Self:
+        """Fit to signals (n, n_chans, n_times). A channel without any spread is only shifted.
+
+        A signal with a weight (n,) of 2 counts as two.
+        """
         axes = (0, 2) if per_channel else (0, 1, 2)
+        if weights is not None:
+            shares = np.broadcast_to(weights[:, None, None], signals.shape)
+            mean = np.average(signals.astype(np.float64), axes, shares, keepdims=True)
+            variance = np.average((signals - mean) ** 2, axes, shares, keepdims=True)
+            return cls(mean[0], np.where(variance > 0, np.sqrt(variance), 1.0)[0])
         mean = signals.mean(axis=axes, dtype=np.float64, keepdims=True)[0]
         std = signals.std(axis=axes, dtype=np.float64, keepdims=True)[0]
         return cls(mean, np.where(std > 0, std, 1.0))
@@ -52,6 +60,8 @@ class Batch:
         Int64, class numbers.
     groups : Tensor, shape (n,) or None, default=None
         Int64, the person or recording of each, where that is known.
+    weights : Tensor, shape (n,) or None, default=None
+        Float64, above 0: a sample with a weight of 2 counts as two; None where each counts as one.
 
     Examples
     --------
@@ -63,6 +73,7 @@ class Batch:
     values: Tensor
     labels: Tensor
     groups: Tensor | None = None
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.labels.shape != self.values.shape[:1]:
@@ -74,14 +85,17 @@ class Batch:
             raise ValueError(
                 f"{len(self.groups)} groups for {len(self.labels)} samples; one per sample is needed"
             )
+        if self.weights is not None and self.weights.shape != self.labels.shape:
+            raise ValueError(
+                f"{len(self.weights)} weights for {len(self.labels)} samples; one per sample is needed"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: Tensor) -> "Batch":
-        return Batch(
-            self.values[index], self.labels[index], None if self.groups is None else self.groups[index]
-        )
+        rest = (None if each is None else each[index] for each in (self.groups, self.weights))
+        return Batch(self.values[index], self.labels[index], *rest)
 
     def of(self, *classes: int) -> "Batch":
         """Return the samples of some classes."""
@@ -89,7 +103,7 @@ class Batch:
 
     def with_values(self, values: Tensor) -> "Batch":
         """Return the same labels on other values."""
-        return Batch(values, self.labels, self.groups)
+        return Batch(values, self.labels, self.groups, self.weights)
 
     @property
     def classes(self) -> tuple[int, ...]:

@@ -31,6 +31,8 @@ def check_tensors(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         part, last, shown = name.split(".")[0], name.split(".")[-1], repr(name[:60])
         wanted = torch.int64 if last in _WHOLE else torch.float64 if part in _DOUBLE else torch.float32
+        if name == "head.counts" and tensor.dtype == torch.float64:
+            wanted = torch.float64  # sums of weights
         halved = name == "anchors.inverted" and tensor.dtype == torch.float16
         if tensor.dtype != wanted and not halved:
             raise ValueError(f"{shown} is {tensor.dtype}, {wanted} was expected")
