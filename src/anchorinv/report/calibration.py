@@ -35,7 +35,7 @@ _PARTS = {"base": "base classes", "new": "new classes"}
 _SHADES = {"base": COLOURS[1], "new": COLOURS[0]}
 _SIGNS = {"base": "o", "new": "s"}
 _GAP = "#999999"
-_ACROSS = 4  # panels beside each other
+_MANY = 8  # panels; more are smaller, so that a page holds them
 _TICKS = (0, 0.5, 1)
 
 
@@ -71,17 +71,17 @@ def calibration_figure(slug: str, group: Group) -> Figure | None:
     panels: dict[str, SplitReliability] = {str(line): reduce(add, some) for line, some in measured}
     if not panels:
         return None
-    across = min(_ACROSS, len(panels))
+    across, side = (5, 1.55) if len(panels) > _MANY else (min(4, len(panels)), 1.8)
     down = -(-len(panels) // across)
     with look():
-        drawing = canvas(max(COLUMN, min(PAGE, 1.72 * across + 0.3)), 1.8 * down + 0.5)
+        drawing = canvas(max(COLUMN, min(PAGE, 1.72 * across + 0.3)), side * down + 0.5)
         axes = drawing.subplots(down, across, squeeze=False, sharex=True, sharey=True)
         for ax in axes.flat[len(panels) :]:
             ax.set_visible(False)
         for ax, (line, both) in zip(axes.flat, panels.items(), strict=False):
             _draw_points(ax, both)
             parts = [f"{part} {each.ece:.3f}" for part in _PARTS if (each := getattr(both, part)).n]
-            ax.set_title(f"{textwrap.fill(line, 26)}\n{', '.join(parts)}", loc="left", fontsize=7)
+            ax.set_title(f"{textwrap.fill(line, 22)}\n{', '.join(parts)}", loc="left", fontsize=7)
         for place in range(len(panels) - across, len(panels)):
             axes.flat[place].tick_params(labelbottom=True)  # the last panel of each column
         drawing.supxlabel("largest probability", fontsize=7.5)
