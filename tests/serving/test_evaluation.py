@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 from anchorinv.core.reliability import Reliability
 from anchorinv.serving import evaluation
 from anchorinv.serving.evaluation import detect, draw_reliability, evaluate_file
-from tests.models import RATE, fitted, windows
+from tests.models import RATE, again, fitted, windows
 
 CLASSES = ("left", "right", "tongue", "other")
 PICTURES = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
@@ -39,7 +39,7 @@ def test_base_and_new_classes_apart_and_together(data):
     y, columns, p = known(model)
     assert found.unknown == {"other": 20} and found.detection is None
     predicted = model.classes_[p.argmax(1)]
-    assert found.counts.tolist() == confusion_matrix(y, predicted, labels=model.classes_).tolist()
+    assert found.counts.tolist() == confusion_matrix(y, predicted, labels=found.classes).tolist()
     facts = found.facts()["calibration"]
     for part, classes in (("base", ["left", "right"]), ("new", ["tongue"]), ("all", CLASSES)):
         asked = np.isin(y, classes)
@@ -50,6 +50,17 @@ def test_base_and_new_classes_apart_and_together(data):
         assert facts[part]["brier"] == pytest.approx(wanted.brier, abs=1e-6)
         assert sum(facts[part]["bins"]["counts"]) == asked.sum()
     assert facts["all"]["log_loss"] == pytest.approx(log_loss(columns, p, labels=range(3)), abs=1e-5)
+
+
+def test_base_classes_are_base_classes_wherever_the_alphabet_puts_them(tmp_path):
+    model = again(fitted(taught=False)).partial_fit(*windows(10, classes=("able",), seed=1))
+    X, y = windows(60, classes=("left", "right", "able"), seed=3)
+    np.savez(tmp_path / "data.npz", X=X, y=y, sfreq=RATE)
+    found, predicted = evaluate_file(model, tmp_path / "data.npz"), model.predict(X)
+    assert found.classes == ("left", "right", "able") and found.n_base == 2
+    assert found.counts.tolist() == confusion_matrix(y, predicted, labels=found.classes).tolist()
+    for part, each in (("base", y != "able"), ("new", y == "able")):
+        assert getattr(found.reliability, part).accuracy == accuracy_score(y[each], predicted[each])
 
 
 def test_the_lines_say_so(run, data):

@@ -135,7 +135,9 @@ def evaluate_file(
             raise missing_labels(path)
         truth = given.tolist()
         windows = from_windows(model, path, reading, split="test")
-    classes = model.classes_.tolist()
+    in_order = model.classes_.tolist()
+    base = list(getattr(model, "base_classes_", in_order[: model.state_.n_base]))
+    classes = [*base, *(label for label in in_order if label not in base)]
     unknown = {str(label): truth.count(label) for label in dict.fromkeys(truth) if label not in classes}
     if sum(unknown.values()) == len(truth):
         raise ValueError(
@@ -146,14 +148,14 @@ def evaluate_file(
     known = [i for i, label in enumerate(truth) if label in classes]
     # By probabilities alone: a label may say that a window was rejected, which is counted apart.
     probabilities = np.stack([_probabilities(predictions[i]) for i in known])  # (n_known, n_classes)
+    probabilities = probabilities[:, [in_order.index(label) for label in classes]]
     columns = np.array([classes.index(truth[i]) for i in known])
     counts = confusion(columns, probabilities.argmax(axis=1), range(len(classes)))
-    base = getattr(model, "base_classes_", classes[: model.state_.n_base])
-    reliability = SplitReliability.of(probabilities, columns, [name in base for name in classes])
+    reliability = SplitReliability.of(probabilities, columns, np.arange(len(classes)) < len(base))
     novelty = [getattr(prediction, "novelty", None) for prediction in predictions]
     threshold = getattr(model, "reject", None)
     detection = detect(novelty, [label in classes for label in truth], threshold)
-    return Evaluation(tuple(classes), model.state_.n_base, counts, unknown, reliability, detection)
+    return Evaluation(tuple(classes), len(base), counts, unknown, reliability, detection)
 
 
 def detect(
