@@ -136,7 +136,7 @@ def evaluate_file(
         truth = given.tolist()
         windows = from_windows(model, path, reading, split="test")
     in_order = model.classes_.tolist()
-    base = list(getattr(model, "base_classes_", in_order[: model.state_.n_base]))
+    base = np.asarray(getattr(model, "base_classes_", in_order[: model.state_.n_base])).tolist()
     classes = [*base, *(label for label in in_order if label not in base)]
     unknown = {str(label): truth.count(label) for label in dict.fromkeys(truth) if label not in classes}
     if sum(unknown.values()) == len(truth):
