@@ -12,12 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from anchorinv.core.reliability import Reliability
+from anchorinv.report.calibration import calibration_table
+from anchorinv.report.gather import gather
 from anchorinv.study import results as store
 from anchorinv.study.execute import run_study
-from anchorinv.study.folder import RunFolder
+from anchorinv.study.folder import RunFolder, write_record
 from anchorinv.study.results import ExpectedResults, Job
 from anchorinv.study.runner import SessionResult
-from tests.report.made import made, smoke
+from tests.report.made import drawn, made, smoke
 from tests.study.little import little
 
 
@@ -33,6 +36,46 @@ def test_a_line_holds_a_result_and_gives_it_back():
     assert (back.method, back.trial, back.session, back.n_base) == ("AnchorInv", None, 0, 2)
     assert back.classes == (0, 1, 2) and back.confusion.dtype == np.int64
     assert np.array_equal(back.confusion, result().confusion)
+
+
+def test_a_reliability_comes_back_and_a_line_without_is_as_it_was():
+    plain = result()
+    assert "reliability" not in store.to_line(plain)
+    assert store.from_line(store.to_line(plain)).reliability is None
+    line = store.to_line(replace(plain, reliability=drawn(plain)))
+    back = store.from_line(line)
+    assert back.reliability.base.n == 8 and back.reliability.new.n == 4
+    assert store.to_line(back) == line
+    assert len(line) - len(store.to_line(plain)) < 700  # a run has tens of thousands of lines
+
+
+def without_reliability(folder: RunFolder) -> list[str]:
+    """Leave the lines that a former version wrote, and return them."""
+    records = [json.loads(line) for line in folder.results.read_text().splitlines()]
+    lines = [json.dumps({k: v for k, v in each.items() if k != "reliability"}) for each in records]
+    folder.results.write_text("".join(line + "\n" for line in lines))
+    return lines
+
+
+def test_a_run_of_a_former_version_goes_on(tmp_path):
+    """What it has stays byte by byte, what is missing is computed with a reliability, and all is reported."""
+    study, folder = little(methods=["protonet", "mdm"]), RunFolder(tmp_path / "run")
+    run_study(study, folder.path)
+    whole = [each.confusion.tolist() for each in folder.read().results]
+    kept = [line for line in without_reliability(folder) if json.loads(line)["method"] == "protonet"]
+    folder.results.write_text("".join(line + "\n" for line in kept))
+    run_study(study, folder.path)
+    found = folder.read()
+    assert not found.damage and [each.confusion.tolist() for each in found.results] == whole
+    assert folder.results.read_text().splitlines()[: len(kept)] == kept
+    assert {(each.method, each.reliability is None) for each in found.results} == {
+        ("protonet", True),
+        ("mdm", False),
+    }
+    (read,) = gather([write_record(folder, tmp_path / "record.jsonl").path])
+    table = calibration_table(read)
+    assert [bool(row[1]) for row in table.rows] == [False, True]
+    assert "have no probabilities" in table.notes[-1]
 
 
 def test_a_descent_that_ended_in_nan_is_no_damage():
@@ -77,6 +120,7 @@ def other(run, tmp_path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
+BINS = Reliability.of([[0.6, 0.4]], [0]).to_dict()
 WRONG: dict[str, dict[str, Any]] = {
     "a session that there is not": {"session": 1_000_000},
     "a session of another part": {"trial": None, "session": 1},
@@ -107,6 +151,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "counts whose sum is too large": {"confusion": [[2**62, 2**62, 2**62]] * 3},
     "counts that are none": {"confusion": [[1.5, 2, 3]] * 3},
     "a stowaway": {"recordings": [0.1, 0.2]},
+    "a reliability of other samples": {"reliability": {"base": BINS, "new": BINS}},
+    "a reliability without bins": {"reliability": {"base": {**BINS, "counts": []}, "new": BINS}},
+    "a reliability of one part": {"reliability": {"base": BINS}},
+    "a reliability beyond bounds": {"reliability": {"base": {**BINS, "brier": 1e300}, "new": BINS}},
     "nothing but a name": {"method": "protonet", "classes": None},
 }
 

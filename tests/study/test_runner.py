@@ -14,12 +14,13 @@ from anchorinv.core.adaptation import Finetune
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine
 from anchorinv.core.metrics import confusion
+from anchorinv.core.networks import encode
 from anchorinv.core.prototypes import mean_of_shots
-from anchorinv.core.recipe import BaseSpec, Method
+from anchorinv.core.recipe import BaseSpec, Method, Recipe
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.types import Batch, Session, State
 from anchorinv.progress import Tick, listening
-from anchorinv.study.runner import Protocol, SessionResult, run
+from anchorinv.study.runner import Protocol, Scorer, SessionResult, run
 from tests.core.small import SMALL, anchorinv, base_spec, toy, untouched_generators
 
 FOUNDATION = base_spec()
@@ -124,6 +125,48 @@ class TestResults:
             for session in PROTOCOL.draw(TRAIN, trial):
                 adapted = method.learn_session(adapted, session, rng=stream(5, "trial", trial, session.index))
                 assert matrix(adapted) == all_results()[name, trial, session.index]
+
+
+class TestReliability:
+    @pytest.mark.parametrize("name", METHODS)
+    def test_is_that_of_softmax_probabilities(self, name: str) -> None:
+        method = METHODS[name]
+        assert isinstance(method, Recipe)
+        base, first, _ = run({name: method}, TRAIN, TEST, replace(PROTOCOL, trials=1))
+        state = method.fit_base(TRAIN.of(0, 2), rng=stream(5, "base"))
+        (session, _) = PROTOCOL.draw(TRAIN, 0)
+        learned = method.learn_session(state, session, rng=stream(5, "trial", 0, 1))
+        for found, now in ((base, state), (first, learned)):
+            assert found.reliability is not None
+            for part, classes in (("base", (0, 2)), ("new", now.classes[2:])):
+                each = getattr(found.reliability, part)
+                assert each.n == 15 * len(classes)
+                if not classes:
+                    continue
+                asked = TEST.of(*classes)
+                logits = encode(now.head, encode(now.tail, encode(now.trunk, asked.values))).double()
+                true = [now.classes.index(label) for label in asked.labels.tolist()]
+                loss = torch.nn.functional.cross_entropy(logits, torch.tensor(true))
+                assert each.nll == pytest.approx(loss.item(), rel=1e-5)
+                sure = logits.softmax(1).amax(1).mean().item()
+                assert each.mean_confidence == pytest.approx(sure, rel=1e-5)
+            assert found.reliability.all.correct.sum() == np.trace(found.confusion)
+
+    def test_is_the_same_each_time(self) -> None:
+        found = [list(run(METHODS, TRAIN, TEST, PROTOCOL)) for _ in range(2)]
+        one, other = ([r.reliability.to_dict() for r in each if r.reliability] for each in found)
+        assert one == other and len(one) == 15
+
+    def test_a_method_that_only_predicts_has_none(self) -> None:
+        assert {r.reliability for r in run({"mean": NearestMean()}, TRAIN, TEST, PROTOCOL)} == {None}
+
+    def test_a_training_that_ended_in_nan_has_none_and_is_scored_all_the_same(self) -> None:
+        method = METHODS["protonet"]
+        assert isinstance(method, Recipe)
+        state = method.fit_base(TRAIN.of(0, 2), rng=stream(5, "base"))
+        lost = replace(state, head=Cosine(torch.full_like(state.head.prototypes, torch.nan)))
+        counts, reliability = Scorer(TEST).score(method, lost)
+        assert counts.sum() == 30 and reliability is None
 
 
 @dataclass

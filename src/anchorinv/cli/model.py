@@ -184,19 +184,28 @@ def evaluate(
     ],
     trials: TrialOptions,
     inputs: InputOptions,
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Draw the reliability diagram into this .png, .svg or .pdf.", metavar="FILE"),
+    ] = None,
     as_json: Json = False,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a model on labelled windows."""
+    """Score a model on labelled windows, and tell whether its probabilities mean what they say."""
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.serving.evaluation import evaluate_file
+    from anchorinv.serving.evaluation import check_picture, draw_reliability, evaluate_file
     from anchorinv.serving.streaming import DriftMonitor
 
+    if figure is not None:
+        check_picture(figure)
+        check_target(figure, model, data, such_as="reliability.png")
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     monitor = DriftMonitor(learner)
     with progress(quiet):
         scores = evaluate_file(learner, data, inputs.reading(), labelling=trials.labelling(), note=monitor)
+    if figure is not None:
+        draw_reliability(scores, figure, f"{model.name} on {data.name}")
     say(*(to_json(scores.facts()).split("\n") if as_json else scores.lines()))
     complain(*(f"anchorinv: warning: {sentence}" for sentence in _far(data, monitor.drift, inputs.scale)))
 

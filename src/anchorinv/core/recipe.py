@@ -244,8 +244,11 @@ class Recipe:
 
     def predict_latents(self, state: State, latents: Tensor) -> Tensor:
         """Return a known class for each encoded signal (n,)."""
-        best = encode(state.head, encode(state.tail, latents)).argmax(1)
-        return torch.tensor(state.classes)[best]
+        return torch.tensor(state.classes)[self.latent_logits(state, latents).argmax(1)]
+
+    def latent_logits(self, state: State, latents: Tensor) -> Tensor:
+        """Return the logits (n, n_classes) of encoded signals, by which they are predicted."""
+        return encode(state.head, encode(state.tail, latents))
 
 
 def _by_column(state: State, samples: Batch) -> Batch:

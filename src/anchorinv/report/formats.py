@@ -279,10 +279,14 @@ class Figure:
 
     def write(self, folder: Path, endings: Sequence[str] = ("svg", "png", "pdf")) -> None:
         """Write the files."""
-        contents = {"svg": self.svg.encode(), "png": self.png, "pdf": self.pdf}
         for ending in endings:
-            with replacing(folder / f"{self.slug}.{ending}") as beside:
-                beside.write_bytes(contents[ending])
+            self.write_to(folder / f"{self.slug}.{ending}")
+
+    def write_to(self, path: Path) -> None:
+        """Write one file, in the format of its ending."""
+        contents = {".svg": self.svg.encode(), ".png": self.png, ".pdf": self.pdf}
+        with replacing(path) as beside:
+            beside.write_bytes(contents[path.suffix.lower()])
 
 
 @contextmanager

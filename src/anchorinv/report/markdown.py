@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from anchorinv.files import replacing
+from anchorinv.report.calibration import calibration_figure, calibration_table
 from anchorinv.report.formats import (
     SIGNIFICANT,
     Cell,
@@ -33,16 +35,21 @@ _TABLES: dict[str, Callable[[Run, str], Table]] = {
     "advantage": lambda run, method: differences_table(run, method, turned=True),
     "choices": lambda run, method: choices_table(run),
     "cost": lambda run, method: cost_table(run),
+    "calibration": lambda run, method: _calibrated(run, calibration_table(run) if run.results else None),
 }
 _FIGURES: dict[str, Callable[[str, Sequence[Run], str], Figure | None]] = {
     "sessions": lambda slug, runs, method: sessions_figure(slug, _in_front(runs[0], method)),
     "differences": lambda slug, runs, method: _differences(slug, runs, method, turned=False),
     "advantage": lambda slug, runs, method: _differences(slug, runs, method, turned=True),
+    "calibration": lambda slug, runs, method: _calibrated(
+        runs[0], calibration_figure(slug, only_group(runs[0]))
+    ),
 }
 _KNOWN = {"table": list(_TABLES), "figure": list(_FIGURES)}
 _SEVERAL = ("differences", "advantage")  # figures that have a panel for each run
 _MARK = re.compile(r"<!-- (table|figure): (.*?) -->\n")
 _END = "<!-- end -->"
+Made = TypeVar("Made", Table, Figure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +268,12 @@ def _in_front(run: Run, method: str, title: str = "") -> Group:
     """Return what is compared in a run, with a method of choice before the others."""
     group = only_group(run)
     return replace(group, title=title, reference=line_of(run, group, method))
+
+
+def _calibrated(run: Run, made: Made | None) -> Made:
+    if made is None:
+        raise ValueError(f"{run.path} has no probabilities of its predictions; run the study anew")
+    return made
 
 
 def _differences(slug: str, runs: Sequence[Run], method: str, *, turned: bool) -> Figure | None:

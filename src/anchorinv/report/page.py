@@ -15,6 +15,7 @@ from anchorinv.datasets.dataset import Dataset
 from anchorinv.errors import shown
 from anchorinv.files import replacing
 from anchorinv.progress import tick
+from anchorinv.report.calibration import calibration_table
 from anchorinv.report.feature_figures import (
     FittedRun,
     Unavailable,
@@ -194,7 +195,7 @@ def chapter(
     verdicts: list[Verdict] = []
     if run.results:
         verdicts = [verdict for group in groups_of(run) if (verdict := verdict_of(group))]
-        tables = run_tables(run)
+        tables = [*run_tables(run), *filter(None, [calibration_table(run)])]
         figures = score_figures(run)
         tick(f"report of {run.label}", 1, 3)
         more, absent = _feature_figures(run, datasets, bases, selections)

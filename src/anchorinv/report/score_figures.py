@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
+from anchorinv.report.calibration import calibration_figure
 from anchorinv.report.formats import COLUMN, PAGE, Figure, canvas, colours, finished, grid, look, markers
 from anchorinv.report.gather import Group, Run, groups_of, varied
 from anchorinv.report.tables import CLASSES, costs
@@ -45,10 +46,12 @@ def score_figures(run: Run) -> list[Figure]:
     if differences := differences_figure(f"{run.slug}-differences", groups):
         drawn.append(differences)
     shown = groups if len(groups) == 1 else [_references(groups)]
-    return drawn + [
-        confusion_figure(numbered("confusion", i, shown), group, run.class_names(group.variant))
-        for i, group in enumerate(shown)
-    ]
+    for i, group in enumerate(shown):
+        names = run.class_names(group.variant)
+        drawn.append(confusion_figure(numbered("confusion", i, shown), group, names))
+        if figure := calibration_figure(numbered("calibration", i, shown), group):
+            drawn.append(figure)
+    return drawn
 
 
 def sessions_figure(slug: str, group: Group) -> Figure:

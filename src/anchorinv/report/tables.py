@@ -60,10 +60,10 @@ def scores_table(run: Run) -> Table:
         marked = {part: significant(group, part) for part in CLASSES}
         for line in group.lines:
             cells = [score(group, line, session, part, marked=marked[part]) for part, session in shown]
-            rows.append([*_of_group(group, groups), line, *cells])
+            rows.append([*of_group(group, groups), line, *cells])
     title = f"{run.study.title}: macro-F1 in percent"
     notes = [averaged_over(run), *test_notes(run, groups)]
-    return Table(f"{run.slug}-scores", title, [*_line_columns(groups), *heads], rows, notes)
+    return Table(f"{run.slug}-scores", title, [*line_columns(groups), *heads], rows, notes)
 
 
 def significant(group: Group, part: str = "f1_all") -> set[tuple[str, int]]:
@@ -101,7 +101,7 @@ def comparisons_table(run: Run) -> Table | None:
             c = each.comparison
             interval = [Number(limit, signed=True) if c.n > 1 else "" for limit in (c.low, c.high)]
             rows.append([
-                *_of_group(group, groups),
+                *of_group(group, groups),
                 c.method,
                 Number(each.session, digits=0),
                 Number(c.difference, signed=True),
@@ -115,7 +115,7 @@ def comparisons_table(run: Run) -> Table | None:
         return None
     reference = next(group.reference for group in groups if group.reference)
     columns = [
-        *_line_columns(groups),
+        *line_columns(groups),
         *map(Column, ("Session", "Difference")),
         *(Column(name, "95 % interval") for name in ("from", "to")),
         *map(Column, ("p", "p (Holm)", "Effect", "Over")),
@@ -364,11 +364,13 @@ def _session(number: int) -> str:
     return {-1: "Last session", 0: "Base session"}.get(number, f"Session {number}")
 
 
-def _of_group(group: Group, groups: Sequence[Group]) -> list[Cell]:
+def of_group(group: Group, groups: Sequence[Group]) -> list[Cell]:
+    """Return the first cell of a group's rows, where there are several groups."""
     return [group.title] if len(groups) > 1 else []
 
 
-def _line_columns(groups: Sequence[Group]) -> list[Column]:
+def line_columns(groups: Sequence[Group]) -> list[Column]:
+    """Return the columns that say which line a row is of."""
     methods = groups[0].of == "methods"
     first = [Column("Variant" if methods else "Data")] if len(groups) > 1 else []
     return [*first, Column("Method" if methods else "Variant")]

@@ -1,6 +1,6 @@
 """Evaluate files by a model: scores on labelled windows, and how far windows are from its base data."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
+from anchorinv.core.reliability import REJECT, Detection, Reliability, SplitReliability
 from anchorinv.datasets.own import Labelling
 from anchorinv.datasets.window_files import open_windows
 from anchorinv.estimator import AnchorInvClassifier
@@ -21,7 +22,7 @@ from anchorinv.serving.files import (
     observed,
     read_windows,
 )
-from anchorinv.serving.streaming import DriftMonitor, classify
+from anchorinv.serving.streaming import DriftMonitor, Prediction, classify
 from anchorinv.signal.drift import Drift
 from anchorinv.signal.limits import missing_labels
 from anchorinv.signal.pipeline import Window
@@ -45,6 +46,11 @@ class Evaluation:
         Number of windows.
     unknown : dict of str to int
         Number of windows of each class that the model does not know; they are in no row.
+    reliability : SplitReliability or None, default=None
+        Of the probabilities of the same windows, of base and of new classes apart.
+    detection : Detection or None, default=None
+        How well windows of classes that the model does not know are told from the others; None if the model
+        gives no novelty.
 
     Examples
     --------
@@ -56,6 +62,8 @@ class Evaluation:
     n_base: int
     counts: np.ndarray
     unknown: dict[str, int]
+    reliability: SplitReliability | None = None
+    detection: Detection | None = None
 
     @property
     def scores(self) -> Scores:
@@ -78,6 +86,8 @@ class Evaluation:
             "f1": dict(zip(map(str, self.classes), derived.f1, strict=True)),
             "confusion": self.counts.tolist(),
             "unknown": self.unknown,
+            "calibration": None if self.reliability is None else _calibration_facts(self.reliability),
+            "detection": None if self.detection is None else _detection_facts(self.detection),
         }
 
     def lines(self) -> list[str]:
@@ -94,6 +104,10 @@ class Evaluation:
             known = looks_like(name, self.classes)
             shown, like = (name, "") if known is None else (repr(name), f", which looks like {known!r}")
             lines.append(f"not known to the model, left out: {shown} ({n}){like}")
+        if self.reliability is not None:
+            lines += _calibration_lines(self.reliability)
+        if self.detection is not None:
+            lines += _detection_lines(self.detection)
         return lines
 
 
@@ -121,18 +135,123 @@ def evaluate_file(
             raise missing_labels(path)
         truth = given.tolist()
         windows = from_windows(model, path, reading, split="test")
+    in_order = model.classes_.tolist()
     base = model.base_classes_.tolist()
-    classes = [*base, *(label for label in model.classes_.tolist() if label not in base)]
+    classes = [*base, *(label for label in in_order if label not in base)]
     unknown = {str(label): truth.count(label) for label in dict.fromkeys(truth) if label not in classes}
     if sum(unknown.values()) == len(truth):
         raise ValueError(
             f"the model knows none of the classes in {path}; it knows {', '.join(map(str, classes))}"
             f"{similar_names(unknown, classes)}"
         )
-    predicted = [p.label for p in classify(model, windows if note is None else observed(windows, note))]
+    predictions = list(classify(model, windows if note is None else observed(windows, note)))
     known = [i for i, label in enumerate(truth) if label in classes]
-    counts = confusion([truth[i] for i in known], np.array(predicted)[known].tolist(), classes)
-    return Evaluation(tuple(classes), len(base), counts, unknown)
+    # By probabilities alone: a label may say that a window was rejected, which is counted apart.
+    probabilities = np.stack([_probabilities(predictions[i]) for i in known])  # (n_known, n_classes)
+    probabilities = probabilities[:, [in_order.index(label) for label in classes]]
+    columns = np.array([classes.index(truth[i]) for i in known])
+    counts = confusion(columns, probabilities.argmax(axis=1), range(len(classes)))
+    reliability = SplitReliability.of(probabilities, columns, np.arange(len(classes)) < len(base))
+    novelty = [prediction.novelty for prediction in predictions]
+    detection = detect(novelty, [label in classes for label in truth], model.reject)
+    return Evaluation(tuple(classes), len(base), counts, unknown, reliability, detection)
+
+
+def detect(
+    novelty: Sequence[float | None], known: Sequence[bool], threshold: float | None = None
+) -> Detection | None:
+    """Measure how well p-values of novelty tell known windows from others; None where there is no p-value.
+
+    Windows are rejected up to the threshold, :data:`~anchorinv.core.reliability.REJECT` where it is None.
+
+    Examples
+    --------
+    >>> detect([0.5, 0.03, 0.8], [True, False, True]).auroc
+    1.0
+    """
+    parts: dict[bool, list[float]] = {True: [], False: []}
+    for p, inside in zip(novelty, known, strict=True):
+        if p is not None:
+            parts[inside].append(p)
+    if not any(parts.values()):
+        return None
+    return Detection.of(parts[True], parts[False], REJECT if threshold is None else threshold)
+
+
+def check_picture(path: Path) -> None:
+    """Refuse the name of a figure that is no picture, before anything is computed."""
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"a figure is a .png, .pdf or .svg file, got {path.name!r}")
+
+
+def draw_reliability(evaluation: Evaluation, path: Path, name: str = "") -> None:
+    """Draw the reliability diagram of an evaluation into a file; ``name`` stands above it."""
+    from anchorinv.report.calibration import reliability_figure  # takes a second, and few ask for it
+
+    check_picture(path)
+    if evaluation.reliability is None:
+        raise ValueError("there are no probabilities to draw")
+    reliability_figure("reliability", evaluation.reliability, name).write_to(path)
+
+
+def _probabilities(prediction: Prediction) -> np.ndarray:
+    assert prediction.probabilities is not None, "labelled windows with missing samples are refused before"
+    return prediction.probabilities
+
+
+def _parts(both: SplitReliability) -> dict[str, Reliability]:
+    parts = {"base": both.base, "new": both.new, "all": both.all}
+    return {name: part for name, part in parts.items() if part.n}
+
+
+def _calibration_facts(both: SplitReliability) -> dict[str, Any]:
+    return {
+        name: {
+            "windows": part.n,
+            "accuracy": part.accuracy,
+            "mean_confidence": part.mean_confidence,
+            "ece": part.ece,
+            "brier": part.brier,
+            "log_loss": part.nll,
+            "bins": {key: part.to_dict()[key] for key in ("counts", "correct", "confidence")},
+        }
+        for name, part in _parts(both).items()
+    }
+
+
+def _calibration_lines(both: SplitReliability) -> list[str]:
+    heads = ("windows", "accuracy", "confidence", "ECE", "Brier")
+    lines = [f"{'calibration':<16} " + " ".join(f"{head:>10}" for head in heads)]
+    for name, part in _parts(both).items():
+        cells = (str(part.n), f"{part.accuracy:.1%}", f"{part.mean_confidence:.1%}", f"{part.ece:.3f}",
+                 f"{part.brier:.3f}")  # fmt: skip
+        lines.append(f"{f'{name} classes':<16} " + " ".join(f"{cell:>10}" for cell in cells))
+    return lines
+
+
+def _detection_facts(found: Detection) -> dict[str, Any]:
+    facts = {
+        "threshold": found.threshold,
+        "known_windows": found.n_known,
+        "unknown_windows": found.n_unknown,
+        "auroc": found.auroc,
+        "false_rejections": found.false_rejections,
+        "false_acceptances": found.false_acceptances,
+    }
+    return {name: None if np.isnan(value) else value for name, value in facts.items()}
+
+
+def _detection_lines(found: Detection) -> list[str]:
+    lines = [
+        f"rejected as unknown (p up to {found.threshold:g}): {found.n_rejected} of {found.n_known} windows "
+        f"of known classes ({found.false_rejections:.1%})"
+    ]
+    if found.n_unknown:
+        lines.append(
+            f"not rejected: {found.n_accepted} of {found.n_unknown} windows of unknown classes "
+            f"({found.false_acceptances:.1%}); AUROC of known against unknown {found.auroc:.3f}"
+        )
+    return lines
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anchorinv.core.registry import METHODS
+from anchorinv.core.reliability import SplitReliability
 from anchorinv.files import append_whole, check_regular
 from anchorinv.study.config import Study
 from anchorinv.study.runner import SessionResult
@@ -140,6 +141,25 @@ class ExpectedResults:
             raise ValueError(f"it has {len(left)} classes too many, or not {n_base} of the base")
 
 
+class _Reliability(BaseModel):
+    """Bins and sums; whether they fit each other, a Reliability checks."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    counts: Annotated[list[Count], _FIRST]
+    correct: Annotated[list[Count], _FIRST]
+    confidence: Annotated[list[Amount], _FIRST]
+    brier: Amount
+    nll: Amount
+
+
+class _SplitReliability(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    base: _Reliability
+    new: _Reliability
+
+
 class _Line(BaseModel):
     """A line as it may stand in a file; ``facts`` may be NaN, where a descent ended so."""
 
@@ -157,6 +177,7 @@ class _Line(BaseModel):
     facts: dict[str, Annotated[float, Field(allow_inf_nan=True)]] = Field(default_factory=dict)
     seconds: Amount
     peak_mb: Amount | None = None
+    reliability: _SplitReliability | None = None
 
 
 def to_line(result: SessionResult) -> str:
@@ -164,6 +185,8 @@ def to_line(result: SessionResult) -> str:
     record = {name: getattr(result, name) for name in _Line.model_fields}
     record["confusion"], record["seconds"] = result.confusion.tolist(), round(result.seconds, 3)
     record["peak_mb"] = None if result.peak_mb is None else round(result.peak_mb, 1)
+    if (reliability := record.pop("reliability")) is not None:  # lines of former versions stay as they are
+        record["reliability"] = reliability.to_dict()
     return json.dumps(record, ensure_ascii=False)
 
 
@@ -182,7 +205,13 @@ def from_line(line: str | bytes) -> SessionResult:
     ):
         raise ValueError(f"its confusion matrix is not that of {k} classes, {record.n_base} of the base")
     counts = np.array(record.confusion, dtype=np.int64)  # (k, k)
-    return SessionResult(**{**record.__dict__, "confusion": counts})
+    reliability = None
+    if record.reliability is not None:
+        reliability = SplitReliability.from_dict(record.reliability.model_dump())
+        n_base = int(counts[: record.n_base].sum())
+        if (reliability.base.n, reliability.all.n) != (n_base, int(counts.sum())):
+            raise ValueError("its reliability is of other samples than its confusion matrix")
+    return SessionResult(**{**record.__dict__, "confusion": counts, "reliability": reliability})
 
 
 def first_problem(error: ValidationError) -> str:

@@ -15,6 +15,7 @@ from anchorinv.core.metrics import confusion
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.networks import encode
 from anchorinv.core.recipe import BaseLearner, Method
+from anchorinv.core.reliability import SplitReliability
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Session, State
 from anchorinv.progress import tick
@@ -127,6 +128,9 @@ class SessionResult:
         Condition of the study that it belongs to; empty where there is only one.
     peak_mb : float or None
         The most memory that the process held, where it was measured.
+    reliability : SplitReliability or None
+        Of the probabilities of the same samples, of base and of new classes apart; None where the method
+        gives none.
 
     Examples
     --------
@@ -147,6 +151,7 @@ class SessionResult:
     variant: str = ""
     person: str = ""
     peak_mb: float | None = None
+    reliability: SplitReliability | None = None
 
 
 @runtime_checkable
@@ -154,7 +159,9 @@ class SharesBase(Interface):
     """What a method may offer beyond :class:`~anchorinv.core.recipe.Method`, to save what it can share.
 
     Methods with equal ``base_spec`` share one base model, those with equal ``memory`` too the replay of the
-    base classes, and all of them the test samples' latents. A :class:`~anchorinv.core.recipe.Recipe` has it.
+    base classes, and all of them the test samples' latents. A :class:`~anchorinv.core.recipe.Recipe` has it,
+    and ``latent_logits(state, latents)``, whose largest is the prediction: where a method has this too, the
+    calibration of its probabilities is measured.
     """
 
     @property
@@ -334,11 +341,11 @@ class MethodRun:
         return replace(state, trunk=base.trunk, tail=base.tail, head=base.head)
 
     def _result(self, trial: int | None, state: State, seconds: float) -> SessionResult:
-        matrix = self._scorer.confusion(self._method, state)
+        matrix, reliability = self._scorer.score(self._method, state)
         curves = [curve for curve in getattr(state, "curves", ()) if curve.session == state.session]
         facts = {curve.name: float(f"{curve.values[-1]:.6g}") for curve in curves if len(curve.values)}
         now = (state.session, state.classes, state.n_base, matrix, seconds, facts)
-        return SessionResult(self._name, self._protocol.seed, trial, *now)
+        return SessionResult(self._name, self._protocol.seed, trial, *now, reliability=reliability)
 
 
 def fit_base_model(
@@ -379,14 +386,20 @@ class Scorer:
         self._test = test
         self._latents: tuple[nn.Module | None, Tensor] = None, torch.empty(0)
 
-    def confusion(self, method: Method, state: State) -> np.ndarray:
-        """Return the confusion matrix over the test samples of the known classes."""
+    def score(self, method: Method, state: State) -> tuple[np.ndarray, SplitReliability | None]:
+        """Return the confusion matrix over the test samples of the known classes, and their reliability."""
         asked = torch.isin(self._test.labels, torch.tensor(state.classes))
-        if shared := shares_base(method):
+        logits = None
+        if (shared := shares_base(method)) is None:
+            predicted = method.predict(state, self._test.values[asked])
+        elif (logits_of := getattr(method, "latent_logits", None)) is None:
             predicted = shared.predict_latents(state, self._encoded(state.trunk)[asked])
         else:
-            predicted = method.predict(state, self._test.values[asked])
-        return confusion(self._test.labels[asked].numpy(), predicted.numpy(), state.classes)
+            logits = logits_of(state, self._encoded(state.trunk)[asked])
+            predicted = torch.tensor(state.classes)[logits.argmax(1)]
+        labels = self._test.labels[asked]
+        counts = confusion(labels.numpy(), predicted.numpy(), state.classes)
+        return counts, None if logits is None else _reliability(state, logits, labels)
 
     def _encoded(self, trunk: nn.Module) -> Tensor:
         known, latents = self._latents
@@ -394,3 +407,12 @@ class Scorer:
             latents = encode(trunk, self._test.values)
             self._latents = trunk, latents
         return latents
+
+
+def _reliability(state: State, logits: Tensor, labels: Tensor) -> SplitReliability | None:
+    """Measure softmax probabilities; those of a training that ended in nan are none."""
+    probabilities = state.calibrated(logits).double().softmax(1)
+    if not probabilities.isfinite().all():
+        return None
+    is_base = np.arange(len(state.classes)) < state.n_base
+    return SplitReliability.of(probabilities.numpy(), state.columns(labels).numpy(), is_base)

@@ -12,6 +12,7 @@ from scipy import stats
 
 from anchorinv.core.metrics import forgetting, scores
 from anchorinv.core.registry import METHODS
+from anchorinv.core.reliability import SplitReliability
 from anchorinv.errors import csv_line
 from anchorinv.study.runner import SessionResult
 
@@ -32,7 +33,10 @@ ASSUMPTION = (
     "Trials share one base model and one test set: a small p says that the order of the methods would hold "
     "for other draws of the shots, not for other base models, people or recordings."
 )
-_FACTS = ["variant", "method", *TRIAL, "session", "classes", "n_base", "confusion", "seconds", "peak_mb"]
+#: Measures of calibration on windows of base and of new classes, from 0 on; not in percent, as elsewhere.
+CALIBRATION = ("ece_base", "ece_new", "brier_base", "brier_new")
+_FACTS = ["variant", "method", *TRIAL, "session", "classes", "n_base", "confusion", "seconds", "peak_mb",
+          "reliability", *CALIBRATION]  # fmt: skip
 
 
 def tidy(results: Sequence[SessionResult]) -> DataFrame:
@@ -42,8 +46,9 @@ def tidy(results: Sequence[SessionResult]) -> DataFrame:
     -------
     DataFrame
         Columns variant, method, subject, seed, trial (-1 in the base session, which all trials share),
-        session, classes, n_base, confusion, seconds, peak_mb, and in percent each of ``SCORES`` and "f1 of C"
-        for each class C; nan where there is none.
+        session, classes, n_base, confusion, seconds, peak_mb, reliability (None where the method has no
+        probabilities), each of ``CALIBRATION``, and in percent each of ``SCORES`` and "f1 of C" for each
+        class C; nan where there is none.
 
     Examples
     --------
@@ -64,7 +69,7 @@ def tidy(results: Sequence[SessionResult]) -> DataFrame:
         trial = -1 if r.trial is None else r.trial
         peak = np.nan if r.peak_mb is None else r.peak_mb
         facts = (r.variant, r.method, r.person, r.base_seed, trial, r.session, r.classes, r.n_base,
-                 r.confusion, r.seconds, peak)  # fmt: skip
+                 r.confusion, r.seconds, peak, r.reliability, *_calibration(r.reliability))  # fmt: skip
         rows.append(dict(zip(_FACTS, facts, strict=True)) | {key: 100 * v for key, v in values.items()})
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*_FACTS, *SCORES])
 
@@ -365,6 +370,13 @@ def as_csv(table: Sequence[Row] | Sequence[Compared], header: Sequence[str] = RO
     flat = [_flat(row) for row in table]
     names = list(flat[0]) if flat else list(header)
     return "".join(csv_line(cells) for cells in (names, *(row.values() for row in flat)))
+
+
+def _calibration(reliability: SplitReliability | None) -> list[float]:
+    if reliability is None:
+        return [np.nan] * len(CALIBRATION)
+    parts = (reliability.base, reliability.new)
+    return [*(part.ece for part in parts), *(part.brier for part in parts)]
 
 
 def _flat(row: Row | Compared) -> dict[str, object]:

@@ -1,0 +1,141 @@
+"""``anchorinv evaluate``: calibration of base and new classes, and what is known of unknown ones."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
+
+from anchorinv.core.reliability import Reliability
+from anchorinv.serving import evaluation
+from anchorinv.serving.evaluation import detect, draw_reliability, evaluate_file
+from tests.models import RATE, again, fitted, windows
+
+CLASSES = ("left", "right", "tongue", "other")
+PICTURES = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Windows of two base classes, one that was taught, and one that the model does not know."""
+    X, y = windows(80, classes=CLASSES, seed=3)
+    np.savez(tmp_path / "data.npz", X=X, y=y, sfreq=RATE)
+    fitted().save(tmp_path / "m")
+    return tmp_path / "data.npz"
+
+
+def known(model):
+    """Windows of known classes, their columns and probabilities, by the estimator itself."""
+    X, y = windows(80, classes=CLASSES, seed=3)
+    keep = y != "other"
+    columns = np.array([model.classes_.tolist().index(label) for label in y[keep]])
+    return y[keep], columns, model.predict_proba(X[keep])
+
+
+def test_base_and_new_classes_apart_and_together(data):
+    model = fitted()
+    found = evaluate_file(model, data)
+    y, columns, p = known(model)
+    assert found.unknown == {"other": 20} and found.detection is None
+    predicted = model.classes_[p.argmax(1)]
+    assert found.counts.tolist() == confusion_matrix(y, predicted, labels=found.classes).tolist()
+    facts = found.facts()["calibration"]
+    for part, classes in (("base", ["left", "right"]), ("new", ["tongue"]), ("all", CLASSES)):
+        asked = np.isin(y, classes)
+        wanted = Reliability.of(p[asked], columns[asked])
+        assert facts[part]["windows"] == asked.sum()
+        assert facts[part]["accuracy"] == accuracy_score(y[asked], predicted[asked])
+        assert facts[part]["ece"] == pytest.approx(wanted.ece, abs=1e-6)
+        assert facts[part]["brier"] == pytest.approx(wanted.brier, abs=1e-6)
+        assert sum(facts[part]["bins"]["counts"]) == asked.sum()
+    assert facts["all"]["log_loss"] == pytest.approx(log_loss(columns, p, labels=range(3)), abs=1e-5)
+
+
+def test_base_classes_are_base_classes_wherever_the_alphabet_puts_them(tmp_path):
+    model = again(fitted(taught=False)).partial_fit(*windows(10, classes=("able",), seed=1))
+    X, y = windows(60, classes=("left", "right", "able"), seed=3)
+    np.savez(tmp_path / "data.npz", X=X, y=y, sfreq=RATE)
+    found, predicted = evaluate_file(model, tmp_path / "data.npz"), model.predict(X)
+    assert found.classes == ("left", "right", "able") and found.n_base == 2
+    assert found.counts.tolist() == confusion_matrix(y, predicted, labels=found.classes).tolist()
+    for part, each in (("base", y != "able"), ("new", y == "able")):
+        assert getattr(found.reliability, part).accuracy == accuracy_score(y[each], predicted[each])
+
+
+def test_the_lines_say_so(run, data):
+    code, out, _ = run("evaluate", data.parent / "m", data, "-q")
+    lines = [line.split() for line in out.splitlines()]
+    facts = evaluate_file(fitted(), data).facts()["calibration"]
+    assert code == 0 and ["calibration", "windows", "accuracy", "confidence", "ECE", "Brier"] in lines
+    for part, each in facts.items():
+        shown = [f"{each[key]:.1%}" for key in ("accuracy", "mean_confidence")]
+        numbers = [f"{each[key]:.3f}" for key in ("ece", "brier")]
+        assert [part, "classes", str(each["windows"]), *shown, *numbers] in lines
+    assert json.loads(run("evaluate", data.parent / "m", data, "-q", "--json")[1])["detection"] is None
+
+
+def test_a_model_without_new_classes_has_no_line_for_them(data):
+    found = evaluate_file(fitted(taught=False), data)
+    assert set(found.facts()["calibration"]) == {"base", "all"}
+    assert not any(line.startswith("new classes") for line in found.lines())
+
+
+class TestNovelty:
+    """By predictions as a model that has a novelty would make them."""
+
+    @pytest.fixture
+    def rejecting(self, monkeypatch):
+        honest = evaluation.classify
+
+        def with_novelty(model, windows):
+            for i, each in enumerate(honest(model, windows)):
+                p = 0.01 if i % 4 == 3 else (i + 1) / 80  # every fourth is of the unknown class
+                label = "unknown" if p <= 0.05 else each.label
+                yield SimpleNamespace(label=label, probabilities=each.probabilities, novelty=p)
+
+        monkeypatch.setattr(evaluation, "classify", with_novelty)
+
+    def test_is_measured_and_rejected_windows_are_still_scored(self, data, rejecting):
+        found = evaluate_file(fitted(), data)
+        assert found.counts.sum() == 60  # labels that say "unknown" are in no matrix
+        facts = found.facts()["detection"]
+        assert facts["known_windows"] == 60 and facts["unknown_windows"] == 20 and facts["threshold"] == 0.05
+        assert facts["false_rejections"] == pytest.approx(3 / 60)  # 1/80 to 3/80; the fourth is unknown
+        assert facts["false_acceptances"] == 0 and facts["auroc"] == 1
+        lines = found.lines()
+        assert "rejected as unknown (p up to 0.05): 3 of 60 windows of known classes (5.0%)" in lines
+        assert "0 of 20 windows of unknown classes (0.0%); AUROC of known against unknown 1.000" in lines[-1]
+
+    def test_by_the_models_own_threshold(self, data, rejecting, monkeypatch):
+        monkeypatch.setattr(type(fitted()), "reject", 0.1, raising=False)
+        assert evaluate_file(fitted(), data).detection.threshold == 0.1
+
+    def test_without_unknown_windows_there_are_no_acceptances(self):
+        found = detect([0.5, 0.04], [True, True])
+        assert found.n_rejected == 1 and evaluation._detection_facts(found)["auroc"] is None
+        assert len(evaluation._detection_lines(found)) == 1
+
+    def test_without_p_values_there_is_nothing(self):
+        assert detect([None, None], [True, False]) is None
+        assert detect([0.5, None], [True, False]).n_unknown == 0
+
+
+class TestFigure:
+    @pytest.mark.parametrize("ending", PICTURES)
+    def test_is_a_picture(self, run, data, ending):
+        path = data.parent / "deep" / f"reliability{ending.upper()}"
+        code, _, err = run("evaluate", data.parent / "m", data, "-q", "--figure", path)
+        assert code == 0, err
+        assert path.read_bytes().startswith(PICTURES[ending])
+
+    def test_is_refused_before_anything_is_computed(self, run, data):
+        code, _, err = run("evaluate", data.parent / "m", data, "--figure", data.parent / "x.jpg")
+        assert code == 1 and "a figure is a .png, .pdf or .svg file, got 'x.jpg'" in err
+        code, _, err = run("evaluate", data.parent / "m", data, "--figure", data)
+        assert code == 1 and ".png" in err and data.exists()
+
+    def test_needs_probabilities(self, tmp_path):
+        nothing = evaluation.Evaluation(("a", "b"), 2, np.eye(2, dtype=int), {})
+        with pytest.raises(ValueError, match="no probabilities"):
+            draw_reliability(nothing, tmp_path / "x.png")
