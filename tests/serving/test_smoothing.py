@@ -1,9 +1,12 @@
 """Steady predictions: each element by hand, by its definition over the whole past, and in streams."""
 
+import importlib.util
+import sys
 import warnings
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,6 +270,16 @@ def test_the_preset_goes_by_the_length_of_windows():
     short, long = preset("balanced", 0.4), preset("balanced", 4.0)
     assert long.hysteresis == short.hysteresis and long.time_constant == 10 * short.time_constant
     assert smoother_of("balanced", fitted()).settings == preset("balanced", 64 / RATE)
+
+
+def test_the_preset_is_what_the_record_of_the_study_chooses():
+    path = Path(__file__).parents[2] / "docs" / "steady_study.py"
+    spec = importlib.util.spec_from_file_location("steady_study", path)
+    study = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "steady_study", study)  # dataclasses look their module up
+        spec.loader.exec_module(study)
+    assert study.choose(study.read()) == preset("balanced", study.WINDOW / study.RATE)
 
 
 SIGNAL = np.concatenate(list(windows(16, classes=("left", "right"), seed=3)[0]), axis=1)

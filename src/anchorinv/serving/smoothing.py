@@ -98,7 +98,9 @@ class Smoothing:
 
 
 #: Presets by name: the settings in windows of the model, that is in seconds for windows of one second.
-PRESETS: Mapping[str, Smoothing] = MappingProxyType({"balanced": Smoothing(time_constant=0.5)})
+PRESETS: Mapping[str, Smoothing] = MappingProxyType(
+    {"balanced": Smoothing(time_constant=0.375, hysteresis=0.2)}
+)
 
 
 def preset(name: str, window: float) -> Smoothing:
