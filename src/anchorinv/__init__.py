@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.networks import GEOMETRIES, Geometry
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.smoothing import Smoothing
     from anchorinv.serving.streaming import StreamingPredictor
     from anchorinv.signal.preprocessing import Filter, Preprocessing
     from anchorinv.validation import Signals
@@ -21,6 +22,7 @@ __all__ = [
     "Geometry",
     "Preprocessing",
     "Signals",
+    "Smoothing",
     "StreamingPredictor",
     "__version__",
 ]
@@ -34,6 +36,7 @@ _HOMES = {
     "Geometry": "anchorinv.core.networks",
     "Preprocessing": "anchorinv.signal.preprocessing",
     "Signals": "anchorinv.validation",
+    "Smoothing": "anchorinv.serving.smoothing",
     "StreamingPredictor": "anchorinv.serving.streaming",
 }
 

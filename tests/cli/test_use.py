@@ -4,11 +4,14 @@ import csv
 import io
 import json
 import resource
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from anchorinv import AnchorInvClassifier, Preprocessing
+from anchorinv import AnchorInvClassifier, Preprocessing, Smoothing, StreamingPredictor
+from anchorinv.cli.options import SteadyOptions
+from anchorinv.serving.smoothing import preset
 from tests.models import CHANNELS, RATE, command, fitted, windows
 from tests.recording_files import write_edf, write_fif
 
@@ -44,6 +47,62 @@ class TestPredict:
         assert code == 0 and out == "" and "predicting" in err
         assert [float(row["time"]) for row in rows] == [0.25 * i for i in range(len(rows))]
         assert len(rows) == 23 and run("predict", "m.anchorinv", "day.edf", "-q")[2] == ""
+
+    @pytest.mark.parametrize(
+        "how", [("--steady", "balanced"), ("--dwell", 0.3), ("--vote", 1, "--hysteresis", 0.1)]
+    )
+    def test_steadied_rows_are_those_of_a_stream_and_end_with_the_class_of_the_window(self, run, files, how):
+        fitted("lda", taught=False).save("n")
+        signal = np.concatenate(list(windows(12, seed=4)[0]), axis=1)
+        np.save("day.npy", signal)
+        recording = ("day.npy", "--sfreq", RATE, "--step", 0.125, "-q")
+        raw = table(run("predict", "n", *recording)[1])
+        code, out, _ = run("predict", "n", *recording, *how)
+        rows = table(out)
+        assert code == 0 and list(rows[0]) == [*raw[0], "raw_class"]
+        assert [row["raw_class"] for row in rows] == [row["class"] for row in raw]
+        assert any(row["raw_class"] != row["class"] for row in rows)
+        names = {"--dwell": "dwell", "--vote": "vote", "--hysteresis": "hysteresis"}
+        given = dict(zip(how[::2], how[1::2], strict=True))
+        steady = given.get("--steady") or Smoothing(**{names[key]: value for key, value in given.items()})
+        live = StreamingPredictor(AnchorInvClassifier.load("n"), step=16, steady=steady)
+        assert [p.label for p in live.feed(signal)] == [row["class"] for row in rows]
+
+    def test_single_settings_go_before_the_preset(self, run, files):
+        fitted("lda", taught=False).save("n")
+        options = ("day.edf", "--step", 0.125, "-q", "--dwell", 0.5)
+        assert run("predict", "n", *options)[1] != run("predict", "n", *options, "--steady", "balanced")[1]
+        assert SteadyOptions("balanced", dwell=7.0).smoothing(1.0) == replace(
+            preset("balanced", 1.0), dwell=7.0
+        )
+        assert SteadyOptions().smoothing(1.0) is None
+
+    def test_gaps_of_steadied_rows_are_empty(self, run, files):
+        signal = np.concatenate(list(windows(6)[0]), axis=1)
+        signal[0, 70] = np.nan
+        write_fif(files / "r_raw.fif", signal, CHANNELS, RATE)
+        code, out, err = run("predict", "m.anchorinv", "r_raw.fif", "-q", "--steady", "balanced")
+        assert code == 0 and "1 of 6 windows hold missing samples" in err
+        assert table(out)[1]["class"] == table(out)[1]["raw_class"] == ""
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (
+                ("base.npz", "--steady", "balanced"),
+                "base.npz holds separate windows, which are no sequence in time",
+            ),
+            (
+                ("day.edf", "base.npz", "--dwell", 1),
+                "predict the continuous recording, or leave out --steady",
+            ),
+            (("day.edf", "--steady", "calm"), "none of the presets; choose 'balanced'"),
+            (("day.edf", "--vote", -1), "vote (=-1.0) must be a number of seconds above 0"),
+        ],
+    )
+    def test_what_cannot_be_steadied_is_refused_before_any_row(self, run, files, words, message):
+        code, out, err = run("predict", "m.anchorinv", *words, "-q", "--csv", "rows.csv")
+        assert code == 1 and message in err and out == "" and not (files / "rows.csv").exists()
 
     def test_another_unit_is_warned_about_once(self, run, files):
         code, _, err = run("predict", "m.anchorinv", "day.edf", "--scale", 1e-5, "-q")

@@ -17,6 +17,7 @@ from anchorinv.cli.options import (
     Model,
     Out,
     Quiet,
+    SteadyOptions,
     TrialOptions,
     check_target,
     progress,
@@ -141,12 +142,14 @@ def predict(
     table: Annotated[str, typer.Option("--csv", help="File for the rows; - is standard output.")] = "-",
     *,
     inputs: InputOptions,
+    steadying: SteadyOptions,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
     """Predict each window of files: a row with its time, class and the probability of each class.
 
-    Of several files each row begins with the file it is of.
+    Of several files each row begins with the file it is of. Steadied rows end with the class of the window by
+    itself.
     """
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import check_inputs, predict_file
@@ -156,14 +159,16 @@ def predict(
         check_target(Path(table), model, *sources, such_as="predictions.csv")
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     several, reading = len(sources) > 1, inputs.reading()
+    steady = steadying.smoothing(learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None)
     warnings: list[str] = []
     if several:
-        check_inputs(learner, sources, reading)
+        check_inputs(learner, sources, reading, steady=steady)
     with progress(quiet), _opened(table) as file:
-        rows = _PredictionTable(file, learner.classes_.tolist(), named=several)
+        rows = _PredictionTable(file, learner.classes_.tolist(), named=several, raw=steady is not None)
         for source in sources:
             monitor = DriftMonitor(learner)
-            n_rows, n_gaps = rows.write(str(source), predict_file(learner, source, reading, note=monitor))
+            predicted = predict_file(learner, source, reading, note=monitor, steady=steady)
+            n_rows, n_gaps = rows.write(str(source), predicted)
             if n_gaps:
                 warnings.append(
                     f"{source}: {n_gaps} of {n_rows} windows hold missing samples (NaN) and have no class"
@@ -364,11 +369,15 @@ def _opened(table: str) -> Iterator[TextIO]:
 
 @dataclass
 class _PredictionTable:
-    """Write predictions as they come, after a header; ``named`` rows begin with their file."""
+    """Write predictions as they come, after a header.
+
+    ``named`` rows begin with their file, ``raw`` ones end with the class of the window by itself.
+    """
 
     file: TextIO
     classes: Sequence[object]
     named: bool
+    raw: bool = False
     begun: bool = False
 
     def write(self, name: str, rows: "Iterator[PredictedWindow]") -> tuple[int, int]:
@@ -378,10 +387,11 @@ class _PredictionTable:
             self._begin()
             time = "" if row.time is None else f"{row.time:.6g}"
             if row.probabilities is None:
-                cells = ["", *("" for _ in self.classes)]
+                cells = ["", *("" for _ in self.classes), *([""] if self.raw else [])]
                 n_gaps += 1
             else:
-                cells = [row.label, *(f"{p:.6f}" for p in row.probabilities)]
+                raw = [row.raw_label] if self.raw else []
+                cells = [row.label, *(f"{p:.6f}" for p in row.probabilities), *raw]
             self._line(name, row.window, time, *cells)
             n_rows += 1
         self._begin()
@@ -390,7 +400,8 @@ class _PredictionTable:
     def _begin(self) -> None:
         # Not before there is a row to write: an input that cannot be read leaves no trace.
         if not self.begun:
-            self._line("file", "window", "time", "class", *(f"p_{name}" for name in self.classes))
+            raw = ["raw_class"] if self.raw else []
+            self._line("file", "window", "time", "class", *(f"p_{name}" for name in self.classes), *raw)
             self.begun = True
 
     def _line(self, name: str, *cells: object) -> None:

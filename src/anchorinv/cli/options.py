@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from anchorinv.datasets.own import Labelling
     from anchorinv.datasets.own_files import OwnOptions
     from anchorinv.serving.files import ReadOptions
+    from anchorinv.serving.smoothing import Smoothing
 
 Model = Annotated[Path, typer.Argument(help="A model file.", metavar="MODEL")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The model file to write.", metavar="MODEL")]
@@ -129,6 +130,43 @@ class TrialOptions:
         if self.start or self.stop is not None:
             raise ValueError("--from and --to say where trials lie around events; name these with --events")
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyOptions:
+    """How predictions of a continuous recording are made steady over time."""
+
+    steady: Annotated[
+        str | None,
+        typer.Option(
+            help="Make predictions of recordings steady over time: balanced. The four below go before it."
+        ),
+    ] = None
+    vote: Annotated[
+        float | None, typer.Option(help="Steady: majority vote among the windows of so many seconds.")
+    ] = None
+    time_constant: Annotated[
+        float | None, typer.Option(help="Steady: time constant in seconds of averaged probabilities.")
+    ] = None
+    hysteresis: Annotated[
+        float | None,
+        typer.Option(help="Steady: margin (0 to 1) by which another class must exceed the one that holds."),
+    ] = None
+    dwell: Annotated[
+        float | None, typer.Option(help="Steady: seconds that another class must win for until it holds.")
+    ] = None
+
+    def smoothing(self, window: float | None) -> "Smoothing | None":
+        """Return them as one value, for windows of so many seconds (None: unknown); None if none is given."""
+        from anchorinv.serving.smoothing import Smoothing, preset
+
+        given = {name: getattr(self, name) for name in ("vote", "time_constant", "hysteresis", "dwell")}
+        given = {name: value for name, value in given.items() if value is not None}
+        settings = Smoothing(**given)
+        if self.steady is None:
+            return settings if given else None
+        # A model without a rate is refused for that reason later on, whatever the length.
+        return replace(preset(self.steady, window or 1.0), **given)
 
 
 def own_options(given: Any, **more: Any) -> "OwnOptions":

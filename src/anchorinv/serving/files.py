@@ -14,6 +14,7 @@ from anchorinv.datasets.own_files import ManifestRow
 from anchorinv.datasets.window_files import channels_for, is_windowed, open_windows
 from anchorinv.errors import raise_if_any
 from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.serving.smoothing import Smoothing, smoother_of
 from anchorinv.serving.streaming import classify
 from anchorinv.signal.pipeline import Pipeline, Window, Windows, resampled_length
 from anchorinv.signal.preprocessing import conversion
@@ -71,28 +72,55 @@ class PredictedWindow:
     time: float | None  # its start in seconds; None in files of windows
     label: Any
     probabilities: np.ndarray | None  # (n_classes,), in the order of ``classes_``
+    raw_label: Any = None  # its class by itself, if predictions are steadied
 
 
 def predict_file(
-    model: AnchorInvClassifier, path: Path, reading: ReadOptions = DEFAULTS, *, note: Observer
+    model: AnchorInvClassifier,
+    path: Path,
+    reading: ReadOptions = DEFAULTS,
+    *,
+    note: Observer,
+    steady: Smoothing | str | None = None,
 ) -> Iterator[PredictedWindow]:
     """Predict each window of a file, in bounded memory; ``note`` is called with those without gaps.
 
-    The file holds windows (``.npz``, ``.npy``, a prepared folder) or is a continuous recording.
+    The file holds windows (``.npz``, ``.npy``, a prepared folder) or is a continuous recording, whose
+    predictions can be made ``steady`` as those of a live source.
     """
     sfreq = None if is_windowed(path) else model.sfreq_
     windows = read_windows(model, path, reading)
     with errors_naming(path):
-        for number, each in enumerate(classify(model, observed(windows, note))):
+        if steady is not None:
+            _check_sequence(path)
+        smoother = smoother_of(steady, model)
+        for number, each in enumerate(classify(model, observed(windows, note), smoother)):
             time = each.start / sfreq if sfreq else None
-            yield PredictedWindow(number, time, each.label, each.probabilities)
+            yield PredictedWindow(number, time, each.label, each.probabilities, each.raw_label)
 
 
-def check_inputs(model: AnchorInvClassifier, paths: Iterable[Path], reading: ReadOptions = DEFAULTS) -> None:
+def check_inputs(
+    model: AnchorInvClassifier,
+    paths: Iterable[Path],
+    reading: ReadOptions = DEFAULTS,
+    *,
+    steady: Smoothing | str | None = None,
+) -> None:
     """Read the beginning of each file, so that one that cannot be predicted is found before any other is."""
     for path in paths:
         with errors_naming(path):
+            if steady is not None:
+                _check_sequence(path)
             next(read_windows(model, path, reading, task="looking"), None)
+
+
+def _check_sequence(path: Path) -> None:
+    """Refuse to steady predictions of windows that do not follow each other."""
+    if is_windowed(path):
+        raise ValueError(
+            f"{path.name} holds separate windows, which are no sequence in time: their predictions cannot be "
+            f"made steady; predict the continuous recording, or leave out --steady and its settings"
+        )
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from torch import from_numpy
 
 from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.serving.smoothing import Smoother, Smoothing, smoother_of
 from anchorinv.signal.drift import FEWEST, Drift, drift
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
 from anchorinv.signal.preprocessing import UNITS, Preprocessing, unit_of
@@ -30,9 +31,12 @@ class Prediction:
     start : int
         First sample of the window, at the model's rate, counted from the beginning of the source.
     label : object
-        Its class; None if samples are missing.
+        Its class, steadied if that was asked for; None if samples are missing.
     probabilities : ndarray, shape (n_classes,), or None
-        In the order of ``classes_``; None if samples are missing.
+        In the order of ``classes_``; None if samples are missing. Averaged if that was asked for; the largest
+        need not be that of the steadied class.
+    raw_label : object, default=None
+        Its class by itself, whatever came before; the same as ``label`` if nothing is steadied.
 
     Examples
     --------
@@ -43,6 +47,7 @@ class Prediction:
     start: int
     label: Any
     probabilities: np.ndarray | None
+    raw_label: Any = None
 
 
 class StreamingPredictor:
@@ -67,6 +72,8 @@ class StreamingPredictor:
         Unit of the source (V, mV, µV, nV); None if it is the model's.
     rename : mapping of str to str or None, default=None
         Names of channels in the source, and those that the model knows them by.
+    steady : Smoothing, "balanced" or None, default=None
+        How predictions are made steady over time, by those before; None if each window is by itself.
 
     Examples
     --------
@@ -87,6 +94,7 @@ class StreamingPredictor:
         ch_names: Sequence[str] | None = None,
         unit: str | None = None,
         rename: Mapping[str, str] | None = None,
+        steady: Smoothing | str | None = None,
     ) -> None:
         model._check_fitted()
         if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 1:
@@ -100,7 +108,7 @@ class StreamingPredictor:
             )
         if sfreq is not None and not (isinstance(sfreq, int | float | np.number) and 0 < sfreq < np.inf):
             raise ValueError(f"sfreq (={sfreq!r}) must be a rate in Hz above 0")
-        self.model, self._alarm = model, DriftAlarm(model)
+        self.model, self._smoother = model, smoother_of(steady, model)
         self._n_chans = len(how.inputs or ()) or model.n_chans_
         self._picks = None if ch_names is None else _picks(how, ch_names, rename, self._n_chans)
         if ch_names is not None:
@@ -108,7 +116,17 @@ class StreamingPredictor:
         elif rename:
             raise ValueError("channels without names cannot be renamed; give ch_names")
         self._factor = 1.0 if unit is None else _factor(how, unit)
-        self._windows = Windows(Pipeline(how, sfreq), model.n_times_, int(step))
+        self._step, self._sfreq = int(step), sfreq
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again as with a new source: no sample, no window and no warning is remembered."""
+        self._windows = Windows(
+            Pipeline(self.model.preprocessing_, self._sfreq), self.model.n_times_, self._step
+        )
+        self._alarm = DriftAlarm(self.model)
+        if self._smoother is not None:
+            self._smoother.reset()
 
     def feed(self, chunk: Any) -> list[Prediction]:
         """Take the next samples and return predictions of the windows that they complete.
@@ -131,11 +149,11 @@ class StreamingPredictor:
             samples = samples[self._picks]
         if self._factor != 1:
             samples = self._factor * samples
-        return list(classify(self.model, self._watched(self._windows.push(samples))))
+        return list(classify(self.model, self._watched(self._windows.push(samples)), self._smoother))
 
     def finish(self) -> list[Prediction]:
         """Return the windows that the end of a source completes, if its rate is not the model's."""
-        return list(classify(self.model, self._watched(self._windows.finish())))
+        return list(classify(self.model, self._watched(self._windows.finish()), self._smoother))
 
     def _watched(self, windows: Iterator[Window]) -> Iterator[Window]:
         for window in windows:
@@ -169,7 +187,9 @@ def _factor(how: Preprocessing, unit: str) -> float:
     return UNITS[how.unit] / UNITS[spelled]
 
 
-def classify(model: AnchorInvClassifier, windows: Iterable[Window]) -> Iterator[Prediction]:
+def classify(
+    model: AnchorInvClassifier, windows: Iterable[Window], smoother: Smoother | None = None
+) -> Iterator[Prediction]:
     """Predict windows as they come, a batch at a time; windows with gaps get no class."""
     rest = iter(windows)
     while batch := list(islice(rest, BATCH)):
@@ -179,7 +199,14 @@ def classify(model: AnchorInvClassifier, windows: Iterable[Window]) -> Iterator[
         for window in batch:
             row = next(rows) if window.whole else None
             label = None if row is None else now.classes_[int(row.argmax())]
-            yield Prediction(window.start, label, row)
+            yield _steadied(Prediction(window.start, label, row, label), now.classes_, smoother)
+
+
+def _steadied(raw: Prediction, classes: np.ndarray, smoother: Smoother | None) -> Prediction:
+    if smoother is None:
+        return raw
+    steady = smoother(raw.start, raw.probabilities, classes=classes)
+    return replace(raw, label=steady.label, probabilities=steady.probabilities)
 
 
 def probabilities(model: AnchorInvClassifier, signals: np.ndarray) -> np.ndarray:
