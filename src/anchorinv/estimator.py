@@ -25,13 +25,16 @@ from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Session, Standardisation, State
 from anchorinv.core.views import feature_blocks
 from anchorinv.learning import (
+    answers_of,
     by_class,
     check_converged,
     check_finite,
     count_labels,
     history_entry,
+    known_confidence,
     logits_of,
     one_at_a_time,
+    with_confidence,
 )
 from anchorinv.persistence.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.persistence.format import packed
@@ -62,6 +65,7 @@ from anchorinv.validation import (
     read_labels,
     read_signals,
     refuse_drift,
+    rejecting_label,
     refuse_known,
     refuse_unknown,
     similar_names,
@@ -119,6 +123,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         Whether the default method also uses the features of networks. ``"rehearse"`` trains three where
         classical features hardly separate the base classes (minutes), each without a third of the windows,
         and uses them if they classify that third better.
+    reject : float or None, default=None
+        :meth:`predict` answers ``reject_label`` where :meth:`novelty` is this or less: about that share of
+        windows of known classes is rejected. None never rejects.
+    reject_label : str, int or None, default=None
+        What rejected windows are called; None takes ``"unknown"``, or -1 among whole numbers.
     preprocessing : Preprocessing or None, default=None
         Channels, unit and filter of the recordings behind the signals; kept with the model.
     random_state : int, RandomState or None, default=None
@@ -172,6 +181,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         per_channel: bool = True,
         method: str = "discriminant",
         network: str = "rehearse",
+        reject: float | None = None,
+        reject_label: str | int | None = None,
         preprocessing: Preprocessing | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
@@ -191,6 +202,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self.per_channel = per_channel
         self.method = method
         self.network = network
+        self.reject = reject
+        self.reject_label = reject_label
         self.preprocessing = preprocessing
         self.random_state = random_state
         self.verbose = verbose
@@ -240,6 +253,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             # The replay is made now: teaching a new class later should not take longer than it must.
             base = check_converged(recipe.base_spec.fit(batch, rng=rng))
             state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
+            state = with_confidence(recipe, state, batch, rng=rng)
         logits_of(state, batch.values)
         self._know(
             geometry_=geometry,
@@ -340,11 +354,38 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return a class for each signal (n,)."""
+        """Return a class for each signal (n,), or ``reject_label`` where ``reject`` asks for it."""
         now = copy(self)  # as it is: another thread may be teaching it
-        best = now._logits(X).argmax(1).numpy()
-        predicted: np.ndarray = now.classes_[best]
-        return predicted
+        logits, p_values = now._answers(now._standardised(now._read_known(X)), novelty=now.reject is not None)
+        return now._decided(logits.argmax(1).numpy(), p_values)
+
+    def novelty(self, X: Any) -> np.ndarray:
+        """Return a p-value for each signal (n,): how usual it would be for a window of a known class.
+
+        At most about 5 % of windows of known classes have 0.05 or less; those of other classes, and what is
+        no such signal at all, have far smaller ones more often. It rests on base windows that were held out, as
+        neighbours in time or as whole ``groups`` (see :meth:`fit`).
+        """
+        now = copy(self)
+        _, p_values = now._answers(now._standardised(now._read_known(X)), novelty=True)
+        assert p_values is not None
+        return p_values
+
+    def predict_set(self, X: Any, *, coverage: float = 0.9) -> np.ndarray:
+        """Return which classes each signal may be of, bool (n, n_classes); columns follow ``classes_``.
+
+        Conformal prediction: the sets of about this share of signals of known classes hold the right class,
+        as far as they are like the base windows that were held out. The class that is predicted is in every
+        set; whether it is none of them, :meth:`novelty` tells.
+        """
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage (={coverage!r}) must be a share between 0 and 1, as 0.9")
+        now = copy(self)
+        logits = logits_of(now.state_, now._standardised(now._read_known(X)))
+        confidence = known_confidence(now.state_)
+        p_values = confidence.conformal(logits, n_base=now.state_.n_base)
+        within: np.ndarray = (p_values > 1 - coverage).numpy()[:, now._columns]
+        return within
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class (n, n_classes); columns follow ``classes_``."""
@@ -620,6 +661,23 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def _logits_of(self, standardised: Tensor) -> Tensor:
         """Return logits (n, n_classes) in the order of ``classes_``; all that is predicted passes here."""
         return logits_of(self.state_, standardised)[:, self._columns]
+
+    def _answers(self, standardised: Tensor, *, novelty: bool) -> tuple[Tensor, np.ndarray | None]:
+        """Return logits (n, n_classes) in the order of ``classes_`` and, if asked for, p-values (n,)."""
+        logits, p_values = answers_of(self.state_, standardised, novelty=novelty)
+        return logits[:, self._columns], None if p_values is None else p_values.numpy()
+
+    def _decided(self, columns: np.ndarray, p_values: np.ndarray | None) -> np.ndarray:
+        """Return the classes of columns (n,), or the label of rejected ones, by their p-values (n,)."""
+        labels: np.ndarray = self.classes_[columns]
+        if self.reject is None or p_values is None:
+            return labels
+        return np.where(p_values <= self.reject, np.asarray(self.reject_label_), labels)
+
+    @property
+    def reject_label_(self) -> Any:
+        """What rejected windows are called."""
+        return rejecting_label(self.reject_label, self.classes_)
 
     def _probabilities(self, logits: Tensor) -> np.ndarray:
         """Return the probabilities (n, n_classes) that logits in the order of ``classes_`` stand for."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.confidence import Confidence
 from anchorinv.core.confidence_rehearsal import held_out_confidence
 from anchorinv.core.networks import encode
 from anchorinv.core.recipe import BaseSpec, Recipe
@@ -74,15 +75,21 @@ def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple
     logits = check_finite(state.calibrated(encode(state.head, features)))
     if not novelty:
         return logits, None
-    if state.confidence is None:
-        raise ValueError(
-            "how far this model's own windows lie from its classes is not known, because none were held out "
-            "when it was trained: train it anew, with 6 windows of each class or more, and with a network "
-            "without a fixed number of epochs and 20 windows of each class"
-        )
+    confidence = known_confidence(state)
     with torch.no_grad():
         statistics, nearest = state.head.novelty(features)
-        return logits, state.confidence.p_values(statistics, nearest >= state.n_base)
+        return logits, confidence.p_values(statistics, nearest >= state.n_base)
+
+
+def known_confidence(state: State) -> Confidence:
+    """Return what is known of how sure a model may be, or say why nothing is."""
+    if state.confidence is None:
+        raise ValueError(
+            "how far windows of its own classes lie from what this model knows has not been measured, because "
+            "none were held out when it was trained; train it anew by method='discriminant' with 6 windows of "
+            "each class or more, or by a method with a network without a fixed number of epochs"
+        )
+    return state.confidence
 
 
 def with_confidence(recipe: Recipe, state: State, samples: Batch, *, rng: torch.Generator) -> State:

@@ -487,3 +487,22 @@ def _warn(sentence: str, category: type[Warning] = UserWarning) -> None:
     while frame is not None and frame.f_globals.get("__name__", "").startswith("anchorinv."):
         level, frame = level + 1, frame.f_back
     warnings.warn(sentence, category, stacklevel=level)
+
+
+def rejecting_label(given: Any, classes: np.ndarray) -> Any:
+    """Return what rejected windows are called beside these classes; one of them is refused."""
+    kind = label_kind(classes)
+    usual: dict[str, Any] = {"text": "unknown", "whole numbers": -1}
+    label = usual.get(kind) if given is None else given
+    if label is None:
+        raise ValueError(
+            f"classes that are {kind} leave no label for rejected windows; use text or whole numbers as labels, or "
+            f"ask for novelty()"
+        )
+    if label_kind(np.asarray([label])) != kind:
+        raise ValueError(f"reject_label (={label!r}) must be {kind}, as the classes are")
+    if label in classes.tolist():
+        raise ValueError(
+            f"{label!r} is a class, so rejected windows cannot be called so; set another reject_label"
+        )
+    return label

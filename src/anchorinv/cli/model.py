@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from anchorinv.signal.drift import Drift
 
 Report = TypeVar("Report")
+_REJECT = (
+    "Call windows unknown that are like none of the classes; about this share of known ones will be, too."
+)
 _SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, WFDB ...)."
 
 
@@ -141,30 +144,40 @@ def predict(
     sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
     table: Annotated[str, typer.Option("--csv", help="File for the rows; - is standard output.")] = "-",
     *,
+    reject: Annotated[
+        float | None,
+        typer.Option(help=f"{_REJECT} Default: as the model was trained.", metavar="SHARE"),
+    ] = None,
     inputs: InputOptions,
     steadying: SteadyOptions,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict each window of files: a row with its time, class and the probability of each class.
+    """Predict each window of files: a row with its time, class, probability of each class, and novelty.
 
-    Of several files each row begins with the file it is of. Steadied rows end with the class of the window by
-    itself.
+    Novelty is a p-value: small where a window is like none of the classes. Of several files each row begins with
+    the file it is of. Steadied rows end with the class of the window by itself.
     """
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import check_inputs, predict_file
     from anchorinv.serving.streaming import DriftMonitor
+    from anchorinv.settings import check_settings
 
     if table != "-":
         check_target(Path(table), model, *sources, such_as="predictions.csv")
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    if reject is not None:
+        check_settings(learner.set_params(reject=reject).get_params(deep=False))
     several, reading = len(sources) > 1, inputs.reading()
     steady = steadying.smoothing(learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None)
     warnings: list[str] = []
     if several:
         check_inputs(learner, sources, reading, steady=steady)
     with progress(quiet), _opened(table) as file:
-        rows = _PredictionTable(file, learner.classes_.tolist(), named=several, raw=steady is not None)
+        tells = learner.state_.confidence is not None
+        rows = _PredictionTable(
+            file, learner.classes_.tolist(), named=several, novelty=tells, raw=steady is not None
+        )
         for source in sources:
             monitor = DriftMonitor(learner)
             predicted = predict_file(learner, source, reading, note=monitor, steady=steady)
@@ -377,6 +390,7 @@ class _PredictionTable:
     file: TextIO
     classes: Sequence[object]
     named: bool
+    novelty: bool = False
     raw: bool = False
     begun: bool = False
 
@@ -387,11 +401,12 @@ class _PredictionTable:
             self._begin()
             time = "" if row.time is None else f"{row.time:.6g}"
             if row.probabilities is None:
-                cells = ["", *("" for _ in self.classes), *([""] if self.raw else [])]
+                cells = [""] * (1 + len(self.classes) + self.novelty + self.raw)
                 n_gaps += 1
             else:
-                raw = [row.raw_label] if self.raw else []
-                cells = [row.label, *(f"{p:.6f}" for p in row.probabilities), *raw]
+                more = [f"{row.novelty:.6g}"] if self.novelty else []
+                more += [row.raw_label] if self.raw else []
+                cells = [row.label, *(f"{p:.6f}" for p in row.probabilities), *more]
             self._line(name, row.window, time, *cells)
             n_rows += 1
         self._begin()
@@ -400,8 +415,8 @@ class _PredictionTable:
     def _begin(self) -> None:
         # Not before there is a row to write: an input that cannot be read leaves no trace.
         if not self.begun:
-            raw = ["raw_class"] if self.raw else []
-            self._line("file", "window", "time", "class", *(f"p_{name}" for name in self.classes), *raw)
+            more = [*(["novelty"] if self.novelty else []), *(["raw_class"] if self.raw else [])]
+            self._line("file", "window", "time", "class", *(f"p_{name}" for name in self.classes), *more)
             self.begun = True
 
     def _line(self, name: str, *cells: object) -> None:

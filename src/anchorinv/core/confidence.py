@@ -12,7 +12,7 @@ from torch import Tensor
 
 #: Numbers of examples that taught classes are rehearsed with; a class of ``MANY`` is as well known as a base
 #: class, and in between the logarithm of the number decides.
-SHOTS = (3, 10, 30)
+SHOTS = (3, 10)
 MANY = 100
 #: Of a table of scores; the quantiles in between are interpolated.
 MOST_SCORES = 200
@@ -21,8 +21,8 @@ TAIL = 0.1
 #: How the risk of a false rejection is shared between the statistics of a head: the first tells known from
 #: unknown classes, the others tell what is no such signal at all. These speak up only where they are surer
 #: than ``GATE``, and so do not blur the first.
-SHARES = {1: (1.0,), 3: (0.6, 0.2, 0.2)}
-GATE = 0.01
+SHARES = {1: (1.0,), 3: (0.5, 0.2, 0.3)}
+GATE = 0.02
 #: Windows of a class behind a conformal table of its own.
 FEWEST = 50
 
@@ -96,13 +96,14 @@ class Confidence:
     base, taught : Scores, shape (n_statistics,)
         The statistics of :meth:`~anchorinv.core.head.Head.novelty`, of base classes and of classes taught
         with ten examples.
-    misfits : Scores, shape (n_base + 2,)
-        One minus the probability of the right class: of each base class, of all of them, and of taught ones.
+    misfits : Scores, shape (n_base + 3,)
+        How far the logit of the right class is below the largest, 0 if it is that: of each base class and of all
+        of them before anything was taught, then of all of them and of taught ones where some were.
 
     Examples
     --------
     >>> some = Scores.stack([Scores.of(torch.linspace(0, 1, 100))])
-    >>> sure = Confidence(torch.tensor([1.0, 1.0, 1.0, 2.0]), some, some, Scores.stack([some[0]] * 4))
+    >>> sure = Confidence(torch.tensor([1.0, 1.0, 2.0]), some, some, Scores.stack([some[0]] * 5))
     >>> sure.scaled(torch.tensor([[0.0, 1.0]]), torch.tensor([50, 50]), n_base=2).round(decimals=3)
     tensor([[0., 2.]])
     >>> sure.p_values(torch.tensor([[0.5], [3.0]]), torch.tensor([False, False])).round(decimals=2)
@@ -125,7 +126,7 @@ class Confidence:
 
     def _factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
         if counts is None:
-            counts = torch.full((n_classes,), SHOTS[1])
+            counts = torch.full((n_classes,), SHOTS[-1])
         places = torch.tensor([*SHOTS, MANY]).double().log()
         at = counts.double().clamp(SHOTS[0], MANY).log()
         right = torch.searchsorted(places, at.contiguous()).clamp(1, len(places) - 1)
@@ -149,22 +150,23 @@ class Confidence:
             p = torch.where(
                 taught, self.taught[i].tail_probability(column), self.base[i].tail_probability(column)
             )
-            by_statistic.append(torch.where(p < GATE, p / share, 1.0) if i else p / share)
-        return torch.stack(by_statistic).amin(0).clamp(max=1.0)
+            adjusted = 1 - (1 - p.double()) ** (1 / share)  # for several looks, after Šidák
+            by_statistic.append(torch.where(p < GATE, adjusted, 1.0) if i else adjusted)
+        return torch.stack(by_statistic).amin(0).to(statistics)
 
-    def conformal(self, probabilities: Tensor, *, n_base: int) -> Tensor:
-        """Return p-values (n, n_classes) of "this is its class" (Vovk et al., 2005).
+    def conformal(self, logits: Tensor, *, n_base: int) -> Tensor:
+        """Return p-values (n, n_classes) of "this is its class", by calibrated logits (Vovk et al., 2005).
 
-        Each class is compared with its own windows where :data:`FEWEST` were held out, otherwise with those
-        of all base classes, or of taught ones.
+        Before anything was taught each class is compared with its own windows, where :data:`FEWEST` were held
+        out; otherwise with those of all base classes, and taught classes with those of taught ones.
         """
-        everybody, lessons = len(self.misfits.counts) - 2, len(self.misfits.counts) - 1
-        columns = []
-        for column, chances in enumerate(probabilities.T):
-            row = column if column < n_base else lessons
-            row = row if self.misfits.counts[row] >= FEWEST else everybody
-            columns.append(self.misfits[row].share_above(1 - chances))
-        return torch.stack(columns, dim=1)
+        counts, n_classes = self.misfits.counts, logits.shape[1]
+        everybody, afterwards, lessons = (len(counts) - 3 + i for i in range(3))
+        rows = list(range(n_base)) if n_classes == n_base else [afterwards] * n_base
+        rows += [lessons] * (n_classes - n_base)
+        rows = [row if counts[row] >= FEWEST else everybody for row in rows]
+        columns = zip(rows, misfits_of(logits).T, strict=True)
+        return torch.stack([self.misfits[row].share_above(column) for row, column in columns], dim=1)
 
     def without(self, column: int, n_base: int) -> "Confidence":
         """Return what stays when a class is forgotten: nothing of a base class by itself."""
@@ -185,7 +187,7 @@ class Confidence:
         tables = {name: Scores(*(tensors[f"{name}.{p}"] for p in _PARTS)) for name in _TABLES}
         confidence = cls(tensors["factors"], **tables)
         n_statistics = len(confidence.base.counts)
-        rows = {"base": n_statistics, "taught": n_statistics, "misfits": n_base + 2}
+        rows = {"base": n_statistics, "taught": n_statistics, "misfits": n_base + 3}
         sound = (
             confidence.factors.shape == (len(SHOTS) + 1,)
             and bool((confidence.factors > 0).all())
@@ -199,6 +201,11 @@ class Confidence:
         if not sound:
             raise ValueError("its confidence does not fit its classes")
         return confidence
+
+
+def misfits_of(logits: Tensor) -> Tensor:
+    """Return how far each logit (n, n_classes) is below the largest: the same however many classes there are."""
+    return logits.amax(1, keepdim=True) - logits
 
 
 _TABLES = ("base", "taught", "misfits")

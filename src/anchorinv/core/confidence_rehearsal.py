@@ -2,25 +2,27 @@
 
 Everything is closed form, so it is done over and over: neighbouring windows, or whole groups, are kept aside a
 fifth at a time, and a model of the others is asked about them. Neighbours are kept aside together, because a
-model is used on another day than it was trained on. A third of the classes is taught with three, ten
-and thirty shots to see how sure the model is of such classes, and one at a time with ten to see how far their
-windows lie from what it knows.
+model is used on another day than it was trained on. Classes are taught with ten shots, one by one and a third of
+them at once, and with three shots, to see how sure a model may be of such classes, and how far their windows
+lie from what it knows.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core.confidence import SHOTS, Confidence, Scores
+from anchorinv.core.confidence import SHOTS, Confidence, Scores, misfits_of
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.networks import encode
 from anchorinv.core.rng import stream
 from anchorinv.progress import tick
 
 FOLDS = 5
+TEN = SHOTS[-1]
 #: Windows of a class; with fewer a fifth of them says nothing.
 _LEAST = 6
 #: Of the logits: from a hundredth to a hundredfold.
@@ -81,9 +83,7 @@ def rehearse_confidence(
     empty : Discriminant
         Without classes, with the settings that were chosen.
     """
-    plain: list[Answers] = []
-    single: list[Answers] = []
-    several: dict[int, list[Answers]] = {n: [] for n in SHOTS}
+    rounds = _Rounds()
     folds = list(neighbouring_folds(targets, groups))
     n_classes = int(targets.max()) + 1
     order = torch.randperm(n_classes, generator=stream(rng, "confidence")).tolist()
@@ -93,15 +93,16 @@ def rehearse_confidence(
         known = [column for column in order if fold.counts[column] > 1]
         if len(known) < 2 or not fold.asks(known):
             continue
-        plain.append(fold.answers(known, [], 0, rng))
+        rounds.plain.append(fold.answers(known, [], 0, rng))
         if len(known) < 3:
             continue
         draw = stream(rng, "confidence", "shots", i)
-        single.append(fold.answers(known, [known[i % len(known)]], SHOTS[1], draw))
-        for n_shots, rounds in several.items():
-            rounds.append(fold.answers(known, known[i % 3 :: 3], n_shots, draw))
+        for j in (2 * i, 2 * i + 1):
+            rounds.one.append(fold.answers(known, [known[j % len(known)]], TEN, draw))
+        for n_shots in SHOTS:
+            rounds.third[n_shots].append(fold.answers(known, known[i % 3 :: 3], n_shots, draw))
     tick("confidence", len(folds), len(folds))
-    return _confidence(plain, single, several, n_classes) if plain else None
+    return rounds.confidence(n_classes) if rounds.plain else None
 
 
 def held_out_confidence(
@@ -109,7 +110,7 @@ def held_out_confidence(
 ) -> Confidence:
     """Return the confidence of any head by windows that it did not learn from, all of base classes."""
     answers = Answers(logits, targets, statistics, nearest, n_base, targets)
-    return _confidence([answers], [], {n: [] for n in SHOTS}, n_base)
+    return _Rounds([answers]).confidence(n_base)
 
 
 class _Fold:
@@ -155,66 +156,77 @@ def neighbouring_folds(targets: Tensor, groups: Tensor | None) -> Iterator[Tenso
             own = (targets == column).nonzero().flatten()
             rank[own] = torch.arange(len(own)) * FOLDS // len(own)
     else:
-        first = {group: i for i, group in reversed(list(enumerate(groups.tolist())))}
-        sizes = groups.unique(return_counts=True)
-        names = sorted(first, key=lambda group: first[group])
-        many = dict(zip(sizes[0].tolist(), sizes[1].tolist(), strict=True))
-        counts = torch.tensor([many[name] for name in names])
+        sizes = Counter(groups.tolist())  # in the order in which they come
+        counts = torch.tensor(list(sizes.values()))
         middle = counts.cumsum(0) - counts / 2
-        fold = dict(zip(names, (middle * min(FOLDS, n_groups) / len(groups)).long().tolist(), strict=True))
+        fold = dict(zip(sizes, (middle * min(FOLDS, n_groups) / len(groups)).long().tolist(), strict=True))
         rank = torch.tensor([fold[group] for group in groups.tolist()])
     for i in sorted(set(rank.tolist())):
         yield rank == i
 
 
-def _confidence(
-    plain: list[Answers], single: list[Answers], several: dict[int, list[Answers]], n_classes: int
-) -> Confidence:
-    """Return what answers say: of base classes, of one taught class at a time, and of several at once."""
-    base = min(_FACTORS, key=lambda factor: _loss(plain, lambda a: factor * a.logits))
-    some = Scores.of(plain[0].targets[:0].float())
-    blank = Confidence(torch.full((len(SHOTS) + 1,), base), some, some, some)
-    factors = [_taught_factor(rounds, n, blank) for n, rounds in several.items()]
-    confidence = replace(blank, factors=torch.tensor([*factors, base]))
-    known = torch.cat([answers.statistics for answers in plain])
-    taught = torch.cat([answers.statistics[answers.taught] for answers in single]) if single else known
-    misfits = torch.cat([_misfit(confidence, answers) for answers in plain])
-    labels = torch.cat([answers.labels for answers in plain])
-    rows = [Scores.of(misfits[labels == column]) for column in range(n_classes)] + [Scores.of(misfits)]
-    lessons = [_misfit(confidence, answers)[answers.taught] for answers in several[SHOTS[1]]]
-    rows.append(Scores.of(torch.cat(lessons)) if lessons else some)
-    return replace(
-        confidence,
-        base=Scores.stack([Scores.of(column) for column in known.T]),
-        taught=Scores.stack([Scores.of(column) for column in taught.T]),
-        misfits=Scores.stack(rows),
-    )
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """Answers of models of all classes, of those that were taught one class, and a third of the classes."""
+
+    plain: list[Answers] = field(default_factory=list)
+    one: list[Answers] = field(default_factory=list)
+    third: dict[int, list[Answers]] = field(default_factory=lambda: {n: [] for n in SHOTS})
+
+    def confidence(self, n_classes: int) -> Confidence:
+        """Return what all answers say."""
+        base = min(_FACTORS, key=lambda factor: sum(_loss(a, factor * a.logits) for a in self.plain))
+        none = Scores.of(torch.zeros(0))
+        blank = Confidence(torch.full((len(SHOTS) + 1,), base), none, none, none)
+        taught = {TEN: self.one + self.third[TEN]}
+        each = [_taught_factor(taught.get(n, self.third[n]), n, blank) for n in SHOTS]
+        # Of more shots nobody is less sure; what speaks against it is chance.
+        confidence = replace(blank, factors=torch.tensor([*each, base]).cummax(0).values)
+        known = torch.cat([answers.statistics for answers in self.plain])
+        lessons = torch.cat([a.statistics[a.taught] for a in self.one]) if self.one else known
+        return replace(
+            confidence,
+            base=Scores.stack([Scores.of(column) for column in known.T]),
+            taught=Scores.stack([Scores.of(column) for column in lessons.T]),
+            misfits=Scores.stack(self._misfits(confidence, n_classes)),
+        )
+
+    def _misfits(self, confidence: Confidence, n_classes: int) -> list[Scores]:
+        before, lessons = self.plain, self.third[TEN]
+        first = torch.cat([_misfit(confidence, answers) for answers in before])
+        labels = torch.cat([answers.labels for answers in before])
+        rows = [Scores.of(first[labels == column]) for column in range(n_classes)] + [Scores.of(first)]
+        later = torch.cat([torch.zeros(0), *(_misfit(confidence, answers) for answers in lessons)])
+        taught = torch.cat([torch.zeros(0, dtype=torch.bool), *(answers.taught for answers in lessons)])
+        return [*rows, Scores.of(later[~taught]), Scores.of(later[taught])]
 
 
-def _calibrated(confidence: Confidence, answers: Answers, n_shots: int = SHOTS[1]) -> Tensor:
+def _calibrated(confidence: Confidence, answers: Answers, n_shots: int = TEN) -> Tensor:
     """Return calibrated logits of answers whose taught classes had so many shots."""
     counts = torch.full((answers.logits.shape[1],), n_shots)
     return confidence.scaled(answers.logits, counts, n_base=answers.n_base)
 
 
 def _taught_factor(rounds: list[Answers], n_shots: int, blank: Confidence) -> float:
-    """Return the factor for classes of so many shots that makes all answers likeliest; base classes' stays."""
+    """Return the factor for classes of so many shots that makes the answers likeliest; base classes' stays."""
     base = float(blank.factors[-1])
     if not rounds:
         return base
 
     def loss(factor: float) -> float:
         trial = replace(blank, factors=torch.tensor([factor] * len(SHOTS) + [base]))
-        return _loss(rounds, lambda answers: _calibrated(trial, answers, n_shots))
+        return sum(_loss(answers, _calibrated(trial, answers, n_shots)) for answers in rounds)
 
-    return min(_FACTORS, key=loss)
+    return min((factor for factor in _FACTORS if factor <= base), key=loss)
 
 
-def _loss(rounds: list[Answers], logits_of: Callable[[Answers], Tensor]) -> float:
-    return sum(float(F.cross_entropy(logits_of(answers), answers.targets)) for answers in rounds)
+def _loss(answers: Answers, logits: Tensor) -> float:
+    """Return the mean cross-entropy, windows of base and of taught classes with the same weight."""
+    each = F.cross_entropy(logits, answers.targets, reduction="none")
+    parts = [each[mask].mean() for mask in (answers.taught, ~answers.taught) if mask.any()]
+    return float(torch.stack(parts).mean())
 
 
 def _misfit(confidence: Confidence, answers: Answers) -> Tensor:
-    """Return one minus the probability of the right class (n,)."""
-    chances = F.softmax(_calibrated(confidence, answers), dim=1)
-    return 1 - chances.gather(1, answers.targets[:, None]).squeeze(1)
+    """Return how far the logit of the right class is below the largest (n,)."""
+    return misfits_of(_calibrated(confidence, answers)).gather(1, answers.targets[:, None]).squeeze(1)

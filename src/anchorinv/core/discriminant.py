@@ -28,7 +28,7 @@ LEADING = 8
 #: keeps new classes down, none of it lets them win too often.
 DETERMINANT = 0.5
 _LEAST = 1e-6
-_ROUNDS = 12
+_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,7 +236,7 @@ class Discriminant(StatisticalHead):
     @torch.no_grad()
     def _solved(self) -> Solution:
         counts, means = self.counts.double(), self.means.double()
-        factor = self._factor(counts, means)
+        covariance, factor = self._covariance(counts, means)
         whitening = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False).T
         base = means[: self.n_base] if self.n_base > 1 else means
         centre = base.mean(0)
@@ -258,24 +258,24 @@ class Discriminant(StatisticalHead):
             expected = kept_elsewhere * (observed - on_axes @ axes) + (kept_on_axes * on_axes) @ axes
         like = self.means
         parts = (centre, whitening, axes, expected, along, across, between / BETWEEN, elsewhere / BETWEEN)
-        return Solution(*(each.to(like) for each in (*parts, _leading(factor))))
+        return Solution(*(each.to(like) for each in (*parts, _leading(covariance, factor))))
 
-    def _factor(self, counts: Tensor, means: Tensor) -> Tensor:
-        """Return the Cholesky factor (dim, dim) of the shrunk within-class covariance."""
+    def _covariance(self, counts: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the shrunk within-class covariance and its Cholesky factor, both (dim, dim)."""
         dim = means.shape[1]
         pooled = square_of(self.scatters.double().sum(0), dim) / (counts.sum() - len(counts)).clamp(min=1)
         level = pooled.diagonal().mean()
         if not level > 0:  # of single windows: nothing is known but how far classes are apart
             level = (means - means.mean(0)).square().mean().clamp(min=_LEAST)
         sphere = (self.shrinkage + _LEAST) * level * torch.eye(dim).to(pooled)
-        factor, failed = torch.linalg.cholesky_ex((1 - self.shrinkage) * pooled + sphere)
+        covariance = (1 - self.shrinkage) * pooled + sphere
+        factor, failed = torch.linalg.cholesky_ex(covariance)
         if failed or not factor.isfinite().all():
             raise ValueError(
                 "the statistics of the classes are no covariance: they are damaged, or features are far too "
                 "large; use an earlier copy of the model, or train it anew"
             )
-        root: Tensor = factor
-        return root
+        return covariance, factor
 
     def forward(self, features: Tensor) -> Tensor:
         """Return ``scale`` · log-densities up to a constant (n, n_classes)."""
@@ -350,18 +350,17 @@ def _between(base_means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor
     return axes, BETWEEN * (1 - shrinkage) * variances + elsewhere, elsewhere
 
 
-def _leading(factor: Tensor) -> Tensor:
-    """Return directions (n_leading, dim) of most variance, whitened, by a few steps of subspace iteration.
-
-    With ``factor @ factor.T`` the covariance, they are eigenvectors of ``factor.T @ factor``.
-    """
-    dim = len(factor)
+def _leading(covariance: Tensor, factor: Tensor) -> Tensor:
+    """Return directions (n_leading, dim) of most variance, whitened, by a few steps of subspace iteration."""
     # The same start everywhere: those coordinates that vary most.
-    first = factor.square().sum(1).argsort(descending=True, stable=True)[:LEADING]
-    basis = factor[first].T
+    first = covariance.diagonal().argsort(descending=True, stable=True)[:LEADING]
+    matrix = covariance.float()
+    basis = matrix[:, first].contiguous()
     for _ in range(_ROUNDS):
-        basis, _ = torch.linalg.qr(factor.T @ (factor @ basis))
-    return basis.T.reshape(-1, dim)
+        basis, _ = torch.linalg.qr(matrix @ basis)
+    # Whitened by the inverse factor, an eigenvector keeps its direction among those of factor.T @ factor.
+    leading: Tensor = torch.linalg.qr(factor.T @ basis.to(factor))[0].T
+    return leading
 
 
 def _posterior_weight(between: Tensor, counts: Tensor) -> Tensor:

@@ -193,6 +193,8 @@ class SettingsFacts(_Facts):
     new_prototype: Literal["mean", "random"] = "mean"
     per_channel: bool = True
     network: Literal["never", "rehearse", "always"] = "never"
+    reject: Annotated[float, Field(gt=0, lt=1)] | None = None
+    reject_label: Label | None = None
     random_state: Seed | None = None
     verbose: bool = False
 

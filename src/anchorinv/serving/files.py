@@ -73,6 +73,7 @@ class PredictedWindow:
     label: Any
     probabilities: np.ndarray | None  # (n_classes,), in the order of ``classes_``
     raw_label: Any = None  # its class by itself, if predictions are steadied
+    novelty: float | None = None  # p-value of its being of a known class, where the model can tell
 
 
 def predict_file(
@@ -96,7 +97,7 @@ def predict_file(
         smoother = smoother_of(steady, model)
         for number, each in enumerate(classify(model, observed(windows, note), smoother)):
             time = each.start / sfreq if sfreq else None
-            yield PredictedWindow(number, time, each.label, each.probabilities, each.raw_label)
+            yield PredictedWindow(number, time, each.label, each.probabilities, each.raw_label, each.novelty)
 
 
 def check_inputs(

@@ -152,7 +152,7 @@ def add_examples(
 
 def _correct(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -> np.ndarray:
     """Return which examples are classified rightly (n,); the model refuses odd labels."""
-    best = model.classes_[probabilities(model, signals).argmax(1)].tolist()
+    best = model.classes_[probabilities(model, signals)[0].argmax(1)].tolist()
     return np.array([guess == label for guess, label in zip(best, labels, strict=True)], dtype=bool)
 
 

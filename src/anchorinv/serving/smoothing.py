@@ -302,4 +302,4 @@ def smoother_of(steady: Smoothing | str | None, model: AnchorInvClassifier) -> S
             "sfreq (--sfreq)"
         )
     settings = preset(steady, model.n_times_ / model.sfreq_) if isinstance(steady, str) else steady
-    return Smoother(settings, model.sfreq_)
+    return Smoother(settings, model.sfreq_, unknown=UNKNOWN if model.reject is None else model.reject_label_)

@@ -38,6 +38,9 @@ class Prediction:
     raw_label : object, default=None
         Its class by itself, whatever came before; the same as ``label`` if nothing is steadied.
 
+    novelty : float or None, default=None
+        p-value of the window being of a known class; None if samples are missing, or the model cannot tell.
+
     Examples
     --------
     >>> Prediction(128, "left", np.array([0.9, 0.1])).label
@@ -48,6 +51,7 @@ class Prediction:
     label: Any
     probabilities: np.ndarray | None
     raw_label: Any = None
+    novelty: float | None = None
 
 
 class StreamingPredictor:
@@ -195,23 +199,37 @@ def classify(
     while batch := list(islice(rest, BATCH)):
         now = copy(model)  # as it is: another thread may be teaching it
         whole = [window.values for window in batch if window.whole]
-        rows = iter(probabilities(now, np.stack(whole)) if whole else ())
+        answers = iter(_answers(now, np.stack(whole)) if whole else ())
         for window in batch:
-            row = next(rows) if window.whole else None
-            label = None if row is None else now.classes_[int(row.argmax())]
-            yield _steadied(Prediction(window.start, label, row, label), now.classes_, smoother)
+            label, row, p_value = next(answers) if window.whole else (None, None, None)
+            raw = Prediction(window.start, label, row, label, p_value)
+            yield raw if smoother is None else _steadied(raw, now, smoother)
 
 
-def _steadied(raw: Prediction, classes: np.ndarray, smoother: Smoother | None) -> Prediction:
-    if smoother is None:
-        return raw
-    steady = smoother(raw.start, raw.probabilities, classes=classes)
+def _steadied(raw: Prediction, model: AnchorInvClassifier, smoother: Smoother) -> Prediction:
+    rejected = model.reject is not None and raw.novelty is not None and raw.novelty <= model.reject
+    steady = smoother(raw.start, raw.probabilities, classes=model.classes_, rejected=rejected)
     return replace(raw, label=steady.label, probabilities=steady.probabilities)
 
 
-def probabilities(model: AnchorInvClassifier, signals: np.ndarray) -> np.ndarray:
-    """Return probabilities (n, n_classes) of signals that have been checked; columns follow ``classes_``."""
-    return model._probabilities(model._logits_of(from_numpy(model.standardisation_(signals))))
+def _answers(
+    model: AnchorInvClassifier, signals: np.ndarray
+) -> Iterator[tuple[Any, np.ndarray, float | None]]:
+    """Yield label, probabilities (n_classes,) and p-value of signals (n, n_chans, n_times)."""
+    rows, p_values = probabilities(model, signals)
+    labels = model._decided(rows.argmax(1), p_values)
+    known = [None] * len(rows) if p_values is None else p_values.tolist()
+    yield from zip(labels, rows, known, strict=True)
+
+
+def probabilities(model: AnchorInvClassifier, signals: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return probabilities (n, n_classes) of signals that have been checked, and p-values (n,) if there are.
+
+    Columns follow ``classes_``.
+    """
+    tells = model.state_.confidence is not None or model.reject is not None
+    logits, p_values = model._answers(from_numpy(model.standardisation_(signals)), novelty=tells)
+    return model._probabilities(logits), p_values
 
 
 class DriftMonitor:
