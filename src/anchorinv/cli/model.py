@@ -155,8 +155,8 @@ def predict(
 ) -> None:
     """Predict each window of files: a row with its time, class, probability of each class, and novelty.
 
-    Novelty is a p-value: small where a window is like none of the classes. Of several files each row begins with
-    the file it is of. Steadied rows end with the class of the window by itself.
+    Novelty is a p-value: small where a window is like none of the classes. Of several files each row begins
+    with the file it is of. Steadied rows end with the class of the window by itself.
     """
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import check_inputs, predict_file

@@ -21,8 +21,8 @@ TAIL = 0.1
 #: How the risk of a false rejection is shared between the statistics of a head: the first tells known from
 #: unknown classes, the others tell what is no such signal at all. These speak up only where they are surer
 #: than ``GATE``, and so do not blur the first.
-SHARES = {1: (1.0,), 3: (0.5, 0.2, 0.3)}
-GATE = 0.02
+SHARES = {1: (1.0,), 3: (0.6, 0.2, 0.2)}
+GATE = 0.01
 #: Windows of a class behind a conformal table of its own.
 FEWEST = 50
 
@@ -93,21 +93,21 @@ class Confidence:
     factors : Tensor, shape (n_shots + 1,)
         What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, and last for base
         classes (temperature scaling: Guo et al., ICML 2017).
-    base, taught : Scores, shape (n_statistics,)
+    base, taught : Scores, shape (n_statistics + 1,)
         The statistics of :meth:`~anchorinv.core.head.Head.novelty`, of base classes and of classes taught
-        with ten examples.
+        with ten examples, and last :meth:`surprise`, what they say together.
     misfits : Scores, shape (n_base + 3,)
         How far the logit of the right class is below the largest, 0 if it is that: of each base class and of all
         of them before anything was taught, then of all of them and of taught ones where some were.
 
     Examples
     --------
-    >>> some = Scores.stack([Scores.of(torch.linspace(0, 1, 100))])
+    >>> some = Scores.stack([Scores.of(torch.linspace(0, 1, 100))] * 2)
     >>> sure = Confidence(torch.tensor([1.0, 1.0, 2.0]), some, some, Scores.stack([some[0]] * 5))
     >>> sure.scaled(torch.tensor([[0.0, 1.0]]), torch.tensor([50, 50]), n_base=2).round(decimals=3)
     tensor([[0., 2.]])
-    >>> sure.p_values(torch.tensor([[0.5], [3.0]]), torch.tensor([False, False])).round(decimals=2)
-    tensor([0.5000, 0.0000])
+    >>> sure.p_values(torch.tensor([[0.3], [3.0]]), torch.tensor([False, False])).round(decimals=2)
+    tensor([0.6500, 0.0000])
     """
 
     factors: Tensor
@@ -144,15 +144,21 @@ class Confidence:
         taught : Tensor, shape (n,), bool
             Whether the nearest class was taught, or is a base class.
         """
+        return self._tail(-1, self.surprise(statistics, taught), taught)
+
+    def surprise(self, statistics: Tensor, taught: Tensor) -> Tensor:
+        """Return minus the log of the smallest p-value that one of the statistics gives (n,)."""
         shares = SHARES[statistics.shape[1]]
         by_statistic = []
         for i, (column, share) in enumerate(zip(statistics.T, shares, strict=True)):
-            p = torch.where(
-                taught, self.taught[i].tail_probability(column), self.base[i].tail_probability(column)
-            )
+            p = self._tail(i, column, taught)
             adjusted = 1 - (1 - p.double()) ** (1 / share)  # for several looks, after Šidák
             by_statistic.append(torch.where(p < GATE, adjusted, 1.0) if i else adjusted)
-        return torch.stack(by_statistic).amin(0).to(statistics)
+        return -torch.stack(by_statistic).amin(0).clamp(min=1e-300).log().to(statistics)
+
+    def _tail(self, row: int, scores: Tensor, taught: Tensor) -> Tensor:
+        base, lessons = (table[row].tail_probability(scores) for table in (self.base, self.taught))
+        return torch.where(taught, lessons, base)
 
     def conformal(self, logits: Tensor, *, n_base: int) -> Tensor:
         """Return p-values (n, n_classes) of "this is its class", by calibrated logits (Vovk et al., 2005).
@@ -186,8 +192,8 @@ class Confidence:
         """Return what was packed, if it is what it should be for so many base classes."""
         tables = {name: Scores(*(tensors[f"{name}.{p}"] for p in _PARTS)) for name in _TABLES}
         confidence = cls(tensors["factors"], **tables)
-        n_statistics = len(confidence.base.counts)
-        rows = {"base": n_statistics, "taught": n_statistics, "misfits": n_base + 3}
+        n_statistics = len(confidence.base.counts) - 1
+        rows = {"base": n_statistics + 1, "taught": n_statistics + 1, "misfits": n_base + 3}
         sound = (
             confidence.factors.shape == (len(SHOTS) + 1,)
             and bool((confidence.factors > 0).all())

@@ -184,10 +184,14 @@ class _Rounds:
         confidence = replace(blank, factors=torch.tensor([*each, base]).cummax(0).values)
         known = torch.cat([answers.statistics for answers in self.plain])
         lessons = torch.cat([a.statistics[a.taught] for a in self.one]) if self.one else known
+        tables = [[Scores.of(column) for column in seen.T] for seen in (known, lessons)]
+        apart = replace(confidence, base=Scores.stack(tables[0]), taught=Scores.stack(tables[1]))
+        for table, seen, taught in zip(tables, (known, lessons), (False, True), strict=True):
+            table.append(Scores.of(apart.surprise(seen, torch.full((len(seen),), taught))))
         return replace(
             confidence,
-            base=Scores.stack([Scores.of(column) for column in known.T]),
-            taught=Scores.stack([Scores.of(column) for column in lessons.T]),
+            base=Scores.stack(tables[0]),
+            taught=Scores.stack(tables[1]),
             misfits=Scores.stack(self._misfits(confidence, n_classes)),
         )
 
