@@ -3,8 +3,11 @@
 Classes share one within-class covariance. Class means are Gaussian around the grand mean, with a
 between-class covariance that the base classes show. The posterior of a mean known from few examples is
 shrunk towards the grand mean, and what is left uncertain of it widens the class (probabilistic linear
-discriminant analysis: Ioffe, ECCV 2006). Everything follows from the statistics in closed form, so the
-order in which examples come does not matter, and a class is forgotten exactly.
+discriminant analysis: Ioffe, ECCV 2006). The covariance is an estimate, too: densities are Student's t with
+the degrees of freedom that examples leave (Geisser, Posterior Odds for Multivariate Normal Classifications,
+J. R. Stat. Soc. B 1964), so that a window far from everything is not drawn to the widest class. Everything
+follows from the statistics in closed form, so the order in which examples come does not matter, and a class
+is forgotten exactly.
 """
 
 import math
@@ -21,9 +24,12 @@ from anchorinv.core.types import Batch
 
 #: New classes lie further apart than base classes do: the between-class variance is multiplied by this.
 BETWEEN = 4.0
-#: How much of the log-determinant counts. Features are less Gaussian than their covariance says; all of it
+#: How much of the log-determinant counts, as a share of what fairness asks for, and at the most: all of it
 #: keeps new classes down, none of it lets them win too often.
-DETERMINANT = 0.5
+DETERMINANT = 0.75
+MOST_DETERMINANT = 0.6
+#: ... and of a Gaussian, which model files of former versions have.
+_GAUSSIAN_DETERMINANT = 0.5
 _LEAST = 1e-6
 
 
@@ -33,6 +39,8 @@ class Solution:
 
     Parameters
     ----------
+    freedom : float
+        Degrees of freedom of Student's t; infinite for a Gaussian.
     centre : Tensor, shape (dim,)
         The grand mean: the mean of the base classes' means.
     whitening : Tensor, shape (dim, dim)
@@ -43,19 +51,23 @@ class Solution:
         Posterior means, centred and whitened.
     along, across : Tensor, shape (n_classes, n_axes) and (n_classes,)
         Predictive variance of a window of each class along each axis, and in all other directions.
+    offsets : Tensor, shape (n_classes,)
+        Added to distances: what of the log-determinants counts.
     """
 
+    freedom: float
     centre: Tensor
     whitening: Tensor
     axes: Tensor
     means: Tensor
     along: Tensor
     across: Tensor
+    offsets: Tensor
 
 
 @register_head
 class Discriminant(StatisticalHead):
-    """Log-densities of classes, each a Gaussian with its own mean and the within-class covariance of all.
+    """Log-densities of classes, each with its own mean and the within-class covariance of all.
 
     Parameters
     ----------
@@ -72,6 +84,9 @@ class Discriminant(StatisticalHead):
     prior : bool, default=True
         Whether means have a prior. False takes them as they are, with squared distances n / (n + 1): the
         textbook's discriminant.
+    student : bool, default=True
+        Whether densities are Student's t where means have a prior; False is a Gaussian, as in model files of
+        former versions.
     scale : float, default=1.0
         What log-densities are multiplied by before the softmax: features are not independent.
     centring : float, default=nan
@@ -95,6 +110,7 @@ class Discriminant(StatisticalHead):
         n_base: Count
         shrinkage: Annotated[float, Field(ge=0, le=1)]
         prior: bool
+        student: bool = False
         scale: Scale
         centring: Annotated[float, Field(ge=-1, le=1)] | None = None
 
@@ -107,6 +123,7 @@ class Discriminant(StatisticalHead):
         n_base: int,
         shrinkage: float,
         prior: bool = True,
+        student: bool = True,
         scale: float = 1.0,
         centring: float = math.nan,
     ) -> None:
@@ -117,7 +134,7 @@ class Discriminant(StatisticalHead):
         self.register_buffer("means", means)
         self.register_buffer("scatters", scatters)
         self.n_base, self.shrinkage, self.prior = n_base, shrinkage, prior
-        self.scale, self.centring = scale, centring
+        self.student, self.scale, self.centring = prior and student, scale, centring
         self._solution: Solution | None = None
 
     @classmethod
@@ -176,6 +193,7 @@ class Discriminant(StatisticalHead):
             n_base=n_base,
             shrinkage=self.shrinkage,
             prior=self.prior,
+            student=self.student,
             scale=self.scale,
             centring=self.centring,
         )
@@ -221,9 +239,9 @@ class Discriminant(StatisticalHead):
         if not self.prior:
             axes, along = base_means[:0], observed[:, :0]
             across = 1 + 1 / counts
-            expected = observed
+            expected, offsets = observed, torch.zeros_like(counts)
         else:
-            axes, between, elsewhere = _between(base_means, counts[: len(base)])
+            axes, between, elsewhere, level = _between(base_means, counts[: len(base)])
             along, rest = (_predictive(each, counts) for each in (between, elsewhere[None]))
             across = rest[:, 0]
             on_axes = observed @ axes.T
@@ -231,8 +249,14 @@ class Discriminant(StatisticalHead):
                 _posterior_weight(each, counts) for each in (between, elsewhere[None])
             )
             expected = kept_elsewhere * (observed - on_axes @ axes) + (kept_on_axes * on_axes) @ axes
-        like = self.means
-        return Solution(*(each.to(like) for each in (centre, whitening, axes, expected, along, across)))
+            n_others = means.shape[1] - len(axes)
+            weights = (
+                _determinant_weights(level, elsewhere, counts) if self.student else _GAUSSIAN_DETERMINANT
+            )
+            offsets = weights * (along.log().sum(1) + n_others * across.log())
+        solved = (centre, whitening, axes, expected, along, across, offsets)
+        freedom = float(counts.sum() - len(counts) - means.shape[1] + 1) if self.student else math.inf
+        return Solution(max(1.0, freedom), *(each.to(self.means) for each in solved))
 
     def _whitening(self, counts: Tensor, means: Tensor) -> Tensor:
         """Return the inverse root (dim, dim) of the shrunk within-class covariance."""
@@ -270,11 +294,11 @@ class Discriminant(StatisticalHead):
             + (precisions * means_on_axes.square()).sum(1)
         )
         distances = along + (squares - on) / posterior.across
-        if self.prior:
-            n_others = whitened.shape[1] - len(axes)
-            determinants = posterior.along.log().sum(1) + n_others * posterior.across.log()
-            distances = distances + DETERMINANT * determinants
-        return -0.5 * self.scale * distances
+        if self.student:
+            freedom = posterior.freedom
+            # At a mean itself, rounding may leave less than nothing.
+            distances = (freedom + whitened.shape[1]) * (distances.clamp(min=0) / freedom).log1p()
+        return -0.5 * self.scale * (distances + posterior.offsets)
 
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return minus the squared Mahalanobis distance of features (n, dim) and others (m, dim)."""
@@ -282,8 +306,9 @@ class Discriminant(StatisticalHead):
         return -torch.cdist(some @ whitening, others @ whitening).square()
 
 
-def _between(base_means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the principal axes of whitened base means, and the variance of means along these and elsewhere.
+def _between(base_means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the principal axes of whitened base means, the prior's variance along these and elsewhere, and
+    the variance that base means show.
 
     Of few classes the axes are mostly theirs: their variance is shrunk towards a sphere by 2 / n_classes.
     """
@@ -294,7 +319,18 @@ def _between(base_means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor
     level = (variances.sum() / dim - (1 / counts).mean()).clamp(min=1e-3)
     shrinkage = min(1.0, 2 / n_classes)
     elsewhere: Tensor = BETWEEN * shrinkage * level
-    return axes, BETWEEN * (1 - shrinkage) * variances + elsewhere, elsewhere
+    return axes, BETWEEN * (1 - shrinkage) * variances + elsewhere, elsewhere, level
+
+
+def _determinant_weights(level: Tensor, prior: Tensor, counts: Tensor) -> Tensor:
+    """Return how much of each class's log-determinant counts (n_classes,).
+
+    All of it is fair where means vary by as much as the prior says. It says more (``BETWEEN``); with means
+    that vary by ``level``, windows of a class known from n examples and of one known from very many are told
+    apart by equal margins on average if (1 + n level) / (1 + n prior) of it counts.
+    """
+    fair = (1 + counts * level) / (1 + counts * prior)
+    return (DETERMINANT * fair).clamp(max=MOST_DETERMINANT)
 
 
 def _posterior_weight(between: Tensor, counts: Tensor) -> Tensor:
