@@ -65,9 +65,9 @@ from anchorinv.validation import (
     read_labels,
     read_signals,
     refuse_drift,
-    rejecting_label,
     refuse_known,
     refuse_unknown,
+    rejecting_label,
     similar_names,
     warn_drift,
     warn_flat,
@@ -363,8 +363,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """Return a p-value for each signal (n,): how usual it would be for a window of a known class.
 
         At most about 5 % of windows of known classes have 0.05 or less; those of other classes, and what is
-        no such signal at all, have far smaller ones more often. It rests on base windows that were held out, as
-        neighbours in time or as whole ``groups`` (see :meth:`fit`).
+        no such signal at all, have far smaller ones more often. It rests on base windows that were held out,
+        as neighbours in time or as whole ``groups`` (see :meth:`fit`).
         """
         now = copy(self)
         _, p_values = now._answers(now._standardised(now._read_known(X)), novelty=True)

@@ -85,9 +85,9 @@ def known_confidence(state: State) -> Confidence:
     """Return what is known of how sure a model may be, or say why nothing is."""
     if state.confidence is None:
         raise ValueError(
-            "how far windows of its own classes lie from what this model knows has not been measured, because "
-            "none were held out when it was trained; train it anew by method='discriminant' with 6 windows of "
-            "each class or more, or by a method with a network without a fixed number of epochs"
+            "how far windows of its own classes lie from what this model knows has not been measured, since "
+            "none were held out when it was trained; train it anew by method='discriminant' with 6 windows "
+            "of each class or more, or by a method with a network without a fixed number of epochs"
         )
     return state.confidence
 

@@ -496,8 +496,8 @@ def rejecting_label(given: Any, classes: np.ndarray) -> Any:
     label = usual.get(kind) if given is None else given
     if label is None:
         raise ValueError(
-            f"classes that are {kind} leave no label for rejected windows; use text or whole numbers as labels, or "
-            f"ask for novelty()"
+            f"classes that are {kind} leave no label for rejected windows; use text or whole numbers as "
+            f"labels, or ask for novelty()"
         )
     if label_kind(np.asarray([label])) != kind:
         raise ValueError(f"reject_label (={label!r}) must be {kind}, as the classes are")

@@ -1,5 +1,6 @@
 """The discriminant: the textbook's where it is one, exact whatever the order, and never NaN."""
 
+import math
 from typing import Any
 
 import pytest
@@ -51,13 +52,33 @@ class TestTextbook:
         )
         torch.testing.assert_close(head(x), expected, rtol=1e-4, atol=1e-4)
 
-    def test_with_a_prior_it_is_the_gaussian_predictive_density(self) -> None:
-        """The formula written out with whole matrices, at full weight of the determinant for one class."""
+    @pytest.mark.parametrize("student", [True, False])
+    def test_with_a_prior_it_is_the_predictive_density(self, student: bool) -> None:
+        """The formula written out with whole matrices; a Gaussian is what former model files have."""
         features, targets = gaussians(n_classes=4, n_each=12)
         more = randn(3, 6, seed=8)
-        head = learned(features, targets).learned(more, torch.full((3,), 4))
+        head = learned(features, targets, student=student).learned(more, torch.full((3,), 4))
         x = randn(7, 6, seed=4)
-        torch.testing.assert_close(head(x), written_out(features, targets, more, x), rtol=1e-5, atol=1e-5)
+        expected = written_out(features, targets, more, x, student=student)
+        torch.testing.assert_close(head(x), expected, rtol=1e-5, atol=1e-5)
+
+    def test_with_very_many_examples_students_density_is_the_gaussian(self) -> None:
+        features, targets = gaussians(n_each=20_000)
+        x, _ = gaussians(seed=5)
+        student, gaussian = (learned(features, targets, student=each)(x) for each in (True, False))
+        torch.testing.assert_close(student.softmax(1), gaussian.softmax(1), rtol=0, atol=5e-3)
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.floats(0.001, 0.02), st.floats(1.5, 6.0), st.integers(3, 40))
+    def test_determinants_that_are_fair_make_margins_equal(self, level: float, ratio: float, n: int) -> None:
+        """Squared distances of windows to means known from n and from very many, on average, per feature."""
+        prior = ratio * level
+        kept, wide = n * prior / (1 + n * prior), 1 + prior / (1 + n * prior)
+        of_many = (1 + level + kept**2 * (level + 1 / n)) / wide - 1
+        of_few = 1 + 2 * level - (1 + (1 - kept) ** 2 * level + kept**2 / n) / wide
+        fair = (of_few - of_many) / 2 / math.log(wide)
+        weight = _determinant_weights(*torch.tensor([[level], [prior], [float(n)]], dtype=torch.float64))
+        assert float(weight) == pytest.approx(min(0.6, 0.75 * fair), rel=0.05)
 
     def test_with_very_many_examples_the_prior_does_not_matter(self) -> None:
         features, targets = gaussians(n_each=5000)
@@ -66,7 +87,7 @@ class TestTextbook:
         torch.testing.assert_close(with_prior.softmax(1), without.softmax(1), rtol=0, atol=5e-3)
 
 
-def written_out(features: Tensor, targets: Tensor, more: Tensor, x: Tensor) -> Tensor:
+def written_out(features: Tensor, targets: Tensor, more: Tensor, x: Tensor, *, student: bool) -> Tensor:
     """Log-densities by textbook matrices: whiten, a normal prior for means, its posterior, the predictive."""
     groups = [features[targets == c] for c in range(4)] + [more]
     means = torch.stack([g.mean(0) for g in groups])
@@ -86,8 +107,12 @@ def written_out(features: Tensor, targets: Tensor, more: Tensor, x: Tensor) -> T
         gain = prior @ (prior + eye / n).inverse()
         predictive = eye + prior - gain @ prior
         d = z - gain @ mean
-        squares = (d @ predictive.inverse() * d).sum(1)
-        densities.append(-0.5 * (squares + 0.5 * torch.logdet(predictive)))
+        squares, weight = (d @ predictive.inverse() * d).sum(1), 0.5
+        if student:
+            freedom = len(residuals) - 5 - 6 + 1
+            squares = (freedom + 6) * torch.log(1 + squares / freedom)
+            weight = min(0.6, 0.75 * float((1 + n * level) / (1 + n * 4.0 * 0.5 * level)))
+        densities.append(-0.5 * (squares + weight * torch.logdet(predictive)))
     return torch.stack(densities, dim=1)
 
 
@@ -173,7 +198,7 @@ class TestOddData:
 def test_more_uncertain_means_make_wider_classes() -> None:
     features, targets = gaussians()
     head = learned(features, targets)
-    few = head.learned(features[:2] + 1, torch.full((2,), 4)).solution.across
-    many = head.learned(features[:40] + 1, torch.full((40,), 4)).solution.across
+    few = head.learned(features[:2] + 1, torch.full((2,), 4)).posterior.across
+    many = head.learned(features[:40] + 1, torch.full((40,), 4)).posterior.across
     assert few[4] > many[4] > 1
     assert few[0] == pytest.approx(float(many[0]), rel=1e-2)

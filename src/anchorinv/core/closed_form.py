@@ -52,6 +52,8 @@ class ClosedForm:
         Trains networks, one for each fold of the base windows, whose features are blocks more.
     always : bool
         Whether they are used whatever rehearsal says of them.
+    revision : int
+        Of what is computed from all this: a study takes no base model that an earlier one has cached.
     """
 
     blocks: tuple[str, ...] = CLASSICAL
@@ -63,6 +65,7 @@ class ClosedForm:
     rehearsed: bool = True
     network: BaseLearner | None = None
     always: bool = False
+    revision: int = 2
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:

@@ -91,14 +91,14 @@ class Confidence:
     Parameters
     ----------
     factors : Tensor, shape (n_shots + 1,)
-        What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, and last for base
-        classes (temperature scaling: Guo et al., ICML 2017).
+        What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, and last for
+        base classes (temperature scaling: Guo et al., ICML 2017).
     base, taught : Scores, shape (n_statistics + 1,)
         The statistics of :meth:`~anchorinv.core.head.Head.novelty`, of base classes and of classes taught
         with ten examples, and last :meth:`surprise`, what they say together.
     misfits : Scores, shape (n_base + 3,)
-        How far the logit of the right class is below the largest, 0 if it is that: of each base class and of all
-        of them before anything was taught, then of all of them and of taught ones where some were.
+        How far the logit of the right class is below the largest, 0 if it is that: of each base class and of
+        all of them before anything was taught, then of all of them and of taught ones where some were.
 
     Examples
     --------
@@ -210,7 +210,7 @@ class Confidence:
 
 
 def misfits_of(logits: Tensor) -> Tensor:
-    """Return how far each logit (n, n_classes) is below the largest: the same however many classes there are."""
+    """Return how far each logit (n, n_classes) is below the largest, which more classes hardly change."""
     return logits.amax(1, keepdim=True) - logits
 
 

@@ -1,10 +1,10 @@
 """What a discriminant's confidence rests on: windows kept aside, and classes taught as if they were new.
 
-Everything is closed form, so it is done over and over: neighbouring windows, or whole groups, are kept aside a
-fifth at a time, and a model of the others is asked about them. Neighbours are kept aside together, because a
-model is used on another day than it was trained on. Classes are taught with ten shots, one by one and a third of
-them at once, and with three shots, to see how sure a model may be of such classes, and how far their windows
-lie from what it knows.
+Everything is closed form, so it is done over and over: neighbouring windows, or whole groups, are kept aside
+a fifth at a time, and a model of the others is asked about them. Neighbours are kept aside together, because
+a model is used on another day than it was trained on. Classes are taught with ten shots, one by one and a
+third of them at once, and with three shots, to see how sure a model may be of such classes, and how far their
+windows lie from what it knows.
 """
 
 from collections import Counter
@@ -146,7 +146,7 @@ class _Fold:
 
 
 def neighbouring_folds(targets: Tensor, groups: Tensor | None) -> Iterator[Tensor]:
-    """Yield which windows (n,) are kept aside in turn: neighbours in each class, or neighbouring whole groups."""
+    """Yield which windows (n,) are kept aside in turn: neighbours in each class, or neighbouring groups."""
     if int(targets.bincount().min()) < _LEAST:
         return
     n_groups = 0 if groups is None else len(set(groups.tolist()))
@@ -184,14 +184,13 @@ class _Rounds:
         confidence = replace(blank, factors=torch.tensor([*each, base]).cummax(0).values)
         known = torch.cat([answers.statistics for answers in self.plain])
         lessons = torch.cat([a.statistics[a.taught] for a in self.one]) if self.one else known
-        tables = [[Scores.of(column) for column in seen.T] for seen in (known, lessons)]
+        tables = [[Scores.of(column) for column in known.T], [Scores.of(column) for column in lessons.T]]
         apart = replace(confidence, base=Scores.stack(tables[0]), taught=Scores.stack(tables[1]))
-        for table, seen, taught in zip(tables, (known, lessons), (False, True), strict=True):
-            table.append(Scores.of(apart.surprise(seen, torch.full((len(seen),), taught))))
+        of_base, of_lessons = torch.zeros(len(known)).bool(), torch.ones(len(lessons)).bool()
         return replace(
             confidence,
-            base=Scores.stack(tables[0]),
-            taught=Scores.stack(tables[1]),
+            base=Scores.stack([*tables[0], Scores.of(apart.surprise(known, of_base))]),
+            taught=Scores.stack([*tables[1], Scores.of(apart.surprise(lessons, of_lessons))]),
             misfits=Scores.stack(self._misfits(confidence, n_classes)),
         )
 
@@ -212,7 +211,7 @@ def _calibrated(confidence: Confidence, answers: Answers, n_shots: int = TEN) ->
 
 
 def _taught_factor(rounds: list[Answers], n_shots: int, blank: Confidence) -> float:
-    """Return the factor for classes of so many shots that makes the answers likeliest; base classes' stays."""
+    """Return the factor for classes of so many shots that makes answers likeliest; base classes' stays."""
     base = float(blank.factors[-1])
     if not rounds:
         return base

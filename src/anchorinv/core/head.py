@@ -178,7 +178,7 @@ class Head(nn.Module, ABC):
         return [torch.empty(part.shape, dtype=part.dtype) for part in packed]
 
     def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return statistics of features (n, dim) that are large for unknown classes, and the nearest class (n,).
+        """Return statistics of features (n, dim), large for unknown classes, and the nearest class (n,).
 
         One, or three: see :data:`~anchorinv.core.confidence.SHARES`. Here minus the largest logit.
         """

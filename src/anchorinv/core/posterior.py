@@ -1,0 +1,227 @@
+"""The posterior of class means and the densities that follow from it: probabilistic discriminant analysis.
+
+Class means are Gaussian around the grand mean, with a between-class covariance that the base classes show.
+The posterior of a mean known from few examples is shrunk towards the grand mean, and what is left uncertain
+of it widens the class (Ioffe, Probabilistic Linear Discriminant Analysis, ECCV 2006). The covariance is an
+estimate, too: densities are Student's t with the degrees of freedom that examples leave (Geisser, Posterior
+Odds for Multivariate Normal Classifications, J. R. Stat. Soc. B 1964), so that a window far from everything
+is not drawn to the widest class.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: New classes lie further apart than base classes do: the between-class variance is multiplied by this.
+BETWEEN = 4.0
+#: Directions of most variance within classes in which a window is looked at by themselves: what is no such
+#: signal at all, as one ten times as large, is far off in these, and lost among hundreds of others.
+LEADING = 8
+#: How much of the log-determinant counts, as a share of what fairness asks for, and at the most: all of it
+#: keeps new classes down, none of it lets them win too often.
+DETERMINANT = 0.75
+MOST_DETERMINANT = 0.6
+#: ... and of a Gaussian, which model files of former versions have.
+_GAUSSIAN_DETERMINANT = 0.5
+_LEAST = 1e-6
+_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Posterior:
+    """The posterior of the classes' means, in a space where the within-class covariance is the identity.
+
+    Parameters
+    ----------
+    freedom : float
+        Degrees of freedom of Student's t; infinite for a Gaussian.
+    centre : Tensor, shape (dim,)
+        The grand mean: the mean of the base classes' means.
+    whitening : Tensor, shape (dim, dim)
+        Inverse root of the within-class covariance.
+    axes : Tensor, shape (n_axes, dim)
+        Orthonormal principal axes of the base classes' means, after whitening.
+    means : Tensor, shape (n_classes, dim)
+        Posterior means, centred and whitened.
+    along, across : Tensor, shape (n_classes, n_axes) and (n_classes,)
+        Predictive variance of a window of each class along each axis, and in all other directions.
+    offsets : Tensor, shape (n_classes,)
+        Added to distances: what of the log-determinants counts.
+    determinants : Tensor, shape (n_classes,)
+        All of the log-determinants.
+    between, elsewhere : Tensor, shape (n_axes,) and ()
+        Variance of the means of classes along each axis, and in all other directions, as base classes show.
+    leading : Tensor, shape (n_leading, dim)
+        Orthonormal; where windows of one class differ most, before whitening.
+    """
+
+    freedom: float
+    centre: Tensor
+    whitening: Tensor
+    axes: Tensor
+    means: Tensor
+    along: Tensor
+    across: Tensor
+    offsets: Tensor
+    determinants: Tensor
+    between: Tensor
+    elsewhere: Tensor
+    leading: Tensor
+
+    def distances(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return whitened features (n, dim) and squared distances to the classes (n, n_classes)."""
+        means, axes = self.means, self.axes
+        whitened = (features - self.centre) @ self.whitening  # (n, dim)
+        on_axes, means_on_axes = whitened @ axes.T, means @ axes.T
+        squares = whitened.square().sum(1, keepdim=True) - 2 * whitened @ means.T + means.square().sum(1)
+        on = (
+            on_axes.square().sum(1, keepdim=True)
+            - 2 * on_axes @ means_on_axes.T
+            + means_on_axes.square().sum(1)
+        )
+        precisions = 1 / self.along
+        along = (
+            on_axes.square() @ precisions.T
+            - 2 * on_axes @ (precisions * means_on_axes).T
+            + (precisions * means_on_axes.square()).sum(1)
+        )
+        return whitened, along + (squares - on) / self.across
+
+    def log_densities(self, features: Tensor) -> Tensor:
+        """Return log-densities of the classes (n, n_classes), up to a constant."""
+        whitened, distances = self.distances(features)
+        if math.isfinite(self.freedom):
+            # At a mean itself, rounding may leave less than nothing.
+            distances = (self.freedom + whitened.shape[1]) * (distances.clamp(min=0) / self.freedom).log1p()
+        return -0.5 * (distances + self.offsets)
+
+    def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what :meth:`Discriminant.novelty` returns."""
+        whitened, distances = self.distances(features)
+        nearest = (distances + self.determinants).argmin(1)
+        on_axes = whitened @ self.axes.T
+        others = whitened.square().sum(1) - on_axes.square().sum(1)
+        anywhere = (on_axes.square() / (1 + self.between)).sum(1) + others / (1 + self.elsewhere)
+        if self.elsewhere.isfinite():
+            n_others = whitened.shape[1] - len(self.axes)
+            anywhere = anywhere + self.between.log1p().sum() + n_others * self.elsewhere.log1p()
+        distance = distances.gather(1, nearest[:, None]).squeeze(1)
+        ratio = 0.5 * (distance + self.determinants[nearest] - anywhere)
+        along = (whitened - self.means[nearest]) @ self.leading.T
+        leading = along.square().sum(1) / self.across[nearest]
+        logs = (each.clamp(min=1e-12).log() for each in (distance, leading))
+        return torch.stack([ratio, *logs], dim=1), nearest
+
+
+@torch.no_grad()
+def posterior_of(
+    counts: Tensor,
+    means: Tensor,
+    scatter: Tensor,
+    *,
+    n_base: int,
+    shrinkage: float,
+    prior: bool,
+    student: bool,
+) -> Posterior:
+    """Return what follows from counts (n_classes,), means (n_classes, dim), pooled scatter (dim, dim)."""
+    like, counts, means = means, counts.double(), means.double()
+    covariance, factor = _covariance(counts, means, scatter, shrinkage)
+    whitening = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False).T
+    base = means[:n_base] if n_base > 1 else means
+    centre = base.mean(0)
+    observed, base_means = (means - centre) @ whitening, (base - centre) @ whitening
+    if not prior:
+        axes, along = base_means[:0], observed[:, :0]
+        across = 1 + 1 / counts
+        expected = observed
+        offsets = determinants = torch.zeros_like(counts)
+        # Without a prior nothing is known of other classes: they may be anywhere.
+        between, elsewhere = along[0], torch.tensor(torch.inf).to(along)
+    else:
+        axes, between, elsewhere, level = _between(base_means, counts[: len(base)])
+        along, rest = (_predictive(each, counts) for each in (between, elsewhere[None]))
+        across = rest[:, 0]
+        on_axes = observed @ axes.T
+        kept_on_axes, kept_elsewhere = (
+            _posterior_weight(each, counts) for each in (between, elsewhere[None])
+        )
+        expected = kept_elsewhere * (observed - on_axes @ axes) + (kept_on_axes * on_axes) @ axes
+        n_others = means.shape[1] - len(axes)
+        weights = _determinant_weights(level, elsewhere, counts) if student else _GAUSSIAN_DETERMINANT
+        determinants = along.log().sum(1) + n_others * across.log()
+        offsets = weights * determinants
+    solved = (centre, whitening, axes, expected, along, across, offsets, determinants)
+    shown = (between / BETWEEN, elsewhere / BETWEEN, _leading(covariance, factor))
+    freedom = float(counts.sum() - len(counts) - means.shape[1] + 1) if student else math.inf
+    return Posterior(max(1.0, freedom), *(each.to(like) for each in (*solved, *shown)))
+
+
+def _covariance(counts: Tensor, means: Tensor, scatter: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
+    """Return the shrunk within-class covariance and its Cholesky factor, both (dim, dim)."""
+    dim = means.shape[1]
+    pooled = scatter / (counts.sum() - len(counts)).clamp(min=1)
+    level = pooled.diagonal().mean()
+    if not level > 0:  # of single windows: nothing is known but how far classes are apart
+        level = (means - means.mean(0)).square().mean().clamp(min=_LEAST)
+    sphere = (shrinkage + _LEAST) * level * torch.eye(dim).to(pooled)
+    covariance = (1 - shrinkage) * pooled + sphere
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if failed or not factor.isfinite().all():
+        raise ValueError(
+            "the statistics of the classes are no covariance: they are damaged, or features are far too "
+            "large; use an earlier copy of the model, or train it anew"
+        )
+    return covariance, factor
+
+
+def _between(base_means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the principal axes of whitened base means, the prior's variance along these and elsewhere, and
+    the variance that base means show.
+
+    Of few classes the axes are mostly theirs: their variance is shrunk towards a sphere by 2 / n_classes.
+    """
+    n_classes, dim = base_means.shape
+    _, deviations, axes = torch.linalg.svd(base_means / (n_classes - 1) ** 0.5, full_matrices=False)
+    variances, axes = deviations[: n_classes - 1].square(), axes[: n_classes - 1]
+    # Without what the means vary by because they are means of a few windows.
+    level = (variances.sum() / dim - (1 / counts).mean()).clamp(min=1e-3)
+    shrinkage = min(1.0, 2 / n_classes)
+    elsewhere: Tensor = BETWEEN * shrinkage * level
+    return axes, BETWEEN * (1 - shrinkage) * variances + elsewhere, elsewhere, level
+
+
+def _determinant_weights(level: Tensor, prior: Tensor, counts: Tensor) -> Tensor:
+    """Return how much of each class's log-determinant counts (n_classes,).
+
+    All of it is fair where means vary by as much as the prior says. It says more (``BETWEEN``); with means
+    that vary by ``level``, windows of a class known from n examples and of one known from very many are told
+    apart by equal margins on average if (1 + n level) / (1 + n prior) of it counts.
+    """
+    fair = (1 + counts * level) / (1 + counts * prior)
+    return (DETERMINANT * fair).clamp(max=MOST_DETERMINANT)
+
+
+def _leading(covariance: Tensor, factor: Tensor) -> Tensor:
+    """Return directions (n_leading, dim) of most variance, whitened, by a few steps of subspace iteration."""
+    # The same start everywhere: those coordinates that vary most.
+    first = covariance.diagonal().argsort(descending=True, stable=True)[:LEADING]
+    matrix = covariance.float()
+    basis = matrix[:, first].contiguous()
+    for _ in range(_ROUNDS):
+        basis, _ = torch.linalg.qr(matrix @ basis)
+    # Whitened by the inverse factor, an eigenvector keeps its direction among those of factor.T @ factor.
+    leading: Tensor = torch.linalg.qr(factor.T @ basis.to(factor))[0].T
+    return leading
+
+
+def _posterior_weight(between: Tensor, counts: Tensor) -> Tensor:
+    """Return the weight (n_classes, n_axes) of an observed mean against the grand mean, in its posterior."""
+    return between / (between + 1 / counts[:, None])
+
+
+def _predictive(between: Tensor, counts: Tensor) -> Tensor:
+    """Return the variance of a window of each class (n_classes, n_axes), its mean being uncertain."""
+    return 1 + between / (1 + counts[:, None] * between)
