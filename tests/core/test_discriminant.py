@@ -11,6 +11,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
+from anchorinv.core.posterior import _determinant_weights
 from tests.core.small import randn
 
 

@@ -206,7 +206,7 @@ class State:
     confidence: Confidence | None = None
 
     def calibrated(self, logits: Tensor) -> Tensor:
-        """Return the head's logits (n, n_classes) such that their softmax means what it says, if known how."""
+        """Return the head's logits (n, n_classes), so that their softmax means what it says if known how."""
         if self.confidence is None:
             return logits
         counts = self.head.counts if isinstance(self.head, StatisticalHead) else None
