@@ -44,8 +44,11 @@ def started(*args: object, cwd: Path, **options) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_config_runs(name, tmp_path):
     study = load(name)
-    shown = called("run", name, "--scale", "smoke", "--out", tmp_path / "run")
+    # One seed and one trial of each, but of the README's.
+    less = [] if name == "bci2a" else ["--seed", 5, "--trials", 1]
+    shown = called("run", name, "--scale", "smoke", *less, "--out", tmp_path / "run")
     assert study.title in shown and "Synthetic recordings" in shown
+    assert "Macro-F1" in shown and "no evidence about real people" in shown
     results = lines(tmp_path / "run")
     assert {line["variant"] for line in results} == set(study.variants)
     for variant, experiment in study.variants.items():
@@ -54,7 +57,9 @@ def test_every_shipped_config_runs(name, tmp_path):
         last = max(line["session"] for line in own)
         assert last == len(experiment.protocol.sessions)
     assert (tmp_path / "run" / "scores.csv").read_text().count("\n") > len(results) / 2
-    assert "parts are finished" in called("status", tmp_path / "run")
+    n_jobs = len({(x["variant"], x["person"], x["base_seed"], x["method"], x["trial"]) for x in results})
+    assert f"All {n_jobs} jobs are finished" in called("status", tmp_path / "run")
+    assert less or n_jobs == 21
 
 
 def test_list_shows_what_is_shipped():
@@ -176,7 +181,7 @@ class TestStopped:
         assert (
             re.search(r"Finetune\s+│\s+1 of 1 │\s+\d+ of 500", shown) and "the same command goes on" in shown
         )
-        assert re.search(r"\d+ of 2004 parts are finished", shown)
+        assert re.search(r"\d+ of 2004 jobs are finished", shown)
 
     def test_killed_inside_a_write_it_ends_like_a_run_that_never_was(self, tmp_path):
         """The campaign in short: 40 rounds and random moments by python -m tests.campaigns.kill_runs."""

@@ -235,30 +235,35 @@ class FileCheckpoint:
     """A training's last position, in a file that is written every so many seconds."""
 
     def __init__(self, path: Path, *, seconds: float) -> None:
-        self._path, self._seconds, self._last = path, seconds, time.monotonic()
+        self.path, self._seconds, self._last = path, seconds, time.monotonic()
 
     def load(self) -> dict[str, Tensor] | None:
         """Return what was left, or None."""
-        if not self._path.exists():
+        if not self.path.exists():
             return None
         try:
-            values, _ = read_tensors(self._path)
+            values, _ = read_tensors(self.path)
         except ValueError as error:
             logger.warning("%s; training starts again", error)
             return None
         logger.info("training goes on after %d steps", len(values["curve"]))
         return values
 
+    @property
+    def due(self) -> bool:
+        """Whether the last writing is long ago."""
+        return time.monotonic() - self._last >= self._seconds
+
     def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
-        """Write the values if the last writing is long ago."""
-        if time.monotonic() - self._last >= self._seconds:
+        """Write the values if that is due."""
+        if self.due:
             self.write(values())
 
     def write(self, values: dict[str, Tensor]) -> None:
         """Write the values."""
-        write_tensors(self._path, values, {})
+        write_tensors(self.path, values, {})
         self._last = time.monotonic()
 
     def drop(self) -> None:
         """Remove the file: the training is finished."""
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)

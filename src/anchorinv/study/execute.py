@@ -156,7 +156,7 @@ class Unfinished(ValueError):  # noqa: N818 (it says what the run is)
         first = failed[0]
         more = f", and {len(failed) - 1} more (all are in run.log)" if len(failed) > 1 else ""
         super().__init__(
-            f"{len(failed)} of {n_jobs} parts failed: {first.job}: {first.error}{more}. The others are "
+            f"{len(failed)} of {n_jobs} jobs failed: {first.job}: {first.error}{more}. The others are "
             f"finished; run the same command again to try the failed ones anew"
         )
 
@@ -225,7 +225,7 @@ def run_study(
         folder.prepare(study, data=about, people=subjects, own=tuple(own))
         done = {Job.of(result) for result in folder.read().results}
         jobs = folder.jobs()
-        logger.info("%s: %d of %d parts are finished", study.name, len(done), len(jobs))
+        logger.info("%s: %d of %d jobs are finished", study.name, len(done), len(jobs))
         conditions = _conditions(study, data, [job for job in jobs if job not in done])
         work = PendingWork(conditions, data, bases, own, seconds)
         failed = _compute(work, executor or in_process, folder, done=len(done), total=len(jobs))
