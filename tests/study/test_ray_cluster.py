@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -122,10 +123,10 @@ def wait_until_gone(space: int, *names: str) -> None:
         time.sleep(0.1)
 
 
-def started(*args: object, enter: list[str], cwd: Path) -> subprocess.Popen[str]:
+def started(*args: object, enter: list[str], cwd: Path, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*enter, *RUN, *map(str, args)], cwd=cwd, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
+        [*enter, *RUN, *map(str, args)], cwd=cwd, env=ENV | env, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
@@ -144,12 +145,13 @@ def stopped_after(process: subprocess.Popen[str], parts: int, how: signal.Signal
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory) -> tuple[Path, int]:
+def killed(tmp_path_factory) -> Iterator[tuple[Path, int]]:
     """A run on this machine whose driver was killed, and its network."""
     out = tmp_path_factory.mktemp("killed") / "run"
-    process = started("--workers", 2, "--out", "run", enter=ALONE, cwd=out.parent)
-    space, _ = stopped_after(process, 3, signal.SIGKILL)
-    return out, space
+    with tempfile.TemporaryDirectory(prefix="a", dir="/tmp", ignore_cleanup_errors=True) as short:
+        process = started("--workers", 2, "--out", "run", enter=ALONE, cwd=out.parent, TMPDIR=short)
+        space, _ = stopped_after(process, 3, signal.SIGKILL)
+        yield out, space
 
 
 def test_nobody_works_on_for_a_killed_driver(killed):

@@ -15,8 +15,9 @@ from anchorinv import __version__
 from anchorinv.core.networks import Geometry
 from anchorinv.core.recipe import BaseSpec, Method
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.files import in_use
 from anchorinv.progress import tick
-from anchorinv.study.cache import ModelCache, digest, in_use
+from anchorinv.study.cache import HALVES, ModelCache, digest
 from anchorinv.study.config import Experiment, Study
 from anchorinv.study.experiment import (
     Samples,
@@ -214,7 +215,7 @@ def run_study(
     for each in {id(each): each for each in data.values()}.values():
         each.check(whole=verify)
     bases = cache or out / "bases"
-    with folder.locked(), in_use(bases):
+    with folder.locked(), in_use(bases, *HALVES):
         about = {
             study.variants[variant].data.name: {
                 "fingerprint": each.fingerprint,
