@@ -228,7 +228,7 @@ def test_progress_of_long_tasks_is_shown(stand_in, tmp_path, monkeypatch):
     heard: list[Tick] = []
     with listening(heard.append):
         run(tmp_path / "run", seconds=0.0)
-    bars = [tick for tick in heard if tick.task.startswith("protonet, seed 5: ")]
+    bars = [tick for tick in heard if tick.task.startswith("ProtoNet, seed 5: ")]
     assert bars and bars[-1].done == bars[-1].total
     assert not fake.store
 

@@ -6,36 +6,40 @@ computes again what was lost with a node or a process; the error of a task is th
 driver alone writes: results, base models and replay, and every minute the position of a training.
 """
 
-import copyreg
 import json
 import logging
 import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-import torch
-
-from anchorinv.core.recipe import BaseLearner
-from anchorinv.progress import Tick, tick
-from anchorinv.study.cache import ModelCache, digest
+from anchorinv.progress import Tick
+from anchorinv.study.cache import digest
 from anchorinv.study.execute import (
     Condition,
     JobResult,
-    MethodFactory,
     PendingWork,
     Running,
     describe_error,
 )
 from anchorinv.study.ray_cluster import capacity, connected, described, first_line, local, nodes, ray
-from anchorinv.study.ray_tasks import BETWEEN, Order, StoredPosition, fit_base, kv_store, recall, run_trial
+from anchorinv.study.ray_tasks import (
+    BETWEEN,
+    Order,
+    Shared,
+    Task,
+    fit_base,
+    kv_store,
+    placed_methods,
+    recall,
+    run_trial,
+)
 from anchorinv.study.results import Job
 from anchorinv.study.runner import shares_base
 
@@ -104,47 +108,17 @@ class RayExecutor:
                 ) from None
 
 
-@dataclass(eq=False)
-class _Shared:
-    """A base model or replay that tasks start from: where it is cached, and a reference once it is known."""
-
-    path: Path
-    cache: ModelCache
-    base_spec: BaseLearner | None  # None: the method shares nothing, and nothing is cached
-    reference: Any = None
-
-    def __post_init__(self) -> None:
-        self.checkpoint = self.cache.checkpoint(self.path)
-        if self.base_spec and (stored := self.cache.read(self.path, self.base_spec)):
-            self.reference = ray().put(stored)
-
-
-@dataclass(eq=False)
-class _Task:
-    """A task: what it needs, what it makes or the job that it computes, and the last progress shown."""
-
-    function: Callable[..., Any]
-    order: Order
-    needs: tuple[_Shared, ...]
-    makes: _Shared | None = None
-    job: Job | None = None
-    shown: Tick | None = None
-
-    def __post_init__(self) -> None:
-        self.position = StoredPosition(self.order.key, self.order.seconds)
-
-
 class _Driver:
     def __init__(self, work: PendingWork, settings: RayExecutor, threads: int) -> None:
         self._work, self._settings, self._threads = work, settings, threads
         self._conditions = deque(work.conditions)
         self._samples: tuple[str, Any] = ("", None)  # the last ones' digest and reference
-        self._shared: WeakValueDictionary[Path, _Shared] = WeakValueDictionary()  # as long as it is needed
-        self._pending: list[_Task] = []
-        self._running: dict[Any, _Task] = {}
+        self._shared: WeakValueDictionary[Path, Shared] = WeakValueDictionary()  # as long as it is needed
+        self._pending: list[Task] = []
+        self._running: dict[Any, Task] = {}
         self._room, self._looked, self._shown = 1, -_LOOK, 0.0
         self._nodes: set[str] = set()
-        self._own = _placed_methods(work.own)
+        self._own = placed_methods(work.own)
         self._remote = {task: ray().remote(task) for task in (fit_base, recall, run_trial)}
 
     def run(self) -> Generator[JobResult | Running, None, None]:
@@ -188,7 +162,7 @@ class _Driver:
             else:
                 return
 
-    def _started(self, task: _Task) -> Any:
+    def _started(self, task: Task) -> Any:
         """Start a task and return a reference to its result."""
         if task.makes and (left := task.makes.checkpoint.load()):
             task.position.write(left)
@@ -217,7 +191,7 @@ class _Driver:
             made.cache.write(made.path, result, result[1]["seconds"])
             made.checkpoint.drop()
         task.position.drop()
-        self._close_bar(task)
+        task.show(None)
         kv_store()._internal_kv_del(task.order.key)
         return None
 
@@ -238,31 +212,23 @@ class _Driver:
             order = Order(label, self._samples[1], self._own, condition, name, seconds=self._work.seconds)
             shared = shares_base(method)
             spec = shared.base_spec if shared else None
-            base_path = cache.base_path(spec) if spec else Path(label)
-            needs: tuple[_Shared, ...] = (self._share(fit_base, order, base_path, cache, spec),)
+            base = Shared(cache.base_path(spec) if spec else Path(label), cache, spec)
+            needs: tuple[Shared, ...] = (self._share(fit_base, order, base),)
             for job in pending:
                 if job.trial is not None and shared and len(needs) == 1:
-                    replay_path = cache.replay_path(shared.base_spec, shared.memory)
-                    needs += (self._share(recall, order, replay_path, cache, spec, *needs),)
-                self._pending.append(_Task(run_trial, replace(order, trial=job.trial), needs, job=job))
+                    replay = Shared(cache.replay_path(shared.base_spec, shared.memory), cache, spec)
+                    needs += (self._share(recall, order, replay, *needs),)
+                self._pending.append(Task(run_trial, replace(order, trial=job.trial), needs, job=job))
         self._pending.sort(key=lambda task: task.makes is None)
 
-    def _share(
-        self,
-        function: Callable[..., Any],
-        order: Order,
-        path: Path,
-        cache: ModelCache,
-        base_spec: BaseLearner | None,
-        *needs: _Shared,
-    ) -> _Shared:
+    def _share(self, function: Callable[..., Any], order: Order, shared: Shared, *needs: Shared) -> Shared:
         """Return what several methods may share; unless it is cached, it is made for the first of them."""
-        if (known := self._shared.get(path)) is not None:
+        if (known := self._shared.get(shared.path)) is not None:
             return known
-        shared = self._shared[path] = _Shared(path, cache, base_spec)
-        if shared.reference is None:
+        self._shared[shared.path] = shared
+        if not shared.find():
             order = replace(order, key=f"anchorinv-{secrets.token_hex(16)}")
-            self._pending.append(_Task(function, order, needs, makes=shared))
+            self._pending.append(Task(function, order, needs, makes=shared))
         return shared
 
     def _look_at_makers(self) -> None:
@@ -273,33 +239,6 @@ class _Driver:
         for task in self._running.values():
             if not task.makes or not (last := kv_store()._internal_kv_get(task.order.key)):
                 continue
-            now = Tick(**json.loads(last))
-            if task.shown and task.shown.task != now.task:
-                self._close_bar(task)
-            task.shown = now
-            tick(f"{task.order.run}: {now.task}", now.done, now.total, now.loss)
+            task.show(Tick(**json.loads(last)))
             if task.makes.checkpoint.due and (left := task.position.load()):
                 task.makes.checkpoint.write(left)
-
-    def _close_bar(self, task: _Task) -> None:
-        if task.shown:
-            last, task.shown = task.shown, None
-            tick(f"{task.order.run}: {last.task}", last.total, last.total, last.loss)
-
-
-def _placed_methods(own: Mapping[str, MethodFactory]) -> Any:
-    """Put methods of one's own into the object store; one that cannot be sent is named."""
-    odd: tuple[Any, ...] = (torch.classes, torch.ops)
-    for module in odd:
-        # Modules of a kind of their own, which go along with a function of a script that says ``.classes``.
-        copyreg.pickle(type(module), lambda each: (import_module, (each.__name__,)))
-    for name, make in own.items():
-        try:
-            ray().put(make)
-        except TypeError as error:
-            why = error.__cause__ or error
-            raise ValueError(
-                f"the method {name!r} cannot be sent to workers ({str(why).strip().splitlines()[0]}); "
-                f"make it of plain functions and values, or run it without --workers and --cluster"
-            ) from None
-    return ray().put(dict(own))

@@ -1,4 +1,4 @@
-"""What Ray's workers do: train a base model, make the replay of the base classes, compute a trial.
+"""Tasks for Ray's workers: train a base model, make the replay of the base classes, compute a trial.
 
 A worker keeps the samples and the method of its last task, and nothing else: its memory does not grow with
 the number of trials. Samples are views of the node's object store, which all workers of a node share. How far
@@ -6,9 +6,11 @@ a long task is, it leaves in the key-value store that every Ray has, where the d
 leaves its position there, too, and goes on from it when Ray computes it again.
 """
 
+import copyreg
 import json
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -21,12 +23,15 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
+from anchorinv.core.recipe import BaseLearner
+from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, State
 from anchorinv.persistence.format import packed, unpacked
-from anchorinv.progress import Tick, listening
-from anchorinv.study.cache import FileCheckpoint, Packed, inverted
-from anchorinv.study.execute import Condition, JobResult, reset_peak
+from anchorinv.progress import Tick, listening, tick
+from anchorinv.study.cache import FileCheckpoint, ModelCache, Packed, inverted
+from anchorinv.study.execute import Condition, JobResult, MethodFactory, reset_peak
 from anchorinv.study.ray_cluster import ray
+from anchorinv.study.results import Job
 from anchorinv.study.runner import InMemory, MethodRun, Scorer, SharesBase, fit_base_model, shares_base
 
 #: Seconds between two reports of progress.
@@ -46,6 +51,12 @@ class Order:
     seconds: float = field(default=60.0, compare=False)  # between two positions of a training
     key: str = field(default="", compare=False)  # under which progress and positions are left
     versions: tuple[str, str] = (__version__, torch.__version__)  # others give other last digits
+
+    @property
+    def label(self) -> str:
+        """What stands before its progress."""
+        title = METHODS[self.method].title if self.method in METHODS else self.method
+        return f"{self.condition.prefix}{title}, seed {self.condition.protocol.seed}"
 
 
 def fit_base(order: Order) -> Any:
@@ -147,6 +158,48 @@ class StoredPosition(FileCheckpoint):
         kv_store()._internal_kv_del(self.path.name)
 
 
+@dataclass(eq=False)
+class Shared:
+    """A base model or replay that tasks start from: where it is cached, and a reference once it is known."""
+
+    path: Path
+    cache: ModelCache
+    base_spec: BaseLearner | None  # None: the method shares nothing, and nothing is cached
+    reference: Any = None
+
+    def __post_init__(self) -> None:
+        self.checkpoint = self.cache.checkpoint(self.path)
+
+    def find(self) -> bool:
+        """Place what the cache has in the object store, and say whether it has it."""
+        if self.base_spec and (stored := self.cache.read(self.path, self.base_spec)):
+            self.reference = ray().put(stored)
+        return self.reference is not None
+
+
+@dataclass(eq=False)
+class Task:
+    """A task: what it needs, what it makes or the job that it computes, and the last progress shown."""
+
+    function: Callable[..., Any]
+    order: Order
+    needs: tuple[Shared, ...]
+    makes: Shared | None = None
+    job: Job | None = None
+    shown: Tick | None = None
+
+    def __post_init__(self) -> None:
+        self.position = StoredPosition(self.order.key, self.order.seconds)
+
+    def show(self, now: Tick | None) -> None:
+        """Show progress; the bar is closed where that ends (None), or another one begins."""
+        if (last := self.shown) and (now is None or last.task != now.task):
+            tick(f"{self.order.label}: {last.task}", last.total, last.total, last.loss)
+        self.shown = now
+        if now:
+            tick(f"{self.order.label}: {now.task}", now.done, now.total, now.loss)
+
+
 def _reported(order: Order) -> Any:
     """Leave the last tick of the block where the driver looks for it, now and then."""
     last = 0.0
@@ -164,3 +217,21 @@ def _reported(order: Order) -> Any:
 def kv_store() -> Any:
     """Return the key-value store that every Ray has."""
     return import_module("ray.experimental.internal_kv")
+
+
+def placed_methods(own: Mapping[str, MethodFactory]) -> Any:
+    """Put methods of one's own into the object store; one that cannot be sent is named."""
+    odd: tuple[Any, ...] = (torch.classes, torch.ops)
+    for module in odd:
+        # Modules of a kind of their own, which go along with a function of a script that says ``.classes``.
+        copyreg.pickle(type(module), lambda each: (import_module, (each.__name__,)))
+    for name, make in own.items():
+        try:
+            ray().put(make)
+        except TypeError as error:
+            why = error.__cause__ or error
+            raise ValueError(
+                f"the method {name!r} cannot be sent to workers ({str(why).strip().splitlines()[0]}); "
+                f"make it of plain functions and values, or run it without --workers and --cluster"
+            ) from None
+    return ray().put(dict(own))
