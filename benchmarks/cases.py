@@ -119,7 +119,7 @@ def equal_quality() -> list[Case]:
             what="10 samples, until the error of 4000 steps of Adam (quick: tiny)",
             aim=30,
             prepare=lambda quick: (
-                quality.inversion_to_error(tiny, 4, 200) if quick else quality.inversion_to_error()
+                quality.inversion_to_error(tiny, 4, 60) if quick else quality.inversion_to_error()
             ),
         ),
         once(
@@ -139,7 +139,7 @@ def live() -> list[Case]:
             "a window, against a minute so far filtered anew for each",
             10,
             None,
-            lambda quick: against_filtering_anew(60),
+            lambda quick: against_filtering_anew(10 if quick else 60),
             unit="µs",
         ),
         Case(

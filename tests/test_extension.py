@@ -178,10 +178,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def anchorinv(folder: Path, *arguments: str) -> str:
+# Commands one after another, each as its script starts it; what each prints is kept apart.
+PROGRAM = """
+import contextlib, io, json, sys
+from anchorinv.cli import main
+shown = []
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        try:
+            main()
+        except SystemExit as ended:
+            if ended.code:
+                raise
+    shown.append(output.getvalue())
+print(json.dumps(shown))
+"""
+
+
+def anchorinv(folder: Path, *lines: str) -> list[str]:
     paths = os.pathsep.join([str(folder), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-m", "anchorinv", *arguments],
+        [sys.executable, "-c", PROGRAM, json.dumps([line.split() for line in lines])],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -189,25 +207,26 @@ def anchorinv(folder: Path, *arguments: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return list(json.loads(done.stdout))
 
 
-def test_a_study_and_its_report(folder: Path) -> None:
-    anchorinv(folder, "run", "study.toml", "--out", "run")
+def test_a_study_its_report_and_a_model_file_by_the_command_line(folder: Path) -> None:
+    _, _, _, told, _, predicted, _, *forgotten = anchorinv(
+        folder,
+        "run study.toml --out run",
+        "report run",
+        "train base.npz -o m.anchorinv --method line-length --seed 1",
+        "info m.anchorinv",
+        "learn m.anchorinv new.npz -o taught.anchorinv",
+        "predict taught.anchorinv new.npz",
+        "add taught.anchorinv base.npz -o more.anchorinv",
+        "forget taught.anchorinv 0 -o less.anchorinv",
+        "info less.anchorinv",
+    )
     lines = [json.loads(line) for line in (folder / "run" / "results.jsonl").read_text().splitlines()]
     assert {line["method"] for line in lines} == {"line-length", "mdm"}
-    anchorinv(folder, "report", "run")
     page = (folder / "run" / "report" / "report.html").read_text()
     assert "Line length" in page and "MDM" in page
-
-
-def test_a_model_file_by_the_command_line(folder: Path) -> None:
-    anchorinv(folder, "train", "base.npz", "-o", "m.anchorinv", "--method", "line-length", "--seed", "1")
-    told = anchorinv(folder, "info", "m.anchorinv")
     assert "line-length" in told and "It holds a sum of line lengths for each class." in told
-    anchorinv(folder, "learn", "m.anchorinv", "new.npz", "-o", "taught.anchorinv")
-    predicted = anchorinv(folder, "predict", "taught.anchorinv", "new.npz")
     assert "3" in predicted
-    anchorinv(folder, "add", "taught.anchorinv", "base.npz", "-o", "more.anchorinv")
-    forgotten = anchorinv(folder, "forget", "taught.anchorinv", "0", "-o", "less.anchorinv")
-    assert "its sum is gone." in forgotten + anchorinv(folder, "info", "less.anchorinv")
+    assert "its sum is gone." in "".join(forgotten)

@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("hatchling")
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.xdist_group("wheel")
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "anchorinv"
 
-# The command line as its script starts it, where the clone cannot be imported; what was is told in the end.
+# Commands one after another, each as its script starts it, where the clone cannot be imported; what was
+# imported is told in the end.
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -24,7 +26,13 @@ sys.path = [entry for entry in sys.path if entry and not Path(entry).resolve().i
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
 from anchorinv.cli import main
 try:
-    main()
+    for words in json.loads(sys.argv[1]):
+        sys.argv[1:] = words
+        try:
+            main()
+        except SystemExit as ended:
+            if ended.code:
+                raise
 finally:
     modules = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     ours = {name: file for name, file in modules.items() if name.partition(".")[0] == "anchorinv"}
@@ -59,12 +67,12 @@ def installed(wheel):
 
 @pytest.fixture
 def anchorinv(installed, tmp_path):
-    """Return a function that runs a command in an empty folder, and looks where its code came from."""
+    """Return a function that runs commands in an empty folder, and looks where their code came from."""
     told = installed.parent / "modules.json"
 
-    def command(*words):
+    def commands(*lines):
         finished = done(
-            *(sys.executable, "-c", PROGRAM, ROOT, told, *words),
+            *(sys.executable, "-c", PROGRAM, ROOT, told, json.dumps([line.split() for line in lines])),
             cwd=tmp_path,
             PYTHONPATH=str(installed),
             COLUMNS="120",
@@ -74,7 +82,7 @@ def anchorinv(installed, tmp_path):
         assert [name for name, file in files.items() if file and installed not in Path(file).parents] == []
         return finished.stdout
 
-    return command
+    return commands
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
@@ -88,13 +96,29 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {".py", ".toml", ".j2"} <= endings and "anchorinv/py.typed" in packed
 
 
-def test_the_demo(anchorinv, tmp_path):
-    shown = anchorinv("demo", "--quick")
-    assert "Macro-F1" in shown and "report.html" in shown
-    assert (tmp_path / "runs" / "demo-quick" / "report" / "report.html").stat().st_size > 100_000
+def test_the_demo_a_study_its_status_and_its_report(anchorinv, tmp_path):
+    shown = anchorinv(
+        "demo --quick",
+        "run bci2a --scale smoke --methods protonet --trials 2",
+        "status runs/bci2a-smoke",
+        "report runs/bci2a-smoke",
+    )
+    check_demo(shown, tmp_path / "runs" / "demo-quick" / "results.jsonl")
+    assert "Macro-F1" in shown and "no evidence about real people" in shown
+    assert "All 3 jobs are finished" in shown
+    for run in ("demo-quick", "bci2a-smoke"):
+        assert (tmp_path / "runs" / run / "report" / "report.html").stat().st_size > 100_000
 
 
-def test_a_study_and_its_report(anchorinv, tmp_path):
-    anchorinv("run", "bci2a", "--scale", "smoke", "--methods", "protonet", "--trials", "2", "--out", "run")
-    anchorinv("report", "run")
-    assert (tmp_path / "run" / "report" / "report.html").stat().st_size > 100_000
+def check_demo(shown, path):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    methods = {line["method"] for line in lines}
+    assert methods == {"anchorinv", "protonet", "finetune"}
+    assert all(method in shown for method in ("AnchorInv", "ProtoNet", "Finetune", "report.html"))
+    assert "synthetic" in shown.lower() and "After 3 new classes" in shown
+    trials = {(line["method"], line["trial"], line["session"]) for line in lines}
+    assert trials == {(m, None, 0) for m in methods} | {
+        (m, trial, session) for m in methods for trial in range(5) for session in (1, 2, 3)
+    }
+    last = next(line for line in lines if line["session"] == 3)
+    assert np.array(last["confusion"]).shape == (8, 8)

@@ -4,6 +4,7 @@ JSON, tensors with plain facts (safetensors), and hashes by which damage or a ch
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -152,6 +153,28 @@ def append_whole(path: Path, pieces: Iterable[bytes]) -> None:
 def half_written(folder: Path, *names: str) -> list[Path]:
     """Return what :func:`replacing` left in a folder when killed, of files with such names (``*`` any)."""
     return [path for name in names for path in folder.glob(f".{name}.*.part") if path.is_file()]
+
+
+@contextmanager
+def in_use(folder: Path, *names: str) -> Iterator[None]:
+    """Mark a folder as in use inside the block; the first to do so removes half-written files of these names.
+
+    They would stay for ever otherwise. Several processes may share the folder: only what this machine wrote
+    is removed, and only while no other process uses the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        # Where a file system cannot lock folders nothing is removed.
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in half_written(folder, *names):
+                path.unlink()
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", facts: Mapping[str, Any]) -> None:

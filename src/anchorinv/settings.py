@@ -131,7 +131,7 @@ def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -
     }
     recipe: Recipe = spec.build(base_spec, **{name: options[name] for name in spec.options & set(options)})
     recipe = replace(recipe, refresh=getattr(recipe.adapt, "chooses_steps", False))
-    if spec.inverts:
+    if spec.memory.inverts:
         # They are small beside the training data, and a user may want to look at them.
         memory: Any = recipe.memory
         return replace(recipe, memory=replace(memory, with_signals=True))

@@ -44,8 +44,11 @@ def started(*args: object, cwd: Path, **options) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_config_runs(name, tmp_path):
     study = load(name)
-    shown = called("run", name, "--scale", "smoke", "--out", tmp_path / "run")
+    # One seed and one trial of each, but of the README's.
+    less = [] if name == "bci2a" else ["--seed", 5, "--trials", 1]
+    shown = called("run", name, "--scale", "smoke", *less, "--out", tmp_path / "run")
     assert study.title in shown and "Synthetic recordings" in shown
+    assert "Macro-F1" in shown and "no evidence about real people" in shown
     results = lines(tmp_path / "run")
     assert {line["variant"] for line in results} == set(study.variants)
     for variant, experiment in study.variants.items():
@@ -54,7 +57,9 @@ def test_every_shipped_config_runs(name, tmp_path):
         last = max(line["session"] for line in own)
         assert last == len(experiment.protocol.sessions)
     assert (tmp_path / "run" / "scores.csv").read_text().count("\n") > len(results) / 2
-    assert "parts are finished" in called("status", tmp_path / "run")
+    n_jobs = len({(x["variant"], x["person"], x["base_seed"], x["method"], x["trial"]) for x in results})
+    assert f"All {n_jobs} jobs are finished" in called("status", tmp_path / "run")
+    assert less or n_jobs == 21
 
 
 def test_list_shows_what_is_shipped():
@@ -143,11 +148,11 @@ class TestMistakes:
         with pytest.raises(ValueError, match="--gpus-per-worker is for workers"):
             called("run", "bci2a", *FEW, "--gpus-per-worker", 1, "--out", tmp_path / "run")
 
-    def test_another_config_in_the_same_folder(self, tmp_path):
+    def test_another_config_in_the_same_folder(self, tmp_path, run):
         called("run", "bci2a", *FEW, "--trials", 1, "--out", tmp_path / "run")
         before = (tmp_path / "run" / "results.jsonl").read_bytes()
-        done = started("run", "nhie", *FEW, "--trials", 1, "--out", "run", cwd=tmp_path)
-        assert done.returncode == 1 and "holds another run: name was bci2a, is nhie" in done.stderr
+        code, _, said = run("run", "nhie", *FEW, "--trials", 1, "--out", "run")
+        assert code == 1 and "holds another run: name was bci2a, is nhie" in said
         assert (tmp_path / "run" / "results.jsonl").read_bytes() == before
 
 
@@ -176,14 +181,14 @@ class TestStopped:
         assert (
             re.search(r"Finetune\s+│\s+1 of 1 │\s+\d+ of 500", shown) and "the same command goes on" in shown
         )
-        assert re.search(r"\d+ of 2004 parts are finished", shown)
+        assert re.search(r"\d+ of 2004 jobs are finished", shown)
 
     def test_killed_inside_a_write_it_ends_like_a_run_that_never_was(self, tmp_path):
         """The campaign in short: 40 rounds and random moments by python -m tests.campaigns.kill_runs."""
         counts = campaign(tmp_path, 3, trials=2, seed=0, places=("checkpoint", "replay", "append"))
         assert [counts[f"killed in: {place}"] for place in ("checkpoint", "replay", "append")] == [1, 1, 1]
 
-    def test_status_of_a_torn_run(self, tmp_path):
+    def test_status_of_a_torn_run(self, tmp_path, run):
         called("run", "bci2a", *FEW, "--trials", 1, "--out", tmp_path / "run")
         path = tmp_path / "run" / "results.jsonl"
         path.write_text(path.read_text()[:-40])
@@ -191,8 +196,8 @@ class TestStopped:
         assert "has 1 damaged line (line 6: cut off)" in shown and "the next run mends it" in shown
         assert "mean" in called("status", tmp_path / "run", "--results")
         (tmp_path / "run" / "config.json").write_text(json.dumps({"study": {}}))
-        done = started("status", "run", cwd=tmp_path)
-        assert done.returncode == 1 and "config.json is damaged" in done.stderr
+        code, _, said = run("status", "run")
+        assert code == 1 and "config.json is damaged" in said
 
 
 BASELINES = ["fecam", "ranpac", "lda", "mdm", "discriminant"]
@@ -200,7 +205,7 @@ BASELINES = ["fecam", "ranpac", "lda", "mdm", "discriminant"]
 
 @pytest.mark.parametrize("config", ["eeg-motor-imagery", "ecg-beats"])
 def test_baselines_are_computed_kept_and_repeat(config, tmp_path):
-    study = scaled(load(config, methods=BASELINES), "smoke")
+    study = scaled(load(config, methods=BASELINES, protocol={"seeds": [1]}), "smoke")
     assert study.reference == "discriminant"
     repeats = []
     for name in ("one", "other"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from anchorinv.core import memory
-from anchorinv.core.inversion import Inversion, InversionLoss, Inverted, invert_with, match_features
+from anchorinv.core.inversion import Inversion, InversionLoss, Inverted, MatchFeatures, invert_with
 from anchorinv.core.memory import (
     Anchors,
     ClassMeans,
@@ -65,10 +65,10 @@ class Spy:
         self.anchors: list[Tensor] = []
         self.results: list[Inverted] = []
 
-    def match_features(self, network: nn.Module, anchors: Tensor) -> InversionLoss:
+    def match(self, network: nn.Module, anchors: Tensor) -> InversionLoss:
         self.networks.append(network)
         self.anchors.append(anchors)
-        return match_features(network, anchors)
+        return MatchFeatures(network, anchors)
 
     def invert_with(self, *given: Any) -> Inverted:
         self.results.append(invert_with(*given))
@@ -78,7 +78,7 @@ class Spy:
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     spy = Spy()
-    monkeypatch.setattr(memory, "match_features", spy.match_features)
+    monkeypatch.setattr(memory, "MatchFeatures", spy.match)
     monkeypatch.setattr(memory, "invert_with", spy.invert_with)
     return spy
 

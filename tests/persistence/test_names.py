@@ -101,5 +101,7 @@ def test_two_new_classes_that_look_alike_are_refused_in_a_lesson():
 def test_base_classes_that_look_alike_are_a_warning():
     X, _ = windows(24)
     with pytest.warns(UserWarning, match="classes 'Rest' and 'rest' differ in spaces or case alone") as seen:
-        model = AnchorInvClassifier(random_state=0).fit(X, ["rest", "Rest", "Rest position"] * 8)
+        model = AnchorInvClassifier(network="never", random_state=0).fit(
+            X, ["rest", "Rest", "Rest position"] * 8
+        )
     assert len(seen) == 1 and len(model.classes_) == 3

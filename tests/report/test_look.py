@@ -33,7 +33,7 @@ def report(request, browser, tmp_path, monkeypatch) -> Path:
         return request.getfixturevalue(request.param)
     monkeypatch.setattr(formats, "FORMATS", {"svg": {"Date": None}})  # the page shows no other
     if request.param == "together":
-        runs = [made(tmp_path / name, smoke(name)) for name in ("bci2a", "nhie", "grabmyo")]
+        runs = [made(tmp_path / name, smoke(name)) for name in ("bci2a", "nhie")]
     elif request.param == "people":
         runs = [made(tmp_path / "run", alone(smoke("bci2a")), people=("anna", "bob", "cleo"))]
     else:

@@ -138,7 +138,7 @@ class TestMeasuredFailures:
         np.savez(tmp_path / "t.npz", X=pink, y=np.arange(24) % 2, sfreq=128.0)
         prepare(plan_npz(tmp_path / "t.npz", OwnOptions(band=Filter(1, 40), **EASY)), tmp_path / "set")
         data = Dataset.open(tmp_path / "set")
-        model = AnchorInvClassifier(preprocessing=data.preprocessing, random_state=0)
+        model = AnchorInvClassifier(network="never", preprocessing=data.preprocessing, random_state=0)
         model.fit(data.signals(np.arange(24)), data.labels).save(tmp_path / "m")
         model = AnchorInvClassifier.load(tmp_path / "m")
         assert model.preprocessing_.by_trial

@@ -15,8 +15,9 @@ from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.registry import METHODS
 from anchorinv.core.rng import stream
 from anchorinv.core.types import State
-from anchorinv.files import HERE, read_tensors, write_tensors
-from anchorinv.study.cache import ModelCache, in_use
+from anchorinv.files import HERE, in_use, read_tensors, write_tensors
+from anchorinv.study import cache as caching
+from anchorinv.study.cache import ModelCache
 from tests.core.small import base_spec, same, snapshot, toy
 
 BASE = toy().of(0, 1)
@@ -208,17 +209,17 @@ def littered(folder: Path) -> Path:
 
 
 def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path):
-    with in_use(littered(tmp_path)):
+    with in_use(littered(tmp_path), *caching.HALVES):
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(OTHERS)
 
 
 def test_nothing_is_swept_while_others_use_the_folder(tmp_path):
-    with in_use(tmp_path):
+    with in_use(tmp_path, *caching.HALVES):
         littered(tmp_path)
-        with in_use(tmp_path):
+        with in_use(tmp_path, *caching.HALVES):
             pass
         assert len(list(tmp_path.iterdir())) == len(HALVES + OTHERS)
-    with in_use(tmp_path):
+    with in_use(tmp_path, *caching.HALVES):
         assert len(list(tmp_path.iterdir())) == len(OTHERS)
 
 
@@ -227,7 +228,7 @@ def test_a_folder_of_others_that_cannot_be_changed_can_be_used(tmp_path, monkeyp
         raise PermissionError(path)
 
     monkeypatch.setattr(Path, "unlink", refused)
-    with in_use(littered(tmp_path)):
+    with in_use(littered(tmp_path), *caching.HALVES):
         pass
     monkeypatch.undo()
     assert len(list(tmp_path.iterdir())) == len(HALVES + OTHERS)

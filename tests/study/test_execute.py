@@ -107,11 +107,11 @@ class TestAgain:
         with listening(heard.append):
             run_study(little(), copy)
         assert lines(copy) == lines(whole)
-        assert next(tick.done for tick in heard if tick.task == "whole study") == 10, "of 12 parts"
+        assert next(tick.done for tick in heard if tick.task == "whole study") == 10, "of 12 jobs"
         assert "had 2 damaged lines (line 5: no JSON" in caplog.text
         assert "line 10: of session 1000000, where there are 1 to 2" in caplog.text
-        assert "and 2 lines of parts that are not whole" in caplog.text
-        assert "10 of 12 parts are whole and kept, the other 2 are computed" in caplog.text
+        assert "and 2 lines of jobs that are not whole" in caplog.text
+        assert "10 of 12 jobs are whole and kept, the other 2 are computed" in caplog.text
         aside = (copy / "results.damaged.jsonl").read_bytes()
         assert aside == before[3] + damaged[0] + before[8] + damaged[1], "as they were"
         path.write_bytes(path.read_bytes() + b"more\n")

@@ -33,14 +33,19 @@ class Reference:
         self.value = value
 
 
+class Died(BaseException):
+    """A worker's process, not its task."""
+
+
 class InThisProcess:
     """Ray's functions as far as they are used; ``lose`` (task) says what is lost after all retries."""
 
     def __init__(self, lose: Callable[[str], Exception | None]) -> None:
         self.exceptions, self._lose = exceptions, lose
+        self.n_positions, self.deaths = 0, iter(())  # whether a process dies as it leaves a position
         self.started: list[str] = []
         self.options: list[dict[str, Any]] = []
-        self.store: dict[str, str] = {}
+        self.store: dict[str, Any] = {}
         self.alive = ["a", "b"]
         self.puts: list[Any] = []
         self.not_yet: dict[Any, bool] = {}
@@ -73,21 +78,38 @@ class InThisProcess:
         return SimpleNamespace(options=options)
 
     def _call(self, task: Any, *args: Any) -> Any:
+        for reference in args:
+            if isinstance(reference, Reference) and isinstance(reference.value, Exception):
+                return Reference(reference.value)  # the error of a task is that of all which need it
         self.started.append(task.__name__)
         if error := self._lose(task.__name__):
             return Reference(error)
+        values = [arg.value if isinstance(arg, Reference) else arg for arg in args]
         try:
-            reference = Reference(pickle.loads(pickle.dumps(task(*args))))  # as if it had travelled
+            reference = Reference(pickle.loads(pickle.dumps(self._tried(task, values))))  # it travels
             self.not_yet[reference] = True  # so that the driver sees it at work
             return reference
+        except Died:
+            return Reference(LOST["worker"])
         except Exception as error:
             return Reference(exceptions.RayTaskError(task.__name__, "a traceback", error))
 
+    def _tried(self, task: Any, values: list[Any]) -> Any:
+        try:
+            return task(*values)
+        except Died:
+            self.started.append(task.__name__)
+            return task(*values)
+
     # What is used of ray.experimental.internal_kv.
-    def _internal_kv_put(self, key: str, value: str) -> None:
+    def _internal_kv_put(self, key: str, value: Any) -> None:
+        if key.endswith("-position"):
+            self.n_positions += 1
+            if next(self.deaths, False):
+                raise Died
         self.store[key] = value
 
-    def _internal_kv_get(self, key: str) -> str | None:
+    def _internal_kv_get(self, key: str) -> Any:
         return self.store.get(key)
 
     def _internal_kv_del(self, key: str) -> None:
@@ -133,8 +155,9 @@ def test_results_are_those_of_one_process(stand_in, here, tmp_path):
 def test_what_methods_share_is_placed_once(stand_in, tmp_path):
     fake = stand_in()
     run(tmp_path / "run")
-    # The samples, methods of one's own (none), the base model, the replay.
-    assert len(fake.puts) == 4
+    assert len(fake.puts) == 2  # the samples, methods of one's own (none): results go from task to task
+    run(tmp_path / "run2", cache=tmp_path / "run" / "bases")
+    assert len(fake.puts) == 2 + 4  # those, the base model and the replay of the cache
 
 
 def test_ray_is_asked_to_compute_again_what_it_loses(stand_in, tmp_path):
@@ -144,20 +167,24 @@ def test_ray_is_asked_to_compute_again_what_it_loses(stand_in, tmp_path):
         assert options["max_retries"] == RETRIES and options["retry_exceptions"] == [exceptions.RayError]
 
 
-def test_a_base_training_returns_and_goes_on(stand_in, here, tmp_path, caplog):
+def test_a_training_whose_node_dies_goes_on_from_its_last_position(stand_in, here, tmp_path):
     fake = stand_in()
-    caplog.set_level(logging.INFO)
+    assert run(tmp_path / "whole", seconds=0.0) == here
+    n_positions = fake.n_positions
+    fake = stand_in()
+    fake.deaths = iter([False, False, True])
     assert run(tmp_path / "run", seconds=0.0) == here
-    assert fake.started.count("fit_base") > 2
+    assert fake.started.count("fit_base") == 2 and fake.n_positions == n_positions + 1 > 3
     assert not list((tmp_path / "run" / "bases").glob("*.unfinished"))
 
 
 def test_a_training_that_was_stopped_goes_on_from_the_last_position(stand_in, here, tmp_path, caplog):
-    trained = iter([None, None, LOST["node"]])
-    stand_in(lambda name: next(trained, None) if name == "fit_base" else None)
-    with pytest.raises(Unfinished):
+    fake = stand_in()
+    fake.deaths = iter([False, False, True, True])
+    with pytest.raises(Unfinished, match="6 of 6 jobs failed"):
         run(tmp_path / "run", seconds=0.0)
-    assert list((tmp_path / "run" / "bases").glob("*.unfinished"))
+    assert list((tmp_path / "run" / "bases").glob("*.unfinished")) and not fake.store
+    stand_in()
     caplog.set_level(logging.INFO)
     assert run(tmp_path / "run", seconds=0.0) == here
     assert any("training goes on after 6 steps" in record.getMessage() for record in caplog.records)
@@ -166,7 +193,7 @@ def test_a_training_that_was_stopped_goes_on_from_the_last_position(stand_in, he
 @pytest.mark.parametrize("kind", LOST)
 def test_what_is_lost_again_and_again_fails_and_the_others_finish(stand_in, here, tmp_path, kind):
     fake = stand_in(lambda name: LOST[kind] if name == "run_trial" else None)
-    told = f"6 of 6 parts failed: .* lost {RETRIES + 1} times, the last time by {type(LOST[kind]).__name__}"
+    told = f"6 of 6 jobs failed: .* lost {RETRIES + 1} times, the last time by {type(LOST[kind]).__name__}"
     with pytest.raises(Unfinished, match=told):
         run(tmp_path / "run")
     assert fake.started.count("run_trial") == 6
@@ -176,7 +203,7 @@ def test_what_is_lost_again_and_again_fails_and_the_others_finish(stand_in, here
 
 def test_without_replay_the_base_session_is_there(stand_in, here, tmp_path):
     stand_in(lambda name: LOST["node"] if name == "recall" else None)
-    with pytest.raises(Unfinished, match="4 of 6 parts failed"):
+    with pytest.raises(Unfinished, match="4 of 6 jobs failed"):
         run(tmp_path / "run")
     assert lines(tmp_path / "run") == [line for line in here if line["trial"] is None]
 
@@ -201,7 +228,7 @@ def test_progress_of_long_tasks_is_shown(stand_in, tmp_path, monkeypatch):
     heard: list[Tick] = []
     with listening(heard.append):
         run(tmp_path / "run", seconds=0.0)
-    bars = [tick for tick in heard if tick.task.startswith("protonet, seed 5: ")]
+    bars = [tick for tick in heard if tick.task.startswith("ProtoNet, seed 5: ")]
     assert bars and bars[-1].done == bars[-1].total
     assert not fake.store
 
@@ -212,7 +239,7 @@ def test_a_method_that_raises_is_not_tried_again(stand_in, tmp_path):
             raise LookupError("nothing there")
 
     fake = stand_in()
-    with pytest.raises(Unfinished, match=r"3 of 9 parts failed: broken, .*LookupError: nothing there"):
+    with pytest.raises(Unfinished, match=r"3 of 9 jobs failed: broken, .*LookupError: nothing there"):
         run(tmp_path / "run", own={"broken": lambda _: Broken()})
     assert fake.started.count("fit_base") == 2
 

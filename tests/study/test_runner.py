@@ -104,7 +104,7 @@ class TestResults:
         heard: list[Tick] = []
         with listening(heard.append):
             results({"protonet": METHODS["protonet"]})
-        told = [(tick.done, tick.total) for tick in heard if tick.task == "protonet: trials"]
+        told = [(tick.done, tick.total) for tick in heard if tick.task == "ProtoNet: trials"]
         assert told == [(0, 2), (1, 2), (2, 2)]
 
     @pytest.mark.parametrize("name", METHODS)

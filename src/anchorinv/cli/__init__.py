@@ -12,7 +12,6 @@ from typer.core import TyperGroup
 
 import anchorinv.cli.data as data
 import anchorinv.cli.model as model
-import anchorinv.cli.prepare as prepare
 import anchorinv.cli.study as study
 import anchorinv.cli.train as train
 from anchorinv import __version__
@@ -79,7 +78,7 @@ _COMMANDS += [train.train, model.learn, model.add, model.forget, model.calibrate
 _COMMANDS += [model.check, model.predict, model.evaluate, model.info]
 for command in _COMMANDS:
     app.command()(command)
-app.add_typer(prepare.app, name="prepare")
+app.add_typer(data.prepare_app, name="prepare")
 
 
 def _plain_warning(

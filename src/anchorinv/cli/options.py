@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +27,7 @@ ZeroPhase = Annotated[
     bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
 ]
 
+_for_recordings = partial(typer.Option, rich_help_panel="For recordings")
 _KIND, _REQUIRED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
 
 
@@ -167,6 +168,36 @@ class SteadyOptions:
             return settings if given else None
         # A model without a rate is refused for that reason later on, whatever the length.
         return replace(preset(self.steady, window or 1.0), **given)
+
+
+@dataclass(frozen=True, slots=True)
+class CuttingOptions:
+    """How windows are cut from recordings."""
+
+    channels: Annotated[
+        list[str] | None,
+        _for_recordings(help="Channels to take, renamed where they have others: C3,EEG 2=Cz."),
+    ] = None
+    reference: Annotated[str | None, _for_recordings(help="average, bipolar, or a channel to subtract.")] = (
+        None
+    )
+    resample: Annotated[float | None, _for_recordings(help="Rate to bring all to, in Hz.")] = None
+    window: Annotated[
+        float | None,
+        _for_recordings(help="Cut trials into windows of so many seconds; without it a trial is one."),
+    ] = None
+    overlap: Annotated[float, _for_recordings(help="Share of a window that the next one repeats.")] = 0.0
+    allow: Annotated[
+        list[str] | None, _for_recordings(help="Let a kind of problem pass, as in prepare own: nan, flat ...")
+    ] = None
+
+    def check_unused(self) -> None:
+        """Refuse them all: what they are for is not there."""
+        for name in (field.name for field in fields(self)):
+            if getattr(self, name):
+                raise ValueError(
+                    f"--{name} is for recordings that --events cuts; name their events, or leave it out"
+                )
 
 
 def own_options(given: Any, **more: Any) -> "OwnOptions":

@@ -105,10 +105,10 @@ def show_status(console: Terminal, folder: RunFolder) -> None:
     if read.damage:
         console.say(f"results.jsonl has {read.damage}; the next run mends it.")
     if not left:
-        console.say(f"All {len(everything)} parts are finished.")
+        console.say(f"All {len(everything)} jobs are finished.")
         return
     now = "A process is running in it." if folder.in_use else "Nothing is running; the same command goes on."
-    console.say(f"{len(done)} of {len(everything)} parts are finished{_time_left(read.results, left)}. {now}")
+    console.say(f"{len(done)} of {len(everything)} jobs are finished{_time_left(read.results, left)}. {now}")
 
 
 def _table(title: str, *columns: str, edge: bool = True) -> Table:

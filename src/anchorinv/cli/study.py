@@ -319,7 +319,7 @@ def _fill(runs: list[Path], page: Path) -> None:
     filled = fill(page, read)
     say(
         f"{page}: filled from {', '.join(run.name for run in read)}, with {len(filled.figures)} figures",
-        *(f"{run.name} is not finished: {len(run.missing)} parts are missing" for run in read if run.missing),
+        *(f"{run.name} is not finished: {len(run.missing)} jobs are missing" for run in read if run.missing),
         *(
             f"left alone: {mark.what} of {', '.join(mark.runs)}, not among the runs"
             for mark in filled.waiting

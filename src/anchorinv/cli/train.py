@@ -1,8 +1,7 @@
 """``anchorinv train``: make a model file of labelled windows, or of recordings by their events."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from anchorinv.cli.options import (
     Allow,
+    CuttingOptions,
     Out,
     Quiet,
     TrialOptions,
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from anchorinv.datasets.window_files import WindowFile
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.signal.preprocessing import Filter, Preprocessing
-
-_for_recordings = partial(typer.Option, rich_help_panel="For recordings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,36 +97,6 @@ class SignalOptions:
         if self.zero_phase and not self.band:
             raise ValueError("--zero-phase is the way a filter runs; give its edges with --band")
         return Filter(*self.band, self.order, not self.zero_phase) if self.band else None
-
-
-@dataclass(frozen=True, slots=True)
-class CuttingOptions:
-    """How windows are cut from recordings."""
-
-    channels: Annotated[
-        list[str] | None,
-        _for_recordings(help="Channels to take, renamed where they have others: C3,EEG 2=Cz."),
-    ] = None
-    reference: Annotated[str | None, _for_recordings(help="average, bipolar, or a channel to subtract.")] = (
-        None
-    )
-    resample: Annotated[float | None, _for_recordings(help="Rate to bring all to, in Hz.")] = None
-    window: Annotated[
-        float | None,
-        _for_recordings(help="Cut trials into windows of so many seconds; without it a trial is one."),
-    ] = None
-    overlap: Annotated[float, _for_recordings(help="Share of a window that the next one repeats.")] = 0.0
-    allow: Annotated[
-        list[str] | None, _for_recordings(help="Let a kind of problem pass, as in prepare own: nan, flat ...")
-    ] = None
-
-    def check_unused(self) -> None:
-        """Refuse them all: what they are for is not there."""
-        for name in (field.name for field in fields(self)):
-            if getattr(self, name):
-                raise ValueError(
-                    f"--{name} is for recordings that --events cuts; name their events, or leave it out"
-                )
 
 
 @with_options

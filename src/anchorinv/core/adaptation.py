@@ -27,7 +27,6 @@ class Adaptation(Protocol):
         self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, *, session: int
     ) -> tuple[nn.Module, Head, Tensor]:
         """Return the adapted tail and head and the loss curve; samples are latents, labels are columns."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +178,7 @@ class CrossValidatedFinetune:
 
         Within a fold classes count alike, whatever the number of samples kept aside.
         """
-        smallest = int(shots.labels.bincount()[list(shots.classes)].min())
-        n_folds = min(self.folds, smallest)
+        n_folds = min(self.folds, int(shots.labels.bincount()[list(shots.classes)].min()))
         if n_folds < 2:
             return None
         kept = _few(replay, self.most) if replay is not None else None
@@ -222,8 +220,7 @@ def _errors(tail: nn.Module, head: Head, aside: Batch) -> float:
     """
     with torch.no_grad():
         wrong = head(tail(aside.values)).argmax(1) != aside.labels
-    share = class_means(wrong[:, None].to(aside.values), columns(aside.labels, aside.classes))
-    return float(share.mean())
+    return float(class_means(wrong[:, None].to(aside.values), columns(aside.labels, aside.classes)).mean())
 
 
 def _placed(head: Head, tail: nn.Module, shots: Batch) -> Head:

@@ -217,9 +217,6 @@ STATISTICS: dict[str, Any] = {
     "forgetting": STATISTICS_FORGET,
 }
 
-#: Whether a discriminant has networks beside its other features.
-NETWORKS = ("never", "rehearse", "always")
-
 #: What a textbook would take, each feature as it is.
 TEXTBOOK = ClosedForm(
     blocks=("covariance", "covariance of differences", "time-domain", "spectrum", "waveform"),

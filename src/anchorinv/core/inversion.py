@@ -110,9 +110,6 @@ class MatchFeatures:
         return away.square().mean(1), away.detach().abs().mean(1)
 
 
-match_features: Callable[..., InversionLoss] = MatchFeatures
-
-
 def match_labels(logits: Callable[[Tensor], Tensor], targets: Tensor) -> InversionLoss:
     """Cross-entropy of each signal's logits and its target (n,)."""
     return lambda signals, part: F.cross_entropy(logits(signals), targets[part], reduction="none")
@@ -139,15 +136,15 @@ def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, 
 
 def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion) -> Inverted:
     """Move signals (n, n_chans, n_times) until an inversion loss is small, chunk by chunk."""
-    parts = [slice(i, i + plan.chunk) for i in range(0, len(start), plan.chunk)]
     signals = torch.empty_like(start)  # filled in place: of long windows, a copy more is gigabytes
     results = []
-    for part in parts:
+    for first in range(0, len(start), plan.chunk):
+        part = slice(first, first + plan.chunk)
         chunk = _invert_chunk(loss, part, start[part], plan)
         signals[part] = chunk.signals
         results.append((chunk.errors, chunk.curve))
     longest = max(len(curve) for _, curve in results)
-    curves = torch.stack([_padded(curve, longest) for _, curve in results])
+    curves = torch.stack([torch.cat([c, c[-1:].expand(longest - len(c))]) for _, c in results])
     sizes = torch.tensor([len(errors) for errors, _ in results]).to(curves)
     mean = (sizes[:, None] * curves).sum(0) / sizes.sum()
     return Inverted(signals, torch.cat([errors for errors, _ in results]), mean)
@@ -176,10 +173,6 @@ def _invert_chunk(loss: InversionLoss, part: slice, start: Tensor, plan: Inversi
     reached = torch.where(worse, before, after)
     kept = torch.where(worse[:, None, None], start, leaf.detach().transpose(1, 2)).contiguous()
     return Inverted(kept, reached, torch.stack([each.mean() for each in (*errors, reached)]))
-
-
-def _padded(curve: Tensor, length: int) -> Tensor:
-    return torch.cat([curve, curve[-1:].expand(length - len(curve))])
 
 
 #: (trunk, signals (n, n_chans, n_times)) -> how unlikely they are, (n,) or one number for the whole batch.

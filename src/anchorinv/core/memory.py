@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from anchorinv.core.inversion import (
     Inversion,
     InversionLoss,
+    MatchFeatures,
     Prior,
     invert_with,
-    match_features,
     match_labels,
     with_priors,
 )
@@ -334,7 +334,7 @@ _Aim = Callable[[State, Batch], InversionLoss]
 
 def _match_anchors(state: State, pending: Batch) -> InversionLoss:
     own = pending.values.shape[1] - sum(view_sizes(state))
-    return match_features(nn.Sequential(*without_views(state)), pending.values[:, :own])
+    return MatchFeatures(nn.Sequential(*without_views(state)), pending.values[:, :own])
 
 
 def _match_labels(state: State, pending: Batch) -> InversionLoss:

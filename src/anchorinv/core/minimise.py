@@ -147,11 +147,9 @@ class Checkpoint(Protocol):
 
     def load(self) -> dict[str, Tensor] | None:
         """Return what was left, or None."""
-        ...
 
     def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
         """Keep the values now, or not; they are gathered only if asked for."""
-        ...
 
 
 class Snapshot:

@@ -98,9 +98,7 @@ SELECTIONS: dict[str, Selection] = {
     "random": random_anchors,
     "closest": Closest(),
     "kmeans": KMeans(),
-    "random-closest-30": RandomClosest(0.3),
-    "random-closest-50": RandomClosest(0.5),
-    "random-closest-70": RandomClosest(0.7),
+    **{f"random-closest-{percent}": RandomClosest(percent / 100) for percent in (30, 50, 70)},
 }
 
 
@@ -116,20 +114,12 @@ def selection(name: str, measure: str = "cosine") -> Selection:
     return replace(rule, measure=MEASURES[measure]) if isinstance(rule, Closest | RandomClosest) else rule
 
 
-#: As the paper's Table 3 calls them.
-TITLES = {
-    "random": "Random sample",
-    "closest": "Closest",
-    "kmeans": "5 k-means clusters",
-    "random-closest-30": "Random closest 30 %",
-    "random-closest-50": "Random closest 50 %",
-    "random-closest-70": "Random closest 70 %",
-}
-
-
 def selection_title(name: str) -> str:
-    """Return a selection's name as tables and figures write it; an unknown one keeps its name."""
-    return TITLES.get(name, name)
+    """Return a selection's name as the paper's Table 3 writes it; an unknown one keeps its name."""
+    titles = {"random": "Random sample", "closest": "Closest", "kmeans": "5 k-means clusters"}
+    if name.startswith("random-closest-"):
+        return f"Random closest {name.rpartition('-')[2]} %"
+    return titles.get(name, name)
 
 
 #: (state before the session, features of the shots) -> head with a column more per new class.
@@ -147,7 +137,7 @@ def mean_of_shots(state: State, shots: Batch) -> Cosine:
         Features (n, dim) of the new classes.
     """
     means = class_means(shots.values, columns(shots.labels, shots.classes))
-    return _prototypes(state).add_classes(means)
+    return prototype_head(state.head).add_classes(means)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +157,7 @@ class Calibrated:
 
     def __call__(self, state: State, shots: Batch) -> Cosine:
         """Return the head with the calibrated prototypes."""
-        head = _prototypes(state)
+        head = prototype_head(state.head)
         base = head.prototypes[: state.n_base]
         means = class_means(shots.values, columns(shots.labels, shots.classes))
         return head.add_classes(calibrated(means, base, tau=self.tau, alpha=self.alpha))
@@ -191,7 +181,7 @@ def random_rows(state: State, shots: Batch) -> Cosine:
         uniform_rows(1, shots.values.shape[1], rng=stream(state.seed, "prototype", label))
         for label in shots.classes
     ]
-    return _prototypes(state).add_classes(torch.cat(rows).to(shots.values))
+    return prototype_head(state.head).add_classes(torch.cat(rows).to(shots.values))
 
 
 def new_outputs(state: State, shots: Batch) -> Mlp:
@@ -199,12 +189,9 @@ def new_outputs(state: State, shots: Batch) -> Mlp:
     head = state.head
     if not isinstance(head, Mlp):
         raise TypeError(f"output rows belong to a Mlp head, not to a {type(head).__name__}")
-    width = head.last.in_features
-    drawn = [
-        uniform_rows(1, width + 1, rng=stream(state.seed, "output", label)).to(shots.values)
-        for label in shots.classes
-    ]
-    rows = torch.cat(drawn)
+    width = head.last.in_features + 1
+    drawn = [uniform_rows(1, width, rng=stream(state.seed, "output", label)) for label in shots.classes]
+    rows = torch.cat(drawn).to(shots.values)
     return head.add_classes(rows[:, :-1], rows[:, -1])
 
 
@@ -233,7 +220,7 @@ def update_prototypes(
 
     ``counts`` are the examples behind each prototype so far, in the order of the classes.
     """
-    head = _prototypes(state)
+    head = prototype_head(state.head)
     prototypes = head.prototypes.clone()
     for label in features.classes:
         column, examples = state.classes.index(label), features.of(label).values
@@ -255,7 +242,3 @@ def follow_replay(head: Head, replay: Batch, before: nn.Module, after: nn.Module
     prototypes = head.prototypes.detach().clone()
     prototypes[list(replay.classes)] += class_means(moved, columns(replay.labels, replay.classes))
     return head.with_prototypes(prototypes)
-
-
-def _prototypes(state: State) -> PrototypeHead:
-    return prototype_head(state.head)

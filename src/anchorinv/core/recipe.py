@@ -33,15 +33,12 @@ class Method(Protocol):
 
     def fit_base(self, train: Batch, *, rng: torch.Generator) -> State:
         """Learn the base classes from signals (n, n_chans, n_times)."""
-        ...
 
     def learn_session(self, state: State, session: Session, *, rng: torch.Generator) -> State:
         """Learn a session's new classes; the state that came in stays as it is."""
-        ...
 
     def predict(self, state: State, signals: Tensor) -> Tensor:
         """Return a known class for each signal (n,)."""
-        ...
 
 
 #: (state, features of what is kept of each class, as the network sees them now) -> head that classifies.
@@ -54,11 +51,9 @@ class BaseLearner(Protocol):
     @property
     def backbone(self) -> Callable[[], nn.Module]:
         """Makes an untrained network, where there is one."""
-        ...
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Learn the base classes from signals (n, n_chans, n_times)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,21 +217,6 @@ class MethodSpec:
         return kept
 
     @property
-    def stores(self) -> tuple[str, ...]:
-        """Parts of the state that a file of it must have: "anchors", "replay", "recordings"."""
-        return tuple(self.memory.stores)
-
-    @property
-    def may_store(self) -> tuple[str, ...]:
-        """Parts of the state that a file of it may have."""
-        return tuple(self.memory.may_store)
-
-    @property
-    def inverts(self) -> bool:
-        """Whether its replay is inverted."""
-        return bool(self.memory.inverts)
-
-    @property
     def uses_anchors(self) -> bool:
         """Whether it keeps feature vectors of real samples."""
         return "anchors" in self.memory.stores and not self.memory.labels_only

@@ -201,17 +201,17 @@ def train(
         chosen = order[batch * plan.batch_size : (batch + 1) * plan.batch_size]
         signals, targets = samples.values[chosen], samples.labels[chosen]
         if plan.gain:
-            signals = _varied(signals, plan.gain, stream(rng, "gain", step))
+            loudness = torch.randn(*signals.shape[:2], 1, generator=stream(rng, "gain", step))
+            signals = signals * torch.exp(plan.gain * loudness).to(signals)
         return head.loss(network(signals), targets, weights)
 
     network.train()
     head.train()
     best = BestWeights(network, head, aside, weights, plan.patience) if aside and plan.patience else None
     with scoped_seed(stream(rng, "dropout")):
-        params = [*network.parameters(), *head.parameters()]
         curve = minimise(
             objective,
-            params,
+            [*network.parameters(), *head.parameters()],
             plan.optimiser(n_batches),
             task="base training",
             buffers=[*network.buffers(), *head.buffers(), *(best.buffers if best else ())],
@@ -224,11 +224,6 @@ def train(
     frozen(network)
     frozen(head)
     return curve
-
-
-def _varied(signals: Tensor, gain: float, rng: torch.Generator) -> Tensor:
-    """Return signals (n, n_chans, n_times) with each channel of each louder or softer."""
-    return signals * torch.exp(gain * torch.randn(*signals.shape[:2], 1, generator=rng)).to(signals)
 
 
 def _divided(samples: Batch, plan: Training, rng: torch.Generator) -> tuple[Batch, Batch | None]:

@@ -117,7 +117,7 @@ def fitted_run(
             if other.model_dump(include=_SHARED) != experiment.model_dump(include=_SHARED):
                 continue
             for method, recipe in replace(condition, experiment=other).methods({}).items():
-                shared = shares_base(recipe) if METHODS[method].inverts else None
+                shared = shares_base(recipe) if METHODS[method].memory.inverts else None
                 if shared and (inverted := cache.find(shared.base_spec, shared.memory)):
                     replay[name, method] = inverted
     except Unavailable:

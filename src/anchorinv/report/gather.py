@@ -28,7 +28,7 @@ class Run:
     """One run folder or record, read.
 
     Its label is the study's name, with the folder's or file's where two runs would be called the same;
-    ``file`` holds the results and ``about`` is all of ``config.json``. Of ``n_parts`` jobs some are missing;
+    ``file`` holds the results and ``about`` is all of ``config.json``. Of ``n_jobs`` jobs some are missing;
     ``damage`` says what the file holds beside results of whole jobs, and is empty as a rule.
     """
 
@@ -41,7 +41,7 @@ class Run:
     starts: list[Start]
     results: list[SessionResult]
     missing: list[Job]
-    n_parts: int
+    n_jobs: int
     damage: str
 
     @cached_property
@@ -230,17 +230,17 @@ def warnings_of(run: Run) -> list[str]:
         )
     if run.damage:
         warnings.append(
-            f"{run.file.name} of {run.label} has {run.damage}; only parts that are whole are shown. "
+            f"{run.file.name} of {run.label} has {run.damage}; only jobs that are whole are shown. "
             "The same run command mends it."
         )
     if run.missing:
-        done = run.n_parts - len(run.missing)
+        done = run.n_jobs - len(run.missing)
         counts = Counter(f"{p.method}{f' ({p.variant})' if p.variant else ''}" for p in run.missing)
         listed = "; ".join(f"{name}: {count}" for name, count in list(counts.items())[:8])
         more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
         warnings.append(
-            f"{run.label} is not finished: {done} of {run.n_parts} parts are there. "
-            f"Missing parts: {listed}{more}."
+            f"{run.label} is not finished: {done} of {run.n_jobs} jobs are there. "
+            f"Missing jobs: {listed}{more}."
         )
     return warnings
 

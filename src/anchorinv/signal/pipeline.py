@@ -31,7 +31,6 @@ class Stage(Protocol):
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Take the next samples (n_chans, n); return those that are done."""
-        ...
 
     def finish(self) -> np.ndarray | None:
         """Return what was held back, at the end of the recording; None if nothing was."""

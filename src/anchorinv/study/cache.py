@@ -1,13 +1,10 @@
 """Base models and their replay on disk, each under a hash of all that determines it."""
 
-import fcntl
 import hashlib
 import json
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +18,7 @@ from anchorinv.core.memory import Memory
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.types import State
-from anchorinv.files import HERE, half_written, read_tensors, write_tensors
+from anchorinv.files import HERE, read_tensors, write_tensors
 from anchorinv.persistence.format import packed, unpacked
 
 logger = logging.getLogger(__name__)
@@ -29,14 +26,8 @@ logger = logging.getLogger(__name__)
 #: A state as :func:`~anchorinv.persistence.format.packed` returns it.
 Packed = tuple[dict[str, Tensor], dict[str, Any]]
 
-_SELECTIONS = (
-    "random_anchors",
-    "Closest",
-    "RandomClosest",
-    "KMeans",
-    "cosine_distance",
-    "euclidean_distance",
-)
+_SELECTIONS = ("random_anchors", "Closest", "RandomClosest", "KMeans")
+_MEASURES = ("cosine_distance", "euclidean_distance")
 _PRIORS = ("Prior", "energy", "length", "roughness", "total_variation", "statistics")
 #: Names that classes, functions and fields had when hashes were first made, by their present dotted ones:
 #: what was trained under a former name is still found.
@@ -49,12 +40,16 @@ FORMER_DOTTED_NAMES = {
     "anchorinv.core.networks.Geometry": "anchorinv.core.geometry.Geometry",
     "anchorinv.core.minimise.OneCycle": "anchorinv.core.schedule.OneCycle",
     "anchorinv.core.minimise.EarlyStopping": "anchorinv.core.descend.Plateau",
-    **{f"anchorinv.core.prototypes.{name}": f"anchorinv.core.anchors.{name}" for name in _SELECTIONS},
+    **{
+        f"anchorinv.core.prototypes.{name}": f"anchorinv.core.anchors.{name}"
+        for name in _SELECTIONS + _MEASURES
+    },
     **{f"anchorinv.core.inversion.{name}": f"anchorinv.core.priors.{name}" for name in _PRIORS},
     "anchorinv.core.inversion.Inversion.use_lbfgs": "curvature",
 }
 _NAME = "[0-9a-f]" * 24
-_HALVES = tuple(
+#: Files of base models, replay and positions that a killed process has half written.
+HALVES = tuple(
     f"{kind}-{_NAME}.{end}.{HERE}" for kind in ("base", "replay") for end in ("safetensors", "unfinished")
 )
 
@@ -117,28 +112,6 @@ def digest(*parts: Any) -> str:
             hasher.update(json.dumps(described(part), sort_keys=True).encode())
         hasher.update(b"\0")
     return hasher.hexdigest()
-
-
-@contextmanager
-def in_use(folder: Path) -> Iterator[None]:
-    """Mark a folder of base models as in use inside the block; the first to do so cleans it up.
-
-    Files that killed processes have half written would stay for ever otherwise. Several runs may share the
-    folder: only what this machine wrote is removed, and only while no other process uses the folder.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        # Where a file system cannot lock folders nothing is removed.
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for path in half_written(folder, *_HALVES):
-                path.unlink()
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(handle)
 
 
 class ModelCache:
@@ -220,8 +193,7 @@ class ModelCache:
             if not worth_keeping(state):
                 return state, seconds
             self.write(path, packed(state), seconds)
-            stored = self.read(path, base_spec)
-            assert stored is not None, "what was just written can be read"
+            stored = read_tensors(path)
         tensors, facts = stored
         return unpacked(tensors, facts, base_spec.backbone), float(facts["seconds"])
 
@@ -235,30 +207,35 @@ class FileCheckpoint:
     """A training's last position, in a file that is written every so many seconds."""
 
     def __init__(self, path: Path, *, seconds: float) -> None:
-        self._path, self._seconds, self._last = path, seconds, time.monotonic()
+        self.path, self._seconds, self._last = path, seconds, time.monotonic()
 
     def load(self) -> dict[str, Tensor] | None:
         """Return what was left, or None."""
-        if not self._path.exists():
+        if not self.path.exists():
             return None
         try:
-            values, _ = read_tensors(self._path)
+            values, _ = read_tensors(self.path)
         except ValueError as error:
             logger.warning("%s; training starts again", error)
             return None
         logger.info("training goes on after %d steps", len(values["curve"]))
         return values
 
+    @property
+    def due(self) -> bool:
+        """Whether the last writing is long ago."""
+        return time.monotonic() - self._last >= self._seconds
+
     def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
-        """Write the values if the last writing is long ago."""
-        if time.monotonic() - self._last >= self._seconds:
+        """Write the values if that is due."""
+        if self.due:
             self.write(values())
 
     def write(self, values: dict[str, Tensor]) -> None:
         """Write the values."""
-        write_tensors(self._path, values, {})
+        write_tensors(self.path, values, {})
         self._last = time.monotonic()
 
     def drop(self) -> None:
         """Remove the file: the training is finished."""
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)

@@ -15,8 +15,9 @@ from anchorinv import __version__
 from anchorinv.core.networks import Geometry
 from anchorinv.core.recipe import BaseSpec, Method
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.files import in_use
 from anchorinv.progress import tick
-from anchorinv.study.cache import ModelCache, digest, in_use
+from anchorinv.study.cache import HALVES, ModelCache, digest
 from anchorinv.study.config import Experiment, Study
 from anchorinv.study.experiment import (
     Samples,
@@ -156,7 +157,7 @@ class Unfinished(ValueError):  # noqa: N818 (it says what the run is)
         first = failed[0]
         more = f", and {len(failed) - 1} more (all are in run.log)" if len(failed) > 1 else ""
         super().__init__(
-            f"{len(failed)} of {n_jobs} parts failed: {first.job}: {first.error}{more}. The others are "
+            f"{len(failed)} of {n_jobs} jobs failed: {first.job}: {first.error}{more}. The others are "
             f"finished; run the same command again to try the failed ones anew"
         )
 
@@ -214,7 +215,7 @@ def run_study(
     for each in {id(each): each for each in data.values()}.values():
         each.check(whole=verify)
     bases = cache or out / "bases"
-    with folder.locked(), in_use(bases):
+    with folder.locked(), in_use(bases, *HALVES):
         about = {
             study.variants[variant].data.name: {
                 "fingerprint": each.fingerprint,
@@ -225,7 +226,7 @@ def run_study(
         folder.prepare(study, data=about, people=subjects, own=tuple(own))
         done = {Job.of(result) for result in folder.read().results}
         jobs = folder.jobs()
-        logger.info("%s: %d of %d parts are finished", study.name, len(done), len(jobs))
+        logger.info("%s: %d of %d jobs are finished", study.name, len(done), len(jobs))
         conditions = _conditions(study, data, [job for job in jobs if job not in done])
         work = PendingWork(conditions, data, bases, own, seconds)
         failed = _compute(work, executor or in_process, folder, done=len(done), total=len(jobs))

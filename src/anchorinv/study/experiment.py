@@ -1,9 +1,9 @@
 """From an experiment's settings to what it runs on: data set, samples, protocol, network and methods."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,16 +22,13 @@ from anchorinv.core.types import Batch, Standardisation
 from anchorinv.datasets import synthetic
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.signal.preprocessing import facts_of
-from anchorinv.study.config import ClassName, Experiment, InversionConfig, nearest
+from anchorinv.study.config import ClassName, Experiment, InversionConfig, SyntheticConfig, nearest
 from anchorinv.study.runner import Protocol
-
-_SCHEDULES = {"constant": None, "one-cycle": OneCycle()}
 
 _AT_ONCE = 512  # windows standardised at once: bounds the memory that float64 takes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Samples:
+class Samples(NamedTuple):
     """The two parts of the data, standardised, of which a method is shown pieces of the first alone."""
 
     train: Batch
@@ -41,7 +38,7 @@ class Samples:
 def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
     """Return the data set of an experiment, checked against what the config says of it."""
     if experiment.synthetic is not None:
-        return _generated(experiment)
+        return _generated(experiment, experiment.synthetic)
     named = experiment.data
     if named.name not in folders:
         given = f"got data for {', '.join(folders)}" if folders else "got no data"
@@ -79,17 +76,18 @@ def _filtered(data: Dataset) -> bool:
 def people(experiment: Experiment, data: Dataset) -> list[str]:
     """Return whom to study one by one, in order; ``[""]`` where all are pooled."""
     apart = experiment.protocol.per_subject or experiment.protocol.leave_one_out
-    return sorted(set(data.subjects.tolist()), key=_by_number) if apart else [""]
+    by_number = {name: (int(name) if name.isdigit() else 0, name) for name in data.subjects.tolist()}
+    return sorted(by_number, key=by_number.__getitem__) if apart else [""]
 
 
 def protocol_of(experiment: Experiment, data: Dataset, seed: int) -> Protocol:
     """Return the protocol in class numbers."""
-    protocol_config = experiment.protocol
+    asked = experiment.protocol
     base, new = (
         tuple(_number(name, data.class_names) for name in names)
-        for names in (protocol_config.base_classes, protocol_config.sessions)
+        for names in (asked.base_classes, asked.sessions)
     )
-    return Protocol(base, new, protocol_config.shots, protocol_config.trials, seed, protocol_config.ways)
+    return Protocol(base, new, asked.shots, asked.trials, seed, asked.ways)
 
 
 def check_samples(experiment: Experiment, data: Dataset, whom: Sequence[str]) -> None:
@@ -113,9 +111,8 @@ def samples_of(experiment: Experiment, data: Dataset, person: str, protocol: Pro
     Statistics come from the training part alone; by default from its base classes.
     """
     train, test = _split(experiment, data, person, protocol)
-    by = train
-    if experiment.standardise.by == "base":
-        by = train & np.isin(data.labels, protocol.base_classes)
+    of_base = experiment.standardise.by == "base"
+    by = train & np.isin(data.labels, protocol.base_classes) if of_base else train
     fitted = Standardisation.of(data.signals(by), per_channel=experiment.standardise.per_channel)
     train_batch, test_batch = _batch(data, train, fitted), _batch(data, test, fitted)
     if experiment.protocol.leave_one_out:  # whoever chooses, chooses for people who were not seen
@@ -133,9 +130,8 @@ def _split(
     if person:
         own = data.subjects == person
         # Left out: nothing of that person was learned from, so all of it can be tested on.
-        train, test = (
-            (train & ~own, wanted & own) if experiment.protocol.leave_one_out else (train & own, test & own)
-        )
+        left_out = experiment.protocol.leave_one_out
+        train, test = (train & ~own, wanted & own) if left_out else (train & own, test & own)
     named = f" of {person}" if person else ""
     for part, mask in {"training": train, "test": test}.items():
         there = set(data.labels[mask].tolist())
@@ -153,7 +149,7 @@ def geometry_of(experiment: Experiment, data: Dataset) -> Geometry:
 def base_spec_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> BaseSpec:
     """Return how base models are made; the numbers of the base classes are in the config's order."""
     settings = experiment.training.model_dump()
-    settings["schedule"] = _SCHEDULES[settings["schedule"]]
+    settings["schedule"] = OneCycle() if settings["schedule"] == "one-cycle" else None
     if isinstance(sizes := settings["class_weights"], tuple):
         # A network's outputs are in the order of the classes' numbers.
         settings["class_weights"] = tuple(size for _, size in sorted(zip(base_classes, sizes, strict=True)))
@@ -202,10 +198,8 @@ def method_options(name: str, experiment: Experiment) -> dict[str, Any]:
             betas=finetuning.betas,
             replay_weight=finetuning.replay_weight,
         )
-    elif name in finetuning.steps:
-        options["adapt"] = Finetune(
-            finetuning.steps[name], finetuning.lr, finetuning.betas, finetuning.replay_weight
-        )
+    elif steps := finetuning.steps.get(name):
+        options["adapt"] = Finetune(steps, finetuning.lr, finetuning.betas, finetuning.replay_weight)
     return options
 
 
@@ -219,32 +213,23 @@ def _batch(data: Dataset, chosen: np.ndarray, fitted: Standardisation) -> Batch:
     return Batch(signals, torch.from_numpy(data.labels[places]))
 
 
-def _generated(experiment: Experiment) -> Dataset:
-    asked, sizes = experiment.synthetic, experiment.geometry
-    assert asked is not None
-    protocol_config = experiment.protocol
-    named = [*protocol_config.base_classes, *protocol_config.sessions]
+def _generated(experiment: Experiment, asked: SyntheticConfig) -> Dataset:
+    sizes = experiment.geometry
+    named = [*experiment.protocol.base_classes, *experiment.protocol.sessions]
     if not all(isinstance(name, int) for name in named):
         raise ValueError("classes of synthetic recordings are numbers; name them 0, 1, ... in the config")
-    n_classes = max(int(name) for name in named) + 1
-    make = synthetic.eeg if experiment.data.kind == "eeg" else synthetic.emg
-    made = make(
-        n_classes=n_classes,
-        n_subjects=asked.n_subjects,
-        n_sessions=asked.n_sessions,
-        n_per_class=asked.n_per_class,
+    made = (synthetic.eeg if experiment.data.kind == "eeg" else synthetic.emg)(
+        **asked.model_dump(),
+        n_classes=max(int(name) for name in named) + 1,
         n_chans=sizes.n_chans if sizes else 8,
         n_times=sizes.n_times if sizes else 250,
         sfreq=experiment.data.sfreq or 250.0,
-        difficulty=asked.difficulty,
-        seed=asked.seed,
     )
-    last = made.sessions == made.sessions.max()
     return Dataset.from_arrays(
         made.signals,
         made.labels,
         sfreq=made.sfreq,
-        split=np.where(last, "test", "train"),
+        split=np.where(made.sessions == made.sessions.max(), "test", "train"),
         subjects=made.subjects,
         sessions=made.sessions,
         ch_names=made.ch_names,
@@ -263,7 +248,3 @@ def _number(name: ClassName, class_names: tuple[str, ...]) -> int:
     if name not in class_names:
         raise ValueError(f"class {name!r} is not in the data; {nearest(name, class_names)}")
     return class_names.index(name)
-
-
-def _by_number(name: str) -> tuple[int, str]:
-    return (int(name) if name.isdigit() else 0, name)

@@ -301,7 +301,7 @@ class RunFolder(_StoredRun):
         self._rewrite(stored.results)
         whole, n = len({Job.of(result) for result in stored.results}), len(self.jobs())
         logger.warning(
-            "%s had %s; put aside in %s. %d of %d parts are whole and kept, the other %d are computed",
+            "%s had %s; put aside in %s. %d of %d jobs are whole and kept, the other %d are computed",
             self.results, stored.damage, aside.name, whole, n, n - whole,
         )  # fmt: skip
 

@@ -12,21 +12,11 @@ from pydantic import BaseModel, ValidationError
 from anchorinv.core.networks import Geometry
 from anchorinv.datasets.synthetic import EEG, EMG
 from anchorinv.errors import LinesError
-from anchorinv.study.config import (
-    RENAMED_KEYS,
-    DataConfig,
-    Experiment,
-    Study,
-    SyntheticConfig,
-    nearest,
-)
+from anchorinv.study.config import RENAMED_KEYS, DataConfig, Experiment, Study, SyntheticConfig, nearest
 
 logger = logging.getLogger(__name__)
 _SHIPPED = Path(__file__).parent / "configs"
 _OF_THE_STUDY = ("title", "paper", "reference")
-
-#: Methods of the demo.
-DEMO_METHODS = ("anchorinv", "protonet", "finetune")
 
 # A smaller network, trained and inverted for less time; finetuned as far, in fewer and larger steps.
 _QUICK: dict[str, Any] = {
@@ -137,10 +127,9 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no TOML: {error}") from None
     tables = _with_new_keys(tables, path)
-    add_classes = tables.pop("extends", None)
-    if add_classes is None:
+    if (extended := tables.pop("extends", None)) is None:
         return tables
-    below = _read(_located(str(add_classes), path), (*above, path))
+    below = _read(_located(str(extended), path), (*above, path))
     for key in ("title", "paper", "variants"):  # these are of a study, not of its settings
         below.pop(key, None)
     return merge(below, tables)
@@ -252,5 +241,5 @@ def _rate(full: DataConfig) -> float | None:
 
 def demo_study(*, quick: bool = False) -> Study:
     """Return the demo's study; ``quick`` has a smaller network, fewer epochs and fewer steps."""
-    study = load("demo", methods=list(DEMO_METHODS), **(_QUICK if quick else {}))
+    study = load("demo", methods=["anchorinv", "protonet", "finetune"], **(_QUICK if quick else {}))
     return study.model_copy(update={"title": "Three methods on synthetic recordings (anchorinv demo)"})

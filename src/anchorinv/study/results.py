@@ -79,7 +79,7 @@ def check_number(study: Study, people: Mapping[str, Sequence[str]], own: Sequenc
         for variant, each in study.variants.items()
     )
     if n > _MOST_JOBS:
-        raise ValueError(f"the study has {n} parts, {_MOST_JOBS} at most; lower trials, or divide it")
+        raise ValueError(f"the study has {n} jobs, {_MOST_JOBS} at most; lower trials, or divide it")
 
 
 def all_jobs(study: Study, about: Mapping[str, Any]) -> list[Job]:
@@ -249,7 +249,7 @@ class StoredResults:
         if self.n_damaged:
             problems.append(f"{_counted(self.n_damaged, 'damaged line')} ({'; '.join(self.problems)}{more})")
         if self.n_loose:
-            problems.append(f"{_counted(self.n_loose, 'line')} of parts that are not whole")
+            problems.append(f"{_counted(self.n_loose, 'line')} of jobs that are not whole")
         return " and ".join(problems)
 
 

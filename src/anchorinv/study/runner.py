@@ -15,6 +15,7 @@ from anchorinv.core.metrics import confusion
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.networks import encode
 from anchorinv.core.recipe import BaseLearner, Method
+from anchorinv.core.registry import METHODS
 from anchorinv.core.reliability import SplitReliability
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Session, State
@@ -245,18 +246,19 @@ def trials(
 
     Nothing is computed before a trial's results are asked for, so an error belongs to one trial and the next
     one can be asked for all the same. Without a cache, base models and replay are shared within this call.
-    ``prefix`` stands before the method's name where progress is reported.
+    ``prefix`` stands before the method's title where progress is reported.
     """
     scorer, cache = Scorer(test), cache or InMemory()
     for name, method in methods.items():
+        bar = f"{prefix}{METHODS[name].title if name in METHODS else name}: trials"
         pending = [trial for trial in (None, *range(protocol.trials)) if not skip(name, trial)]
         method_run = MethodRun(name, method, train, scorer, protocol, cache)
         for trial in pending:
             if trial is not None:
-                tick(f"{prefix}{name}: trials", trial, protocol.trials)
+                tick(bar, trial, protocol.trials)
             yield Trial(name, trial, method_run.results(trial))
         if pending:
-            tick(f"{prefix}{name}: trials", protocol.trials, protocol.trials)
+            tick(bar, protocol.trials, protocol.trials)
 
 
 class MethodRun:
