@@ -8,7 +8,7 @@ from functools import partial
 from anchorinv import GEOMETRIES, Geometry
 from benchmarks import arithmetic, quality, steps
 from benchmarks.adaptation import Sizes, adaptation
-from benchmarks.live import against_filtering_anew, against_the_least
+from benchmarks.live import against_filtering_anew, against_the_least, with_confidence
 from benchmarks.memory import inversion_memory
 from benchmarks.timing import Case, Side, timed
 
@@ -148,6 +148,14 @@ def live() -> list[Case]:
             0.6,
             1,
             lambda quick: against_the_least(),
+            unit="µs",
+        ),
+        Case(
+            "live-confidence",
+            "a window of 8 × 300 with p-value, rejection and smoothing, against without",
+            0.9,
+            None,
+            lambda quick: with_confidence(50 if quick else 300),
             unit="µs",
         ),
     ]

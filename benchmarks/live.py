@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
-from anchorinv import GEOMETRIES, Filter, Preprocessing
+from anchorinv import GEOMETRIES, AnchorInvClassifier, Filter, Preprocessing, StreamingPredictor
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
 from benchmarks.latency import RATE, STEP
 from benchmarks.timing import Side, timed
@@ -44,6 +46,29 @@ def against_the_least() -> tuple[Side, Side]:
     """Time a window where the twin does no more than it must: no gaps, names, units or rates."""
     sections, chunks, n_times = BAND.sections(RATE), _many_chunks(), GEOMETRIES["bci2a"].n_times
     return _microseconds(lambda: _run(naive.live_windows(sections, chunks, n_times)), len(chunks)), _ours()
+
+
+def with_confidence(n_windows: int) -> tuple[Side, Side]:
+    """Time a window with calibrated probabilities, p-value, rejection and smoothing; the twin has none."""
+    rng = np.random.default_rng(5)
+    signals, labels = rng.normal(size=(480, 8, 300)), np.arange(480) % 8
+    signals *= 1 + 0.2 * rng.normal(size=(8, 8, 1))[labels]
+    plain = AnchorInvClassifier(sfreq=200, random_state=5, network="never").fit(signals, labels)
+    sure = copy(plain).set_params(reject=0.05)
+    plain.state_ = replace(plain.state_, confidence=None)
+    chunks = np.split(
+        rng.normal(size=(8, 300 + 10 * n_windows)), range(300, 300 + 10 * n_windows, 10), axis=1
+    )
+
+    def run(model: AnchorInvClassifier, steady: str | None) -> Side:
+        def work() -> None:
+            live = StreamingPredictor(model, step=10, steady=steady)
+            for chunk in chunks:
+                live.feed(chunk)
+
+        return _microseconds(work, len(chunks))
+
+    return run(plain, None), run(sure, "balanced")
 
 
 def _ours() -> Side:

@@ -74,6 +74,7 @@ def test_the_cases_of_the_issue_are_there():
         "help-start": (2, None),
         "live-signal-path": (10, None),
         "live-signal-least": (0.6, 1),
+        "live-confidence": (0.9, None),
     }
     names = {case.name for case in CASES}
     for kind in ("inversion-step", "training-step", "finetuning-step", "inference"):
