@@ -27,6 +27,11 @@ ZeroPhase = Annotated[
     bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
 ]
 
+#: What --reject does, in the help of each command that has it.
+REJECT = (
+    "Call windows unknown that are like none of the classes; about this share of known ones will be, too."
+)
+
 _KIND, _REQUIRED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
 
 

@@ -4,6 +4,7 @@ All of it rests on windows that a model of the same kind had not learned from, s
 ``confidence_rehearsal.py``; here is what is kept of them, a few hundred numbers, and how it is used.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,6 +26,11 @@ SHARES = {1: (1.0,), 3: (0.6, 0.2, 0.2)}
 GATE = 0.01
 #: Windows of a class behind a conformal table of its own.
 FEWEST = 50
+#: Of a probability, so that it has a logarithm.
+_LEAST = 1e-300
+#: Of what a file may hold: far more than any windows give, and little enough to compute with.
+_MOST = 1e30
+_MOST_FACTOR = 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +67,14 @@ class Scores:
         """Put tables into the rows of one."""
         return cls(torch.stack([s.values for s in each]), torch.stack([s.counts for s in each]))
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether values ascend, are not beyond bounds, and counts are not below 0."""
+        values = self.values
+        return bool(
+            (values.diff(dim=-1) >= 0).all() and (values.abs() <= _MOST).all() and (self.counts >= 0).all()
+        )
+
     def __getitem__(self, row: int) -> "Scores":
         return Scores(self.values[row], self.counts[row])
 
@@ -74,14 +88,14 @@ class Scores:
         return (1 + n * (1 - below)) / (n + 1)
 
     def tail_probability(self, scores: Tensor) -> Tensor:
-        """Return how likely scores as high as these (n,) are, beyond the highest seen by an exponential."""
+        """Return how likely scores as high as these (n,) are, the highest by an exponential; never 0."""
         start = torch.quantile(self.values, 1 - TAIL)
         excess = (self.values[self.values > start] - start).mean()
         if not excess > 0:
             return self.share_above(scores)
-        return torch.where(
-            scores > start, TAIL * torch.exp(-(scores - start) / excess), self.share_above(scores)
-        )
+        # In double precision, in which what is very far off is still told from what is further.
+        beyond = TAIL * torch.exp(-(scores - start).double() / excess)
+        return torch.where(scores > start, beyond, self.share_above(scores)).clamp(min=_LEAST)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +158,8 @@ class Confidence:
         taught : Tensor, shape (n,), bool
             Whether the nearest class was taught, or is a base class.
         """
-        return self._tail(-1, self.surprise(statistics, taught), taught)
+        p_values = self._tail(-1, self.surprise(statistics, taught), taught).to(statistics)
+        return p_values.clamp(min=torch.finfo(statistics.dtype).tiny)
 
     def surprise(self, statistics: Tensor, taught: Tensor) -> Tensor:
         """Return minus the log of the smallest p-value that one of the statistics gives (n,)."""
@@ -152,9 +167,10 @@ class Confidence:
         by_statistic = []
         for i, (column, share) in enumerate(zip(statistics.T, shares, strict=True)):
             p = self._tail(i, column, taught)
-            adjusted = 1 - (1 - p.double()) ** (1 / share)  # for several looks, after Šidák
+            # 1 - (1 - p) ** (1 / share): for several looks, after Šidák.
+            adjusted = -torch.expm1(torch.log1p(-p.double()) / share)
             by_statistic.append(torch.where(p < GATE, adjusted, 1.0) if i else adjusted)
-        return -torch.stack(by_statistic).amin(0).clamp(min=1e-300).log().to(statistics)
+        return -torch.stack(by_statistic).amin(0).clamp(min=_LEAST).log().to(statistics)
 
     def _tail(self, row: int, scores: Tensor, taught: Tensor) -> Tensor:
         base, lessons = (table[row].tail_probability(scores) for table in (self.base, self.taught))
@@ -188,24 +204,29 @@ class Confidence:
         return {"factors": self.factors, **named}
 
     @classmethod
-    def unpacked(cls, tensors: "dict[str, Tensor]", *, n_base: int) -> "Confidence":
-        """Return what was packed, if it is what it should be for so many base classes."""
+    def unpacked(cls, tensors: "dict[str, Tensor]", *, n_base: int, n_statistics: int) -> "Confidence":
+        """Return what was packed, if it fits so many base classes and a head of so many statistics."""
+        missing = sorted(
+            {"factors", *(f"{name}.{part}" for name in _TABLES for part in _PARTS)} - set(tensors)
+        )
+        if missing:
+            raise ValueError(f"its confidence lacks {', '.join(missing)}")
         tables = {name: Scores(*(tensors[f"{name}.{p}"] for p in _PARTS)) for name in _TABLES}
         confidence = cls(tensors["factors"], **tables)
-        n_statistics = len(confidence.base.counts) - 1
         rows = {"base": n_statistics + 1, "taught": n_statistics + 1, "misfits": n_base + 3}
+        if confidence.factors.shape != (len(SHOTS) + 1,) or any(
+            tables[name].values.shape != (n, MOST_SCORES) or tables[name].counts.shape != (n,)
+            for name, n in rows.items()
+        ):
+            raise ValueError("its confidence does not fit its classes")
+        logs = confidence.factors.log10().abs()
         sound = (
-            confidence.factors.shape == (len(SHOTS) + 1,)
-            and bool((confidence.factors > 0).all())
-            and n_statistics in SHARES
-            and all(tables[name].values.shape == (n, MOST_SCORES) for name, n in rows.items())
-            and all(tables[name].counts.shape == (n,) for name, n in rows.items())
-            and all(
-                bool((t.values.diff(dim=1) >= 0).all() and (t.counts >= 0).all()) for t in tables.values()
-            )
+            bool((logs <= math.log10(_MOST_FACTOR)).all())
+            and bool((tables["misfits"].values >= 0).all())
+            and all(table.is_sound for table in tables.values())
         )
         if not sound:
-            raise ValueError("its confidence does not fit its classes")
+            raise ValueError("its confidence holds values that no windows give")
         return confidence
 
 

@@ -56,6 +56,7 @@ class Discriminant(StatisticalHead):
 
     kind = "discriminant"
     parts = ("counts", "means", "scatters")
+    n_statistics = 3
 
     class Facts(HeadFacts):
         """All settings, centring where it is known."""
