@@ -29,6 +29,7 @@ from anchorinv.learning import (
     by_class,
     check_converged,
     check_finite,
+    check_held_out,
     count_labels,
     history_entry,
     known_confidence,
@@ -230,6 +231,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         how = self.preprocessing
         classes, numbers = np.unique(labels, return_inverse=True)
         check_names(classes.tolist())
+        self._check_rejection(classes)
         n_chans, n_times = signals.values.shape[1:]
         geometry = resolve_geometry(self.geometry, n_chans, n_times)
         method = METHODS.name_of(self.method)
@@ -249,11 +251,15 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
         )
         rng = stream(seed, "base")
+        if self.reject is not None:
+            check_held_out(recipe, batch, rng=rng)
         with self._progress():
             # The replay is made now: teaching a new class later should not take longer than it must.
             base = check_converged(recipe.base_spec.fit(batch, rng=rng))
             state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
             state = with_confidence(recipe, state, batch, rng=rng)
+        if self.reject is not None:
+            known_confidence(state)
         logits_of(state, batch.values)
         self._know(
             geometry_=geometry,
@@ -292,6 +298,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         refuse_known(names, self.classes_)
         check_names([*self.classes_.tolist(), *names.tolist()])
         check_new_names(names.tolist(), self.classes_.tolist())
+        self._check_rejection(np.concatenate([self.classes_, names]))
         warn_single_shots(labels)
         began = time.perf_counter()
         index = self.state_.session + 1
@@ -378,11 +385,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         as far as they are like the base windows that were held out. The class that is predicted is in every
         set; whether it is none of them, :meth:`novelty` tells.
         """
-        if not 0 < coverage < 1:
+        if not (isinstance(coverage, float | np.floating) and 0 < coverage < 1):
             raise ValueError(f"coverage (={coverage!r}) must be a share between 0 and 1, as 0.9")
         now = copy(self)
-        logits = logits_of(now.state_, now._standardised(now._read_known(X)))
-        confidence = known_confidence(now.state_)
+        standardised = now._standardised(now._read_known(X))
+        confidence, logits = known_confidence(now.state_), logits_of(now.state_, standardised)
         p_values = confidence.conformal(logits, n_base=now.state_.n_base)
         within: np.ndarray = (p_values > 1 - coverage).numpy()[:, now._columns]
         return within
@@ -670,9 +677,14 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def _decided(self, columns: np.ndarray, p_values: np.ndarray | None) -> np.ndarray:
         """Return the classes of columns (n,), or the label of rejected ones, by their p-values (n,)."""
         labels: np.ndarray = self.classes_[columns]
-        if self.reject is None or p_values is None:
+        if self.reject is None or p_values is None or not (p_values <= self.reject).any():
             return labels
         return np.where(p_values <= self.reject, np.asarray(self.reject_label_), labels)
+
+    def _check_rejection(self, classes: np.ndarray) -> None:
+        """Refuse classes (n,) that leave no label for rejected windows, if there are to be some."""
+        if self.reject is not None:
+            rejecting_label(self.reject_label, classes)
 
     @property
     def reject_label_(self) -> Any:

@@ -14,16 +14,22 @@ from torch import Tensor, nn
 
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.confidence_rehearsal import held_out_confidence
-from anchorinv.core.networks import encode
+from anchorinv.core.networks import CHUNK, encode
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.training import holdout
-from anchorinv.core.types import Batch, Curve, State
+from anchorinv.core.types import Batch, Curve, State, columns
 
 Given = ParamSpec("Given")
 Learned = TypeVar("Learned")
 
 # One for all models of a process: torch's global generator, which dropout draws from, is one for all, too.
 _turn = threading.RLock()
+
+_NOT_MEASURED = (
+    "how far windows of its own classes lie from what this model knows has not been measured, since none "
+    "were held out when it was trained; train it anew by method='discriminant' with 6 windows of each class, "
+    "more, or by a method with a network without a fixed number of epochs, or leave out reject"
+)
 
 
 def one_at_a_time(learn: Callable[Given, Learned]) -> Callable[Given, Learned]:
@@ -72,24 +78,34 @@ def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple
         Of each signal being of a known class.
     """
     features = encode(nn.Sequential(state.trunk, state.tail), signals)
-    logits = check_finite(state.calibrated(encode(state.head, features)))
     if not novelty:
-        return logits, None
+        return check_finite(state.calibrated(encode(state.head, features))), None
     confidence = known_confidence(state)
     with torch.no_grad():
-        statistics, nearest = state.head.novelty(features)
-        return logits, confidence.p_values(statistics, nearest >= state.n_base)
+        parts = [state.head.answers(chunk) for chunk in torch.split(features, CHUNK)]
+    logits, statistics, nearest = (torch.cat(part) for part in zip(*parts, strict=True))
+    p_values = confidence.p_values(statistics, nearest >= state.n_base)
+    return check_finite(state.calibrated(logits)), p_values
 
 
 def known_confidence(state: State) -> Confidence:
     """Return what is known of how sure a model may be, or say why nothing is."""
     if state.confidence is None:
-        raise ValueError(
-            "how far windows of its own classes lie from what this model knows has not been measured, since "
-            "none were held out when it was trained; train it anew by method='discriminant' with 6 windows "
-            "of each class or more, or by a method with a network without a fixed number of epochs"
-        )
+        raise ValueError(_NOT_MEASURED)
     return state.confidence
+
+
+def check_held_out(recipe: Recipe, samples: Batch, *, rng: torch.Generator) -> None:
+    """Refuse samples of which a training would hold out none, before it takes its time."""
+    if isinstance(recipe.base_spec, BaseSpec) and not _held_out(recipe.base_spec, samples, rng).any():
+        raise ValueError(_NOT_MEASURED)
+
+
+def _held_out(spec: BaseSpec, samples: Batch, rng: torch.Generator) -> Tensor:
+    """Return which samples (n,) a training keeps aside to tell when to end."""
+    if spec.training.patience is None:
+        return torch.zeros(len(samples), dtype=torch.bool)
+    return holdout(columns(samples.labels, samples.classes), samples.groups, rng=rng)
 
 
 def with_confidence(recipe: Recipe, state: State, samples: Batch, *, rng: torch.Generator) -> State:
@@ -97,11 +113,10 @@ def with_confidence(recipe: Recipe, state: State, samples: Batch, *, rng: torch.
 
     Closed forms have theirs already.
     """
-    spec = recipe.base_spec
-    if state.confidence is not None or not isinstance(spec, BaseSpec) or spec.training.patience is None:
+    spec, targets = recipe.base_spec, state.columns(samples.labels)
+    if state.confidence is not None or not isinstance(spec, BaseSpec):
         return state
-    targets = state.columns(samples.labels)
-    aside = holdout(targets, samples.groups, rng=rng)
+    aside = _held_out(spec, samples, rng)
     if not aside.any():
         return state
     features = encode(nn.Sequential(state.trunk, state.tail), samples.values[aside])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 import typer
 
 from anchorinv.cli.options import (
+    REJECT,
     Allow,
     InputOptions,
     Json,
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from anchorinv.signal.drift import Drift
 
 Report = TypeVar("Report")
-_REJECT = (
-    "Call windows unknown that are like none of the classes; about this share of known ones will be, too."
-)
 _SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, WFDB ...)."
 
 
@@ -146,7 +144,7 @@ def predict(
     *,
     reject: Annotated[
         float | None,
-        typer.Option(help=f"{_REJECT} Default: as the model was trained.", metavar="SHARE"),
+        typer.Option(help=f"{REJECT} Default: as the model was trained.", metavar="SHARE"),
     ] = None,
     inputs: InputOptions,
     steadying: SteadyOptions,
@@ -159,6 +157,7 @@ def predict(
     with the file it is of. Steadied rows end with the class of the window by itself.
     """
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.learning import known_confidence
     from anchorinv.serving.files import check_inputs, predict_file
     from anchorinv.serving.streaming import DriftMonitor
     from anchorinv.settings import check_settings
@@ -168,6 +167,7 @@ def predict(
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     if reject is not None:
         check_settings(learner.set_params(reject=reject).get_params(deep=False))
+        known_confidence(learner.state_)
     several, reading = len(sources) > 1, inputs.reading()
     steady = steadying.smoothing(learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None)
     warnings: list[str] = []

@@ -28,6 +28,11 @@ ZeroPhase = Annotated[
 ]
 
 _for_recordings = partial(typer.Option, rich_help_panel="For recordings")
+#: What --reject does, in the help of each command that has it.
+REJECT = (
+    "Call windows unknown that are like none of the classes; about this share of known ones will be, too."
+)
+
 _KIND, _REQUIRED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anchorinv.cli.options import (
+    REJECT,
     Allow,
     CuttingOptions,
     Out,
@@ -50,6 +51,10 @@ class MethodOptions:
     finetune_steps: Annotated[
         int | None, typer.Option(min=0, help="Steps of each lesson to come; default: chosen in the lesson.")
     ] = None
+    reject: Annotated[
+        float | None,
+        typer.Option(help=f"{REJECT} Kept in the model; default: none is.", metavar="SHARE"),
+    ] = None
     seed: Annotated[int | None, typer.Option(help="For results that repeat.")] = None
 
     def settings(self, *, allow_recordings: bool) -> dict[str, Any]:
@@ -69,6 +74,7 @@ class MethodOptions:
             "n_anchors": self.anchors,
             "inversion_steps": self.inversion_steps,
             "finetune_steps": self.finetune_steps,
+            "reject": self.reject,
             "random_state": self.seed,
         }
 

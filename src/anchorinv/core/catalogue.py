@@ -203,7 +203,8 @@ def _whole(backbone: Callable[[], nn.Module]) -> nn.Module:
 
 
 STATISTICS_FORGET = (
-    "its statistics are gone. If it was a base class, how features are computed may keep traces."
+    "its statistics are gone. If it was a base class, how features are computed, and quantiles of the "
+    "distances of all base classes' windows together, may keep traces."
 )
 STATISTICS: dict[str, Any] = {
     "network": False,

@@ -183,7 +183,8 @@ class _Rounds:
         # Of more shots nobody is less sure; what speaks against it is chance.
         confidence = replace(blank, factors=torch.tensor([*each, base]).cummax(0).values)
         known = torch.cat([answers.statistics for answers in self.plain])
-        lessons = torch.cat([a.statistics[a.taught] for a in self.one]) if self.one else known
+        lessons = torch.cat([known[:0], *(a.statistics[a.taught] for a in self.one)])
+        lessons = lessons if len(lessons) else known  # none of a taught class may have been kept aside
         tables = [[Scores.of(column) for column in known.T], [Scores.of(column) for column in lessons.T]]
         apart = replace(confidence, base=Scores.stack(tables[0]), taught=Scores.stack(tables[1]))
         of_base, of_lessons = torch.zeros(len(known)).bool(), torch.ones(len(lessons)).bool()

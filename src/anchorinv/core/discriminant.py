@@ -56,6 +56,7 @@ class Discriminant(StatisticalHead):
 
     kind = "discriminant"
     parts = ("counts", "means", "scatters")
+    n_statistics = 3
 
     class Facts(HeadFacts):
         """All settings, centring where it is known."""
@@ -204,7 +205,8 @@ class Discriminant(StatisticalHead):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return ``scale`` · log-densities up to a constant (n, n_classes)."""
-        return self.scale * self.posterior.log_densities(features)
+        posterior = self.posterior
+        return self.scale * posterior.log_densities(posterior.distances(features))
 
     def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return three statistics of each window (n, 3), large for new ones, and the nearest class (n,).
@@ -212,7 +214,13 @@ class Discriminant(StatisticalHead):
         The log-likelihood ratio of a class that is not known, anywhere around the base classes, and the
         nearest one; the log of the squared distance to that; and the same in the leading directions alone.
         """
-        return self.posterior.novelty(features)
+        return self.posterior.novelty(self.posterior.distances(features))
+
+    def answers(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits (n, n_classes) and what :meth:`novelty` returns, by the same distances."""
+        posterior = self.posterior
+        distances = posterior.distances(features)
+        return self.scale * posterior.log_densities(distances), *posterior.novelty(distances)
 
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return minus the squared Mahalanobis distance of features (n, dim) and others (m, dim)."""

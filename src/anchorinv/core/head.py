@@ -85,6 +85,8 @@ class Head(nn.Module, ABC):
         The feature blocks it takes, as they are; None takes whatever features there are.
     most_samples : int
         Samples that may be kept of all classes together.
+    n_statistics : int
+        Of :meth:`novelty`; see :data:`~anchorinv.core.confidence.SHARES` for how many there may be.
 
     Examples
     --------
@@ -118,6 +120,7 @@ class Head(nn.Module, ABC):
     Facts: ClassVar[type[HeadFacts]] = HeadFacts
     blocks: ClassVar[tuple[str, ...] | None] = None
     most_samples: ClassVar[int] = 1 << 14
+    n_statistics: ClassVar[int] = 1
 
     @abstractmethod
     def forward(self, features: Tensor) -> Tensor:
@@ -178,12 +181,16 @@ class Head(nn.Module, ABC):
         return [torch.empty(part.shape, dtype=part.dtype) for part in packed]
 
     def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return statistics of features (n, dim), large for unknown classes, and the nearest class (n,).
+        """Return statistics (n, n_statistics) of features (n, dim), and the nearest class (n,).
 
-        One, or three: see :data:`~anchorinv.core.confidence.SHARES`. Here minus the largest logit.
+        They are large for unknown classes. Here there is one, minus the largest logit.
         """
         largest, nearest = self(features).max(1)
         return -largest[:, None], nearest
+
+    def answers(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits (n, n_classes) and what :meth:`novelty` returns, for little more than one of them."""
+        return self(features), *self.novelty(features)
 
     def prepare(self) -> None:
         """Compute now what would be computed when features first come, or raise what that would raise."""

@@ -29,6 +29,10 @@ _LEAST = 1e-6
 _ROUNDS = 8
 
 
+#: Features (n, dim) and (n, n_axes), and distances (n, n_classes): what :meth:`Posterior.distances` returns.
+Distances = tuple[Tensor, Tensor, Tensor]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
     """The posterior of the classes' means, in a space where the within-class covariance is the identity.
@@ -70,8 +74,8 @@ class Posterior:
     elsewhere: Tensor
     leading: Tensor
 
-    def distances(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return whitened features (n, dim) and squared distances to the classes (n, n_classes)."""
+    def distances(self, features: Tensor) -> Distances:
+        """Return whitened features (n, dim), these on the axes, and squared distances (n, n_classes)."""
         means, axes = self.means, self.axes
         whitened = (features - self.centre) @ self.whitening  # (n, dim)
         on_axes, means_on_axes = whitened @ axes.T, means @ axes.T
@@ -87,27 +91,26 @@ class Posterior:
             - 2 * on_axes @ (precisions * means_on_axes).T
             + (precisions * means_on_axes.square()).sum(1)
         )
-        return whitened, along + (squares - on) / self.across
+        return whitened, on_axes, along + (squares - on) / self.across
 
-    def log_densities(self, features: Tensor) -> Tensor:
+    def log_densities(self, distances: Distances) -> Tensor:
         """Return log-densities of the classes (n, n_classes), up to a constant."""
-        whitened, distances = self.distances(features)
+        whitened, _, squared = distances
         if math.isfinite(self.freedom):
             # At a mean itself, rounding may leave less than nothing.
-            distances = (self.freedom + whitened.shape[1]) * (distances.clamp(min=0) / self.freedom).log1p()
-        return -0.5 * (distances + self.offsets)
+            squared = (self.freedom + whitened.shape[1]) * (squared.clamp(min=0) / self.freedom).log1p()
+        return -0.5 * (squared + self.offsets)
 
-    def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def novelty(self, distances: Distances) -> tuple[Tensor, Tensor]:
         """Return what :meth:`Discriminant.novelty` returns."""
-        whitened, distances = self.distances(features)
-        nearest = (distances + self.determinants).argmin(1)
-        on_axes = whitened @ self.axes.T
+        whitened, on_axes, squared = distances
+        nearest = (squared + self.determinants).argmin(1)
         others = whitened.square().sum(1) - on_axes.square().sum(1)
         anywhere = (on_axes.square() / (1 + self.between)).sum(1) + others / (1 + self.elsewhere)
         if self.elsewhere.isfinite():
             n_others = whitened.shape[1] - len(self.axes)
             anywhere = anywhere + self.between.log1p().sum() + n_others * self.elsewhere.log1p()
-        distance = distances.gather(1, nearest[:, None]).squeeze(1)
+        distance = squared.gather(1, nearest[:, None]).squeeze(1)
         ratio = 0.5 * (distance + self.determinants[nearest] - anywhere)
         along = (whitened - self.means[nearest]) @ self.leading.T
         leading = along.square().sum(1) / self.across[nearest]

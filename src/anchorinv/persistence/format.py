@@ -108,14 +108,16 @@ def unpacked(
             seed=facts["seed"],
             session=facts["session"],
             curves=tuple(curves),
-            confidence=_confidence(tensors, facts["n_base"]),
+            confidence=_confidence(tensors, facts["n_base"], head),
             **batches,
         )
 
 
-def _confidence(tensors: Mapping[str, Tensor], n_base: int) -> Confidence | None:
+def _confidence(tensors: Mapping[str, Tensor], n_base: int, head: Head) -> Confidence | None:
     packed = _under("confidence", tensors)
-    return Confidence.unpacked(packed, n_base=n_base) if packed else None
+    if not packed:
+        return None
+    return Confidence.unpacked(packed, n_base=n_base, n_statistics=head.n_statistics)
 
 
 def unpacked_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from anchorinv.core.confidence import MOST_SCORES
 from anchorinv.core.networks import frozen
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, State
@@ -51,6 +52,8 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "recordings": per_class("recordings"),
         "weights": weights,
         "base_statistics": base,
+        "tells_unknown": any(name.startswith("confidence.") for name in tensors),
+        "reject": header.settings.reject,
         "shape": list(header.state.shape),
         "sfreq": header.sfreq,
         "ch_names": list(header.ch_names) if header.ch_names else None,
@@ -72,6 +75,7 @@ def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
         f"unit         {(facts['preprocessing'] or {}).get('unit') or 'not known'}",
         f"processing   {_processing(preprocessing_from(facts['preprocessing'] or {}))}",
         f"weights      {facts['weights']} numbers",
+        f"unknown      {_rejection(facts)}",
         "",
         f"{'class':<16} {'examples':>8} {'anchors':>8} {'replay':>8} {'signals':>8} {'recordings':>10}",
     ]
@@ -88,6 +92,15 @@ def _processing(how: Preprocessing) -> str:
     if how.not_repeatable:
         return f"{done}; recordings cannot be brought to it"
     return f"{done}; live sources cannot be brought to it" if how.not_live else done
+
+
+def _rejection(facts: Mapping[str, Any]) -> str:
+    """Return what becomes of windows that are like none of the classes."""
+    if not facts["tells_unknown"]:
+        return "windows of other classes are not told: each is called one of those below"
+    if facts["reject"] is None:
+        return "windows of other classes are told by novelty, and rejected if you ask for it (--reject)"
+    return f"windows with a novelty up to {facts['reject']:g} are rejected"
 
 
 def _sentences(facts: Mapping[str, Any]) -> list[str]:
@@ -113,6 +126,12 @@ def _sentences(facts: Mapping[str, Any]) -> list[str]:
         lines.append(
             "To tell whether recordings are like the base data, it holds averages and standard deviations "
             "over all base windows: of each channel, of its power in bands, of correlations between channels."
+        )
+    if facts["tells_unknown"]:
+        lines.append(
+            f"To tell unknown classes, and how sure it may be, it holds {MOST_SCORES} quantiles each of "
+            f"distances and logits of base windows that were held out; of so few windows or fewer that is a "
+            f"number of each, and nothing more of any window by itself."
         )
     for label in facts["forgotten"]:
         lines.append(f"Class {label!r} was forgotten: {spec.forgetting}")

@@ -37,7 +37,6 @@ class Prediction:
         need not be that of the steadied class.
     raw_label : object, default=None
         Its class by itself, whatever came before; the same as ``label`` if nothing is steadied.
-
     novelty : float or None, default=None
         p-value of the window being of a known class; None if samples are missing, or the model cannot tell.
 
