@@ -1,0 +1,252 @@
+"""Confidence by rehearsal: folds of neighbours, nothing leaks, and what is said of fresh windows holds."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from anchorinv.core.closed_form import _features_without
+from anchorinv.core.confidence import Confidence
+from anchorinv.core.confidence_rehearsal import (
+    FOLDS,
+    _Fold,
+    _Rounds,
+    held_out_confidence,
+    neighbouring_folds,
+    rehearse_confidence,
+)
+from anchorinv.core.discriminant import Discriminant
+from anchorinv.core.encoder import fit_encoder
+from anchorinv.core.networks import encode
+from anchorinv.core.rng import stream
+from tests.core.small import randn, same, toy, untouched_generators
+
+DIM = 6
+EMPTY = Discriminant.empty(DIM, n_base=5, shrinkage=0.05)
+
+
+def windows(n: int, *, n_classes: int = 5, seed: int = 0, apart: float = 1.6) -> tuple[Tensor, Tensor]:
+    """Features of classes around the same means, whatever the seed."""
+    targets = torch.arange(n) % n_classes
+    means = apart * randn(n_classes, DIM, seed=99, dtype=torch.float32)
+    return means[targets] + randn(n, DIM, seed=seed, dtype=torch.float32), targets
+
+
+def as_they_are(features: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda known: features
+
+
+def rehearsed(features: Tensor, targets: Tensor, groups: Tensor | None = None) -> Confidence:
+    confidence = rehearse_confidence(as_they_are(features), targets, groups, EMPTY, rng=stream(0))
+    assert confidence is not None
+    return confidence
+
+
+class TestFolds:
+    labels = st.lists(st.integers(0, 2), min_size=0, max_size=60).map(lambda more: [0, 1, 2] * 6 + more)
+
+    @given(labels)
+    def test_of_each_class_neighbours_are_kept_aside_together(self, labels: list[int]) -> None:
+        targets = torch.tensor(labels)
+        folds = list(neighbouring_folds(targets, None))
+        assert len(folds) == FOLDS and torch.equal(sum(fold.int() for fold in folds), torch.ones(len(labels)))
+        for column in range(3):
+            places = [fold[targets == column].nonzero().flatten() for fold in folds]
+            assert torch.equal(
+                torch.cat(places), torch.arange(labels.count(column))
+            )  # in order, in one piece
+            assert max(map(len, places)) - min(map(len, places)) <= 1
+
+    @given(labels, st.data())
+    def test_groups_are_never_divided_and_come_in_their_order(
+        self, labels: list[int], data: st.DataObject
+    ) -> None:
+        sizes = data.draw(st.lists(st.integers(1, 30), min_size=2, max_size=12))
+        names = data.draw(st.permutations(range(len(sizes))))
+        groups = [name for name, size in zip(names, sizes, strict=True) for _ in range(size)]
+        labels = (labels * -(-len(groups) // len(labels)))[: len(groups)]
+        labels = [i % 2 for i in range(len(groups))] if min(map(labels.count, range(3))) < 6 else labels
+        if min(map(labels.count, set(labels))) < 6:
+            return
+        folds = list(neighbouring_folds(torch.tensor(labels), torch.tensor(groups)))
+        assert 1 <= len(folds) <= FOLDS
+        assert torch.equal(sum(fold.int() for fold in folds), torch.ones(len(groups)))
+        order = [names.index(name) for fold in folds for name in torch.tensor(groups)[fold].tolist()]
+        assert order == sorted(order)  # as they come
+        for fold in folds:
+            inside = set(torch.tensor(groups)[fold].tolist())
+            assert not inside & set(torch.tensor(groups)[~fold].tolist())
+
+    def test_groups_that_come_mixed_are_whole_all_the_same(self) -> None:
+        groups = torch.arange(60) % 6
+        for fold in neighbouring_folds(torch.arange(60) % 2, groups):
+            assert not set(groups[fold].tolist()) & set(groups[~fold].tolist())
+
+    def test_one_group_is_none(self) -> None:
+        targets = torch.arange(40) % 2
+        pairs = zip(
+            neighbouring_folds(targets, torch.zeros(40)), neighbouring_folds(targets, None), strict=True
+        )
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+    def test_with_few_windows_of_a_class_there_are_none(self) -> None:
+        features, targets = windows(5 * 6)
+        assert rehearse_confidence(as_they_are(features), targets, None, EMPTY, rng=stream(0)) is not None
+        few = (features[1:], targets[1:])
+        assert not list(neighbouring_folds(few[1], None))
+        assert rehearse_confidence(as_they_are(few[0]), few[1], None, EMPTY, rng=stream(0)) is None
+
+
+class TestNothingLeaks:
+    def test_a_window_changed_beyond_recognition_changes_no_model_that_is_asked_about_it(self) -> None:
+        features, targets = windows(100)
+        aside = next(neighbouring_folds(targets, None))
+        other = features.clone()
+        first = int(aside.nonzero()[0])
+        other[first] = 1e4
+        for taught in ([], [2]):
+            asked = [
+                _Fold(each, targets, aside, EMPTY).answers([0, 1, 2, 3, 4], taught, 10, stream(0))
+                for each in (features, other)
+            ]
+            for part in ("logits", "statistics"):
+                a, b = (getattr(each, part) for each in asked)
+                assert not torch.equal(a[0], b[0]) and torch.equal(a[1:], b[1:])
+
+    def test_nor_the_components_of_the_others(self) -> None:
+        data = toy(4, 30)
+        encoder = fit_encoder(data.values, rng=stream(0))
+        assert len(encoder.components)
+        known = torch.arange(120) >= 20
+        changed = data.values.clone()
+        changed[:20] *= 7
+        features = encode(encoder, data.values)
+        before, after = (_features_without(encoder, each, features)(known) for each in (data.values, changed))
+        assert torch.equal(before[20:], after[20:]) and not torch.equal(before[:20], after[:20])
+        assert not torch.allclose(before[:20], features[:20], atol=1e-3)  # components of fewer windows
+
+    def test_an_encoder_refitted_to_all_windows_is_itself(self) -> None:
+        data = toy(4, 30)
+        encoder = fit_encoder(data.values, rng=stream(0))
+        columns = torch.cat([encode(block, data.values) for block in encoder.blocks], dim=1)
+        before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+        again = encoder.refitted(columns)
+        torch.testing.assert_close(again.project(columns), encode(encoder, data.values), rtol=1e-3, atol=1e-4)
+        encoder.refitted(columns[:50])
+        assert same(before, encoder.state_dict())
+
+    @pytest.mark.parametrize("n_shots", [3, 10])
+    def test_a_folds_model_is_one_learned_from_scratch(self, n_shots: int) -> None:
+        """Its base classes taken from a model of all, one class taught with a few shots."""
+        features, targets = windows(150)
+        aside = list(neighbouring_folds(targets, None))[2]
+        fold, known = _Fold(features, targets, aside, EMPTY), [4, 0, 3, 1]
+        answers = fold.answers(known, [3], n_shots, stream(5))
+        shots = fold._shots(3, n_shots, stream(5))
+        assert len(shots) == n_shots and not aside[shots].any() and (targets[shots] == 3).all()
+        place = {4: 0, 0: 1, 1: 2, 3: 3}
+        used = (~aside & torch.isin(targets, torch.tensor([4, 0, 1]))).nonzero().flatten()
+        used = torch.cat([used, shots])
+        columns = torch.tensor([place[label] for label in targets[used].tolist()])
+        scratch = Discriminant.empty(DIM, n_base=3, shrinkage=0.05).learned(features[used], columns)
+        asked = aside & (targets != 2)
+        torch.testing.assert_close(answers.logits, scratch(features[asked]), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            answers.statistics, scratch.novelty(features[asked])[0], rtol=1e-4, atol=1e-4
+        )
+        assert answers.targets.tolist() == [place[label] for label in targets[asked].tolist()]
+        assert answers.n_base == 3 and answers.taught.tolist() == (targets[asked] == 3).tolist()
+
+
+class TestConfidence:
+    def test_the_same_seed_says_the_same_and_draws_from_nothing_else(self) -> None:
+        features, targets = windows(150)
+        with untouched_generators():
+            first, second = (rehearsed(features, targets).packed() for _ in range(2))
+        assert same(first, second)
+
+    def test_the_factor_of_base_classes_makes_answers_likeliest(self) -> None:
+        """By an oracle, to a step of the grid that is searched."""
+        logits, targets = 9 * randn(500, 4, seed=1, dtype=torch.float32), torch.arange(500) % 4
+        logits += 5 * F.one_hot(targets)
+        sure = held_out_confidence(logits, logits[:, :1], targets, targets, 4)
+        oracle = minimize_scalar(
+            lambda log: float(F.cross_entropy(math.exp(log) * logits, targets)), bounds=(-4, 4)
+        )
+        assert float(sure.factors[-1].log()) == pytest.approx(oracle.x, abs=math.log(10) / 20)
+        assert sure.factors[:-1].tolist() == sure.factors[1:].tolist()  # nothing was taught
+
+    @pytest.mark.parametrize("apart", [0.3, 1.6, 5.0])
+    @pytest.mark.parametrize("n", [30, 200])
+    def test_of_more_shots_nobody_is_less_sure(self, apart: float, n: int) -> None:
+        factors = rehearsed(*windows(n, apart=apart)).factors
+        assert (factors.diff() >= 0).all() and (factors >= 0.0099).all() and (factors <= 101).all()
+
+    def test_fresh_windows_are_rejected_and_covered_as_often_as_asked(self) -> None:
+        features, targets = windows(1000)
+        sure, head = rehearsed(features, targets), EMPTY.learned(features, targets)
+        fresh, truth = windows(2000, seed=7)
+        statistics, nearest = head.novelty(fresh)
+        p = sure.p_values(statistics, nearest >= 5)
+        sets = sure.conformal(sure.scaled(head(fresh), head.counts, n_base=5), n_base=5)
+        right = sets.gather(1, truth[:, None]).squeeze(1)
+        for asked in (0.05, 0.1, 0.2):
+            bound = 4 * math.sqrt(asked * (1 - asked) * (1 / 1000 + 1 / 2000)) + 0.01
+            assert abs(float((p <= asked).float().mean()) - asked) < bound
+            assert float((right <= asked).float().mean()) < asked + bound
+        elsewhere = p.new_zeros(500, DIM) + 12 * randn(500, DIM, seed=3, dtype=torch.float32)
+        assert float((sure.p_values(*head.novelty(elsewhere)[:1], p[:500] < 0) <= 0.05).float().mean()) > 0.95
+
+    def test_taught_windows_are_calibrated_by_classes_taught_as_if_they_were_new(self) -> None:
+        """Features that hang together make a model too sure; on fresh windows factors mend that."""
+        features, targets = windows(600)
+        wide = Discriminant.empty(2 * DIM, n_base=5, shrinkage=0.5)
+
+        def doubled(each: Tensor) -> Tensor:
+            return torch.cat([each, each], dim=1)
+
+        sure = rehearse_confidence(as_they_are(doubled(features)), targets, None, wide, rng=stream(0))
+        assert sure is not None and (sure.factors < 0.9).all()
+        fresh, truth = windows(2000, seed=7)
+        losses = []
+        for column in range(5):  # each taught in turn, the others as base classes
+            place = (torch.arange(5) - column - 1) % 5
+            columns, base = place[targets], targets != column
+            used = base | (base.logical_not() & (torch.arange(600) < 50))  # ten shots
+            head = Discriminant.empty(2 * DIM, n_base=4, shrinkage=0.5).learned(
+                doubled(features[used]), columns[used]
+            )
+            assert head.counts.tolist() == [120] * 4 + [10]
+            raw = head(doubled(fresh))
+            each = (raw, sure.scaled(raw, head.counts, n_base=4))
+            of_taught = truth == column
+            losses.append(
+                [
+                    [F.cross_entropy(logits[some], place[truth[some]]) for some in (of_taught, ~of_taught)]
+                    for logits in each
+                ]
+            )
+        raw_losses, scaled_losses = torch.tensor(losses).mean(0)
+        assert (scaled_losses < raw_losses).all()
+
+    def test_of_two_classes_taught_ones_are_judged_as_base_ones(self) -> None:
+        features, targets = windows(60, n_classes=2)
+        sure = rehearsed(features, targets)
+        assert torch.equal(sure.base.values, sure.taught.values)
+        assert int(sure.misfits.counts[-1]) == 0  # and no set by them
+
+    def test_where_no_taught_class_is_kept_aside_base_classes_stand_in(self) -> None:
+        """As where groups have classes of their own: a table of nothing would never reject."""
+        features, targets = windows(100)
+        aside = next(neighbouring_folds(targets, None)) & (targets != 3)
+        fold = _Fold(features, targets, aside, EMPTY)
+        plain, one = (fold.answers([0, 1, 2, 3, 4], taught, 10, stream(0)) for taught in ([], [3]))
+        sure = _Rounds([plain], [one]).confidence(5)
+        assert not one.taught.any() and torch.equal(sure.taught.values, sure.base.values)
+        assert int(sure.taught.counts.min()) > 0
