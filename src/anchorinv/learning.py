@@ -73,12 +73,15 @@ def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple
     """
     features = encode(nn.Sequential(state.trunk, state.tail), signals)
     logits = check_finite(state.calibrated(encode(state.head, features)))
-    if not novelty:
-        return logits, None
+    return logits, novelty_of(state, features) if novelty else None
+
+
+@torch.no_grad()
+def novelty_of(state: State, features: Tensor) -> Tensor:
+    """Return p-values (n,) of features (n, dim) being of a known class, or say why there are none."""
     confidence = known_confidence(state)
-    with torch.no_grad():
-        statistics, nearest = state.head.novelty(features)
-        return logits, confidence.p_values(statistics, nearest >= state.n_base)
+    statistics, nearest = state.head.novelty(features)
+    return confidence.p_values(statistics, nearest >= state.n_base)
 
 
 def known_confidence(state: State) -> Confidence:
