@@ -93,8 +93,7 @@ def nearest_rivals(state: State, own: Tensor, rivals: Tensor) -> tuple[Tensor, T
         The rival that is nearest to each.
     """
     rest = (own.sum(0) - own) / (len(own) - 1)  # mean of the other windows, for each window
-    to_own = torch.cat(
-        [similarity(state, *pair).diagonal() for pair in zip(own.split(64), rest.split(64), strict=True)]
-    )
+    parts = (slice(i, i + 64) for i in range(0, len(own), 64))
+    to_own = torch.cat([similarity(state, own[part], rest[part]).diagonal() for part in parts])
     best, nearest = similarity(state, own, rivals).max(1)
     return best < to_own, nearest

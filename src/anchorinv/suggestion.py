@@ -135,13 +135,13 @@ def _means(state: State, accepted: Tensor, predicted: Tensor) -> tuple[Tensor, l
     """Return the means of known classes (n, dim) and their columns; by windows that fit, if need be."""
     if (means := known_means(state)) is not None:
         return means, list(range(len(means)))
-    columns, numbers = predicted.unique(return_inverse=True)
+    columns, numbers = np.unique(predicted.numpy(), return_inverse=True)
     if not len(columns):
         raise ValueError(
             "this method keeps nothing that tells where its classes lie, and none of these windows fits one; "
             "add windows of known classes, so that it can be told how separate the others are"
         )
-    return class_means(accepted, numbers), columns.tolist()
+    return class_means(accepted, torch.from_numpy(numbers)), columns.tolist()
 
 
 def _groups(state: State, features: Tensor, least: int) -> Iterator[np.ndarray]:
