@@ -52,6 +52,7 @@ from anchorinv.settings import (
 from anchorinv.signal.drift import FEWEST, Drift, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 from anchorinv.signal.statistics import BaseStatistics, Statistics
+from anchorinv.suggestion import REJECT, Suggestion, check_suggesting, suggested_class
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (
     Signals,
@@ -377,6 +378,41 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         _, p_values = now._answers(now._standardised(now._read_known(X)), novelty=True)
         assert p_values is not None
         return p_values
+
+    def suggest_class(self, X: Any, *, reject: float | None = None, least: int = 10) -> Suggestion | None:
+        """Return windows that fit no known class and resemble each other: "that looks new: teach it?".
+
+        ``model.partial_fit(X[suggestion.shots], ["name"] * len(suggestion.shots))`` teaches them. What is
+        rather a fault of the recording, as noise, mains hum or another gain, is not suggested.
+
+        Parameters
+        ----------
+        X : array, mne.Epochs or Signals, shape (n, channels, times)
+            Of known and unknown classes.
+        reject : float or None, default=None
+            Windows with a :meth:`novelty` of this or less fit no known class; None takes that of the model,
+            or 0.05.
+        least : int, default=10
+            Windows that a group has at the least.
+
+        Returns
+        -------
+        Suggestion or None
+            Of several groups the largest and most separate one; None if windows that fit no known class are
+            too few, or do not resemble each other more than they resemble known classes.
+        """
+        now = copy(self)
+        signals = now._read_known(X)
+        limit = (REJECT if now.reject is None else now.reject) if reject is None else reject
+        check_suggesting(limit, least)
+        return suggested_class(
+            now.state_,
+            now._standardised(signals),
+            now._names.tolist(),
+            reject=limit,
+            least=least,
+            artefact=lambda group: now._drift(replace(signals, values=signals.values[group])).artefact,
+        )
 
     def predict_set(self, X: Any, *, coverage: float = 0.9) -> np.ndarray:
         """Return which classes each signal may be of, bool (n, n_classes); columns follow ``classes_``.

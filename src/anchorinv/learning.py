@@ -88,6 +88,14 @@ def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple
     return check_finite(state.calibrated(logits)), p_values
 
 
+@torch.no_grad()
+def novelty_of(state: State, features: Tensor) -> Tensor:
+    """Return p-values (n,) of features (n, dim) being of a known class, or say why there are none."""
+    confidence = known_confidence(state)
+    statistics, nearest = state.head.novelty(features)
+    return confidence.p_values(statistics, nearest >= state.n_base)
+
+
 def known_confidence(state: State) -> Confidence:
     """Return what is known of how sure a model may be, or say why nothing is."""
     if state.confidence is None:

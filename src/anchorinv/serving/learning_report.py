@@ -2,43 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core.heads import class_means
 from anchorinv.core.networks import encode
 from anchorinv.core.types import Batch, State
 from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.separation import Separation, embedded, known_means, nearest_rivals
 from anchorinv.serving.streaming import probabilities
-
-#: A new class looks like others if this share of its examples is nearer to one of them.
-ALIKE = 1 / 3
-
-
-@dataclass(frozen=True, slots=True)
-class Separation:
-    """How well the examples of a new class are separated from other classes, in the features before learning.
-
-    Examples
-    --------
-    >>> Separation("new", 10, 3, "left", 4).alike
-    True
-    """
-
-    name: Any
-    shots: int
-    own: int  # examples nearer to the mean of the others of their class than to any other class
-    rival: Any  # the class that most of the remaining ones are nearest to; None if there is none
-    nearer: int  # how many these are
-
-    @property
-    def alike(self) -> bool:
-        """Whether the new class looks like another one."""
-        return self.rival is not None and self.shots - self.own >= ALIKE * self.shots
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,23 +130,6 @@ def _correct(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any])
     return np.array([guess == label for guess, label in zip(best, labels, strict=True)], dtype=bool)
 
 
-@runtime_checkable
-class _HasPrototypes(Protocol):
-    """A head that can say where its classes lie among the features, and how similar features are."""
-
-    @property
-    def prototypes(self) -> Tensor: ...
-
-    def similarity(self, some: Tensor, others: Tensor) -> Tensor: ...
-
-
-@runtime_checkable
-class _Embeds(Protocol):
-    """A head whose prototypes lie in a space of its own."""
-
-    def embedded(self, features: Tensor) -> Tensor: ...
-
-
 def _kept(state: State, before: State) -> Batch | None:
     """Return features of the samples kept of old classes, as a state's network computes them."""
     if state.replay:
@@ -191,11 +148,9 @@ def _accuracy(state: State, features: Batch) -> float:
 
 def _separations(before: State, signals: Tensor, columns: Tensor, names: Sequence[Any]) -> list[Separation]:
     """Return how well examples (n, n_chans, n_times) of new classes are separated, if that is known."""
-    if (means := _class_means(before)) is None:
+    if (means := known_means(before)) is None:
         return []
-    features = encode(before.tail, encode(before.trunk, signals))
-    if isinstance(before.head, _Embeds):
-        features = before.head.embedded(features)
+    features = embedded(before, encode(before.tail, encode(before.trunk, signals)))
     return [
         _separation(before, features, columns, means, new, names) for new in sorted(set(columns.tolist()))
     ]
@@ -210,28 +165,10 @@ def _separation(
     others = sorted(set(columns.tolist()) - {new})
     rivals = torch.stack([*means, *(features[columns == c].mean(0) for c in others)])
     rival_names = [*names[: len(means)], *(names[c] for c in others)]
-    rest = (own.sum(0) - own) / (len(own) - 1)  # mean of the other examples, for each example
-    to_own = _similarity(before, own, rest).diagonal()
-    best, which = _similarity(before, own, rivals).max(1)
-    lost = which[best >= to_own]
+    apart, nearest = nearest_rivals(before, own, rivals)
+    lost = nearest[~apart]
     if not len(lost):
         return Separation(names[new], len(own), len(own), None, 0)
     rival = int(lost.bincount().argmax())
     nearer = int((lost == rival).sum())
     return Separation(names[new], len(own), len(own) - len(lost), rival_names[rival], nearer)
-
-
-def _class_means(state: State) -> Tensor | None:
-    """Return the means of the classes among the features (n_classes, dim), if they are known."""
-    if isinstance(state.head, _HasPrototypes):
-        return state.head.prototypes
-    if state.replay and set(state.replay.classes) == set(state.classes):
-        features = encode(state.tail, state.replay.values)
-        return class_means(features, state.columns(state.replay.labels))
-    return None
-
-
-def _similarity(state: State, some: Tensor, others: Tensor) -> Tensor:
-    if isinstance(state.head, _HasPrototypes):
-        return state.head.similarity(some, others)
-    return F.normalize(some) @ F.normalize(others).T

@@ -18,6 +18,9 @@ QUIET = 100.0
 #: Chosen on four sets of EMG, ECG and EEG, where days and people who were not seen stay below 4.2 and white
 #: noise exceeds 5; nothing was set aside to confirm it.
 UNLIKE, FAR = 2.0, 4.5
+#: Half of the channels that many times as loud: another gain. Motions that were not taught are that loud on
+#: some channels, but reached no more than 2.4 in the median over channels.
+LOUD = 4.0
 #: Windows below which spectra and covariances are not compared: one of them may be an artefact.
 FEWEST = 5
 #: Differences below these are of no interest, however steady the base data are: of log shares of power, of
@@ -123,6 +126,18 @@ multiply it by 0.001 (--scale 0.001)
     def far(self) -> bool:
         """Whether predictions should not be trusted."""
         return self.extreme or self.shape_distance > FAR
+
+    @property
+    def artefact(self) -> bool:
+        """Whether this is rather a fault of the recording than signals of another class.
+
+        A class has correlations of its own, and is loud or quiet in places. Noise, mains hum, a flat channel
+        or another gain show as a spectrum that is far off, an extreme scale, or most channels being loud.
+        """
+        alive = self.scale[~self.silent]
+        loud = bool(len(alive)) and float(np.median(alive)) > LOUD
+        odd = self.spectrum is not None and bool((self.spectrum.distance > FAR).any())
+        return self.extreme or loud or odd
 
     @property
     def level(self) -> str:

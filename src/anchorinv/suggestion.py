@@ -1,0 +1,162 @@
+"""Windows that fit no known class and resemble each other: a class that might be taught."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anchorinv.core.heads import class_means
+from anchorinv.core.networks import encode
+from anchorinv.core.types import State
+from anchorinv.learning import check_finite, novelty_of
+from anchorinv.separation import embedded, known_means, nearest_rivals, similarity
+
+#: What a model rejects windows at that was not told otherwise.
+REJECT = 0.05
+#: Examples that a suggested class is taught with.
+SHOTS = 10
+#: A window of a group that is nearer to a known class counts against so many that are not. Chosen on EMG
+#: of days that belong to the training part: see docs/predictions.md.
+PENALTY = 4
+#: Rejected windows that are compared with each other; of more, so many at equal distances.
+MOST = 500
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Suggestion:
+    """A group of windows that fit no known class and resemble each other; its text is one sentence.
+
+    Parameters
+    ----------
+    indices : ndarray, shape (n,), int64
+        Which windows these are, ascending.
+    shots : ndarray, shape (n_shots,), int64
+        Those to teach the class with: the ten that are most similar to the mean of the group, these first.
+    n_rejected : int
+        Windows that fit no known class, in the group and elsewhere.
+    own : int
+        Windows of the group that are nearer to the mean of its others than to any known class.
+    nearest : Any
+        The known class that is most similar to the mean of the group.
+
+    Examples
+    --------
+    >>> print(Suggestion(np.arange(23), np.arange(10), 40, 21, "fist"))
+    23 of 40 windows that fit no known class resemble each other; 21 of these 23 are nearer to each other \
+than to any known class ('fist' is the closest): teach them as a new class?
+    """
+
+    indices: np.ndarray
+    shots: np.ndarray
+    n_rejected: int
+    own: int
+    nearest: Any
+
+    @property
+    def separation(self) -> float:
+        """Share of the group that is nearer to the mean of its others than to any known class."""
+        return self.own / len(self.indices)
+
+    def __str__(self) -> str:
+        n = len(self.indices)
+        return (
+            f"{n} of {self.n_rejected} windows that fit no known class resemble each other; {self.own} of "
+            f"these {n} are nearer to each other than to any known class ({self.nearest!r} is the closest): "
+            f"teach them as a new class?"
+        )
+
+
+def check_suggesting(reject: float, least: int) -> None:
+    """Refuse settings that mean nothing."""
+    if not 0 < reject < 1:
+        raise ValueError(f"reject (={reject!r}) must be a share between 0 and 1, as {REJECT}")
+    if least != int(least) or least < 2:
+        raise ValueError(f"least (={least!r}) must be a whole number of windows, 2 or more")
+
+
+@torch.no_grad()
+def suggested_class(
+    state: State,
+    signals: Tensor,
+    names: Sequence[Any],
+    *,
+    reject: float,
+    least: int,
+    artefact: Callable[[np.ndarray], bool],
+) -> Suggestion | None:
+    """Return the largest and most separate group of windows that fit no known class, if there is one.
+
+    Parameters
+    ----------
+    signals : Tensor, shape (n, n_chans, n_times)
+        Standardised.
+    names : sequence of Any
+        The classes, in the order of the head's columns.
+    reject : float
+        The p-value up to which a window fits no known class.
+    least : int
+        Windows of a group.
+    artefact : callable
+        Whether windows, by their indices, are rather a fault of the recording than a class.
+    """
+    features = encode(nn.Sequential(state.trunk, state.tail), signals)
+    logits = check_finite(encode(state.head, features))
+    rejected = np.flatnonzero(novelty_of(state, features).numpy() <= reject)
+    if len(rejected) < least:
+        return None
+    features = embedded(state, features)
+    accepted = np.setdiff1d(np.arange(len(features)), rejected)
+    means, columns = _means(state, features[accepted], logits[accepted].argmax(1))
+    looked = rejected[np.linspace(0, len(rejected) - 1, min(len(rejected), MOST)).round().astype(int)]
+    best: tuple[int, np.ndarray] | None = None
+    for group in _groups(state, features[looked], least):
+        if best is not None and len(group) <= best[0]:
+            break  # smaller ones cannot be better
+        apart, _ = nearest_rivals(state, features[looked[group]], means)
+        score = int(apart.sum()) - PENALTY * int((~apart).sum())
+        if score > (best[0] if best else 0) and not artefact(looked[group]):
+            best = score, looked[group]
+    if best is None:
+        return None
+    indices = best[1]
+    own = features[indices]
+    typical = similarity(state, own, own.mean(0, keepdim=True))[:, 0].argsort(descending=True, stable=True)
+    nearest = int(similarity(state, own.mean(0, keepdim=True), means).argmax())
+    n_own = (best[0] + PENALTY * len(indices)) // (1 + PENALTY)
+    return Suggestion(
+        indices, indices[typical[:SHOTS].numpy()], len(rejected), n_own, names[columns[nearest]]
+    )
+
+
+def _means(state: State, accepted: Tensor, predicted: Tensor) -> tuple[Tensor, list[int]]:
+    """Return the means of known classes (n, dim) and their columns; by windows that fit, if need be."""
+    if (means := known_means(state)) is not None:
+        return means, list(range(len(means)))
+    columns, numbers = np.unique(predicted.numpy(), return_inverse=True)
+    if not len(columns):
+        raise ValueError(
+            "this method keeps nothing that tells where its classes lie, and none of these windows fits one; "
+            "add windows of known classes, so that it can be told how separate the others are"
+        )
+    return class_means(accepted, torch.from_numpy(numbers)), columns.tolist()
+
+
+def _groups(state: State, features: Tensor, least: int) -> Iterator[np.ndarray]:
+    """Yield the groups (n,) of features (n, dim) that average linkage makes, the largest first."""
+    from sklearn.cluster import AgglomerativeClustering
+
+    alike = similarity(state, features, features).double()
+    own = alike.diagonal()
+    # A squared distance, whether the similarity is minus one or a cosine; symmetric in the last digit, too.
+    distances = (own[:, None] + own - alike - alike.T).clamp(min=0).fill_diagonal_(0).numpy()
+    tree = AgglomerativeClustering(
+        n_clusters=None, distance_threshold=0, metric="precomputed", linkage="average"
+    ).fit(distances)
+    members = [np.array([i]) for i in range(len(features))]
+    for first, second in tree.children_:
+        members.append(np.sort(np.concatenate([members[first], members[second]])))
+    groups = [group for group in members if len(group) >= least]
+    yield from sorted(groups, key=len, reverse=True)
