@@ -251,17 +251,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         batch = Batch(
             _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
         )
-        rng = stream(seed, "base")
-        if self.reject is not None:
-            check_held_out(recipe, batch, rng=rng)
-        with self._progress():
-            # The replay is made now: teaching a new class later should not take longer than it must.
-            base = check_converged(recipe.base_spec.fit(batch, rng=rng))
-            state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
-            state = with_confidence(recipe, state, batch, rng=rng)
-        if self.reject is not None:
-            known_confidence(state)
-        logits_of(state, batch.values)
+        state = self._base_state(recipe, batch, rng=stream(seed, "base"))
         self._know(
             geometry_=geometry,
             standardisation_=standardisation,
@@ -276,6 +266,20 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             history_=[history_entry("base", 0, count_labels(labels), state.curves, began)],
         )
         return self
+
+    def _base_state(self, recipe: Recipe, batch: Batch, *, rng: torch.Generator) -> State:
+        """Return a base model that is whole: with what a first lesson and a rejection will need."""
+        if self.reject is not None:
+            check_held_out(recipe, batch, rng=rng)
+        with self._progress():
+            # The replay is made now: teaching a new class later should not take longer than it must.
+            base = check_converged(recipe.base_spec.fit(batch, rng=rng))
+            state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
+            state = with_confidence(recipe, state, batch, rng=rng)
+        if self.reject is not None:
+            known_confidence(state)
+        logits_of(state, batch.values)
+        return state
 
     @one_at_a_time
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, force: bool = False) -> Self:
