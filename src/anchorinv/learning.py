@@ -28,7 +28,8 @@ _turn = threading.RLock()
 _NOT_MEASURED = (
     "how far windows of its own classes lie from what this model knows has not been measured, since none "
     "were held out when it was trained; train it anew by method='discriminant' with 6 windows of each class "
-    "or more, or by a method with a network without a fixed number of epochs, or leave out reject"
+    "or more, or by a method with a network on 200 windows or more without a fixed number of epochs; or "
+    "leave out reject"
 )
 
 

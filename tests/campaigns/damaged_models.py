@@ -49,6 +49,12 @@ def steps(path):
     def signals(model, n=3):
         return np.random.default_rng(0).normal(size=(n, model.n_chans_, model.n_times_))
 
+    def predict(model):
+        model.predict_proba(signals(model))
+        if model.state_.confidence is not None:
+            p, sets = model.novelty(signals(model)), model.predict_set(signals(model))
+            assert ((p > 0) & (p <= 1)).all() and sets.any(axis=1).all()
+
     def learn(model):
         steps = {name: min(getattr(model, name) or 2, 2) for name in ("finetune_steps", "inversion_steps")}
         new = {"U": "a new one", "i": 77, "b": None}[model.classes_.dtype.kind]
@@ -58,7 +64,7 @@ def steps(path):
     beside = path.with_name("again")
     yield "info", look
     yield "load", lambda _: AnchorInvClassifier.load(path, allow_recordings=True)
-    yield "predict", lambda model: model.predict_proba(signals(model)) if model else None
+    yield "predict", predict
     yield "learn", learn
     yield "save", lambda model: model.save(beside, with_signals=True, allow_recordings=True)
     yield "load again", lambda model: AnchorInvClassifier.load(beside, allow_recordings=True)

@@ -313,6 +313,84 @@ def test_known_tensors_hold_no_more_than_was_learned(method, name, rows, words, 
     assert words in outcome(place, assemble(header, save_tensors(tensors)))
 
 
+class TestConfidence:
+    """What a model keeps of held-out windows, of which p-values and sets of classes are made."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def known(cls, tmp_path_factory):
+        path = tmp_path_factory.mktemp("known") / "model.anchorinv"
+        fitted("discriminant").save(path)
+        header, payload = split(path.read_bytes())
+        return header, load_tensors(payload)
+
+    def judged(self, place, header, tensors):
+        """What is said of damaged tensors: a sentence, or p-values that are some."""
+        result = outcome(place, assemble(header, save_tensors(tensors)))
+        if isinstance(result, str):
+            return result
+        p, refusal = attempt(result.novelty, windows(6)[0])
+        assert refusal or ((p > 0) & (p <= 1)).all()
+        sets, unsure = attempt(result.predict_set, windows(6)[0])
+        assert unsure == refusal and (refusal or sets.any(axis=1).all())
+        return result
+
+    def test_whatever_was_done_to_it(self, known, place):
+        header, tensors = known
+        confidence = {name: each for name, each in tensors.items() if name.startswith("confidence.")}
+        draw, refused = random.Random(5), 0
+        for _ in range(100):
+            refused += isinstance(
+                self.judged(place, header, {**_without(tensors, confidence), **tampered(confidence, draw)}),
+                str,
+            )
+        assert refused > 50  # a count may be another one, and a table may be another's
+
+    def test_without_all_of_it_a_model_is_one_of_a_former_version(self, known, place):
+        header, tensors = known
+        rest = {name: each for name, each in tensors.items() if not name.startswith("confidence.")}
+        model = self.judged(place, header, rest)
+        assert model.state_.confidence is None
+
+    @pytest.mark.parametrize(
+        ("name", "change", "words"),
+        [
+            ("base.values", lambda t: t[:2].contiguous(), "its confidence does not fit its classes"),
+            ("misfits.values", lambda t: t[1:].contiguous(), "its confidence does not fit its classes"),
+            ("factors", lambda t: 1e4 * t, "its confidence holds values that no windows give"),
+            ("taught.values", lambda t: -t, "its confidence holds values that no windows give"),
+            ("base.counts", lambda t: t - 2**40, "its confidence holds values that no windows give"),
+            ("base.counts", lambda t: t.float(), "is torch.float32, torch.int64 was expected"),
+            ("factors", lambda t: t * torch.nan, "holds values that are not finite"),
+            ("base.values", None, "its confidence lacks base.values"),
+            (
+                "more.values",
+                lambda t: torch.zeros(3),
+                "'confidence.more.values', which is no part of a model",
+            ),
+        ],
+    )
+    def test_each_has_its_sentence(self, name, change, words, known, place):
+        header, tensors = known
+        name, tensors = f"confidence.{name}", dict(tensors)
+        old = tensors.pop(name, None)
+        tensors |= {} if change is None else {name: change(old)}
+        assert words in self.judged(place, header, tensors)
+
+    def test_that_of_another_head_is_refused(self, known, place):
+        """A discriminant has three statistics of novelty; a table of one would be read beyond its end."""
+        header, tensors = known
+        for table in ("base", "taught"):
+            for part in ("values", "counts"):
+                name = f"confidence.{table}.{part}"
+                tensors = {**tensors, name: tensors[name][:2].contiguous()}
+        assert "its confidence does not fit" in self.judged(place, header, tensors)
+
+
+def _without(tensors, names):
+    return {name: each for name, each in tensors.items() if name not in names}
+
+
 def test_long_curves_are_thinned_when_they_are_written(place):
     model = again(fitted())
     long = Curve("base", 0, torch.arange(3e6))

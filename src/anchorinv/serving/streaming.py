@@ -207,6 +207,8 @@ def classify(
 
 def _steadied(raw: Prediction, model: AnchorInvClassifier, smoother: Smoother) -> Prediction:
     rejected = model.reject is not None and raw.novelty is not None and raw.novelty <= model.reject
+    if rejected:
+        smoother.unknown = model.reject_label_  # which may have been set since the stream began
     steady = smoother(raw.start, raw.probabilities, classes=model.classes_, rejected=rejected)
     return replace(raw, label=steady.label, probabilities=steady.probabilities)
 
