@@ -40,7 +40,7 @@ def test_densities_are_students_t() -> None:
     """Up to a constant and to how much of the determinant counts, which is the same for all windows."""
     posterior, x = head().posterior, 4 * randn(6, DIM, seed=3)
     assert posterior.freedom == 80 + FEW - 5 - DIM + 1
-    ours = posterior.log_densities(x)
+    ours = posterior.log_densities(posterior.distances(x))
     for column in range(5):
         mean, shape = posterior.means[column].numpy(), predictive(posterior, column)
         oracle = stats.multivariate_t(mean, shape, df=posterior.freedom).logpdf(whitened(posterior, x))
@@ -51,7 +51,7 @@ def test_densities_are_students_t() -> None:
 def test_the_first_statistic_is_the_log_likelihood_ratio_of_an_unknown_class() -> None:
     """Of a class anywhere around the base classes, as far as these are apart, and of the nearest."""
     posterior, x = head().posterior, 4 * randn(40, DIM, seed=3)
-    statistics, nearest = posterior.novelty(x)
+    statistics, nearest = posterior.novelty(posterior.distances(x))
     z, axes = whitened(posterior, x), posterior.axes.numpy()
     between = axes.T @ np.diag(posterior.between.numpy()) @ axes
     between += float(posterior.elsewhere) * (np.eye(DIM) - axes.T @ axes)
@@ -69,7 +69,7 @@ def test_the_first_statistic_is_the_log_likelihood_ratio_of_an_unknown_class() -
 
 def test_the_others_are_distances_in_all_directions_and_in_the_leading_ones() -> None:
     posterior, x = head().posterior, 4 * randn(10, DIM, seed=3)
-    statistics, nearest = posterior.novelty(x)
+    statistics, nearest = posterior.novelty(posterior.distances(x))
     for row, z, column in zip(statistics, whitened(posterior, x), nearest.tolist(), strict=True):
         off = z - posterior.means[column].numpy()
         square = off @ np.linalg.inv(predictive(posterior, column)) @ off
@@ -87,10 +87,10 @@ def test_unknown_classes_lie_as_far_apart_as_base_classes_do() -> None:
 
 def test_without_a_prior_only_distances_tell() -> None:
     posterior, x = head(prior=False).posterior, 4 * randn(10, DIM, seed=3)
-    statistics, nearest = posterior.novelty(x)
+    statistics, nearest = posterior.novelty(posterior.distances(x))
     assert statistics.isfinite().all()
     torch.testing.assert_close(statistics[:, 0], 0.5 * statistics[:, 1].exp())
-    assert nearest.tolist() == posterior.distances(x)[1].argmin(1).tolist()
+    assert nearest.tolist() == posterior.distances(x)[2].argmin(1).tolist()
 
 
 def test_at_a_mean_itself_all_is_finite() -> None:

@@ -109,12 +109,13 @@ class Scores:
         beyond = values[values > start]
         places = np.unique(np.append(values[values <= start], start))
         logs = self.share_above(torch.from_numpy(places).float()).double().log().numpy()
-        if len(beyond):
-            excess = float((beyond - start).mean())
-            # At the start both ways agree but for one part in n; the line then falls as far as doubles go.
-            logs[-1] = min(logs[-1], np.log(TAIL))
-            places, logs = np.append(places, start + (logs[-1] - _LEAST) * excess), np.append(logs, _LEAST)
-        return places, logs
+        if not len(beyond):  # all above is as unusual as what was never seen
+            unseen = -np.log(float(self.counts) + 1)
+            return np.append(places, np.nextafter(start, np.inf)), np.append(logs, unseen)
+        # At the start both ways agree but for one part in n; the line then falls as far as doubles go.
+        logs[-1] = min(logs[-1], np.log(TAIL))
+        end = start + (logs[-1] - _LEAST) * float((beyond - start).mean())
+        return np.append(places, end), np.append(logs, _LEAST)
 
 
 @dataclass(frozen=True, eq=False)
