@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,7 @@ class TestSets:
         X = np.concatenate([fresh(), np.random.default_rng(0).normal(size=(20, 4, 64))])
         sets = [model().predict_set(X, coverage=share) for share in (0.01, 0.5, 0.9, 0.999)]
         columns = np.searchsorted(model().classes_, model().predict(X))
-        assert all((a <= b).all() for a, b in zip(sets[:-1], sets[1:], strict=True))
+        assert all((a <= b).all() for a, b in pairwise(sets))
         assert sets[0][np.arange(len(X)), columns].all() and sets[0].dtype == bool
         assert sets[0].shape == (len(X), len(model().classes_))
 
