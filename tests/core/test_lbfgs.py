@@ -30,9 +30,9 @@ def walked(
     newton = BatchedLBFGS(leaf, **options)
     for _ in range(steps):
         losses = loss(leaf)
-        (leaf.grad,) = torch.autograd.grad(losses.sum(), leaf)
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         seen.append(losses.detach())
-        newton.step(losses.detach())
+        newton.step(losses.detach(), gradient)
     newton.finish()
     return leaf.detach(), seen
 
@@ -83,8 +83,8 @@ def test_a_sample_that_is_held_stays() -> None:
     newton = BatchedLBFGS(leaf)
     for step in range(20):
         losses = valley(leaf)
-        (leaf.grad,) = torch.autograd.grad(losses.sum(), leaf)
-        newton.step(losses.detach())
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+        newton.step(losses.detach(), gradient)
         if step == 5:
             newton.hold(torch.tensor([True, False]))
             newton.finish()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from anchorinv.core.rng import global_position, take_up
 from anchorinv.progress import tick
@@ -49,10 +50,8 @@ class BatchedLBFGS:
         self._way = torch.zeros_like(leaf).detach()
 
     @torch.no_grad()
-    def step(self, losses: Tensor) -> None:
-        """Take the next step, knowing the losses (n,) and gradients where the last one led."""
-        gradient = self._leaf.grad
-        assert gradient is not None, "gradients come before a step"
+    def step(self, losses: Tensor, gradient: Tensor) -> None:
+        """Take the next step, knowing the losses (n,) and the gradient where the last one led."""
         if self._at is None:
             self._at = self._leaf.detach().clone(), losses.clone(), gradient.clone()
             self._way = self._direction()
@@ -152,6 +151,39 @@ class Checkpoint(Protocol):
         """Keep the values now, or not; they are gathered only if asked for."""
 
 
+class AdamSteps:
+    """Adam over some tensors, with its moments.
+
+    By the function behind ``torch.optim.Adam``, which itself would import torch's compiler at its first use:
+    more than a second, in every process that trains anything.
+    """
+
+    def __init__(self, params: list[Tensor], plan: "Optimiser") -> None:
+        self._params, self._plan = params, plan
+        self.moments = {
+            "step": [torch.zeros((), dtype=torch.float32, device=param.device) for param in params],
+            "exp_avg": [torch.zeros_like(param, memory_format=torch.preserve_format) for param in params],
+            "exp_avg_sq": [torch.zeros_like(param, memory_format=torch.preserve_format) for param in params],
+        }
+
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor], lr: float) -> None:
+        """Take a step down the gradients, one for each tensor and laid out as it is."""
+        steps, means, squares = self.moments.values()
+        beta1, beta2 = self._plan.betas
+        adam(
+            *(self._params, gradients, means, squares, [], steps),
+            fused=True,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=lr,
+            weight_decay=0.0,
+            eps=self._plan.eps,
+            maximize=False,
+        )
+
+
 class Snapshot:
     """Where a descent stands.
 
@@ -161,22 +193,20 @@ class Snapshot:
         What is descended over.
     buffers : iterable of Tensor
         What else changes on the way, such as running statistics.
-    optimiser : torch.optim.Optimizer
-        Adam over ``params``.
+    moments : dict of str to list of Tensor
+        Adam's, one for each of ``params``.
     """
 
     def __init__(
-        self, params: list[Tensor], buffers: Iterable[Tensor], optimiser: torch.optim.Optimizer
+        self, params: list[Tensor], buffers: Iterable[Tensor], moments: dict[str, list[Tensor]]
     ) -> None:
-        self._params, self._optimiser = params, optimiser
-        self._tensors = [*params, *buffers]
+        self._tensors, self._moments = [*params, *buffers], moments
 
     def values(self, curve: list[Tensor]) -> dict[str, Tensor]:
         """Return copies of parameters, buffers, moments, the curve so far and the global generator."""
         values = {f"tensor.{i}": tensor.detach().clone() for i, tensor in enumerate(self._tensors)}
-        for i, param in enumerate(self._params):
-            for name, moment in self._optimiser.state[param].items():
-                values[f"moment.{i}.{name}"] = moment.detach().clone()
+        for name, moments in self._moments.items():
+            values |= {f"moment.{i}.{name}": moment.clone() for i, moment in enumerate(moments)}
         return {**values, "curve": torch.stack(curve), "generator": global_position()}
 
     @torch.no_grad()
@@ -184,12 +214,9 @@ class Snapshot:
         """Put everything back as it was and return the curve so far; its length is the next step."""
         for i, tensor in enumerate(self._tensors):
             tensor.copy_(values[f"tensor.{i}"])
-        for i, param in enumerate(self._params):
-            moments = {
-                name: torch.empty_like(param).copy_(values[f"moment.{i}.{name}"])
-                for name in ("exp_avg", "exp_avg_sq")
-            }
-            self._optimiser.state[param] = {"step": values[f"moment.{i}.step"].clone(), **moments}
+        for name, moments in self._moments.items():
+            for i, moment in enumerate(moments):
+                moment.copy_(values[f"moment.{i}.{name}"])
         take_up(values["generator"])
         return list(values["curve"])
 
@@ -324,19 +351,17 @@ def minimise(
     # Listed, because inverting gives one tensor and training a module's generator.
     params = list(params)
     newton = BatchedLBFGS(params[0]) if plan.use_lbfgs else None
-    optimiser = torch.optim.Adam(params, lr=plan.lr, betas=plan.betas, eps=plan.eps, fused=True)
-    bookmark = Snapshot(params, buffers, optimiser)
+    steps = AdamSteps(params, plan)
+    bookmark = Snapshot(params, buffers, steps.moments)
     left = checkpoint.load() if checkpoint else None
     curve = bookmark.restore(left) if left else []
     with torch.enable_grad():
         for step in range(len(curve), plan.steps):
-            optimiser.param_groups[0]["lr"] = plan.rate(step)
             losses = objective(step)
-            gradients = torch.autograd.grad(losses.sum(), params)
-            for param, gradient in zip(params, gradients, strict=True):
-                param.grad = _laid_out_as(param, gradient)
+            found = torch.autograd.grad(losses.sum(), params)
+            gradients = [_laid_out_as(*pair) for pair in zip(params, found, strict=True)]
             curve.append(losses.detach())
-            newton.step(curve[-1]) if newton else optimiser.step()
+            newton.step(curve[-1], gradients[0]) if newton else steps.step(gradients, plan.rate(step))
             if step % 10 == 9 or step + 1 == plan.steps:
                 tick(task, step + 1, plan.steps, curve[-1].mean().item())
             there = torch.tensor(False)
@@ -352,8 +377,6 @@ def minimise(
                 checkpoint.save(partial(bookmark.values, curve))
     if newton:
         newton.finish()
-    for param in params:
-        param.grad = None
     losses = torch.stack(curve)
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
