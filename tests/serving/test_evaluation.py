@@ -107,9 +107,9 @@ class TestNovelty:
         assert "rejected as unknown (p up to 0.05): 3 of 60 windows of known classes (5.0%)" in lines
         assert "0 of 20 windows of unknown classes (0.0%); AUROC of known against unknown 1.000" in lines[-1]
 
-    def test_by_the_models_own_threshold(self, data, rejecting, monkeypatch):
-        monkeypatch.setattr(type(fitted()), "reject", 0.1, raising=False)
-        assert evaluate_file(fitted(), data).detection.threshold == 0.1
+    def test_by_the_models_own_threshold(self, data, rejecting):
+        model = again(fitted()).set_params(reject=0.1)
+        assert evaluate_file(model, data).detection.threshold == 0.1
 
     def test_without_unknown_windows_there_are_no_acceptances(self):
         found = detect([0.5, 0.04], [True, True])

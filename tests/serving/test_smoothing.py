@@ -286,9 +286,9 @@ SIGNAL = np.concatenate(list(windows(16, classes=("left", "right"), seed=3)[0]),
 
 
 def row_by_row(model, signals):
-    """Stand in for a model whose probabilities do not depend on the batch, to the last bit."""
+    """Stand in for a model whose answers do not depend on the batch, to the last bit; some are rejected."""
     loud = np.array([signal.std(axis=1)[:3] for signal in signals])
-    return (loud / loud.sum(axis=1, keepdims=True)).astype(np.float32)
+    return (loud / loud.sum(axis=1, keepdims=True)).astype(np.float32), 10 * loud[:, 0] % 1
 
 
 def fed(model, signal, step, *, steady, places=()):
@@ -307,14 +307,14 @@ class TestStreams:
     )
     @settings(max_examples=40, deadline=None)
     def test_chunks_do_not_matter(self, places, step, how, gap):
-        model, signal = fitted(), SIGNAL.copy()
+        model, signal = again(fitted()).set_params(reject=0.3), SIGNAL.copy()
         signal[0, gap : gap + 5] = np.nan
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(streaming, "probabilities", row_by_row)
             whole = fed(model, signal, step, steady=how)
             parts = fed(model, signal, step, steady=how, places=places)
-        assert [(p.start, p.label, p.raw_label) for p in parts] == [
-            (p.start, p.label, p.raw_label) for p in whole
+        assert [(p.start, p.label, p.raw_label, p.novelty) for p in parts] == [
+            (p.start, p.label, p.raw_label, p.novelty) for p in whole
         ]
         for part, one in zip(parts, whole, strict=True):
             np.testing.assert_array_equal(part.probabilities, one.probabilities)
