@@ -73,14 +73,14 @@ def test_whoever_predicts_meanwhile_sees_a_model_before_or_after():
 
 def test_a_lesson_in_the_middle_of_a_prediction_does_not_change_its_classes(monkeypatch):
     model, X = again(fitted("protonet")), windows(24)[0]
-    wanted, original = model.predict(X).tolist(), estimator.logits_of
+    wanted, original = model.predict(X).tolist(), estimator.answers_of
 
-    def interrupted(state, signals):
-        logits = original(state, signals)
+    def interrupted(state, signals, **options):
+        answers = original(state, signals, **options)
         model.forget_class("left")
-        return logits
+        return answers
 
-    monkeypatch.setattr(estimator, "logits_of", interrupted)
+    monkeypatch.setattr(estimator, "answers_of", interrupted)
     assert model.predict(X).tolist() == wanted and "left" in wanted
     assert "left" not in model.classes_
 
