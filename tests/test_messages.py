@@ -47,6 +47,7 @@ READING = {
     "learn": (["learn", "m"], ["--label", "rest", "-o", "out", "-q"]),
     "add": (["add", "m"], ["--label", "left", "-o", "out", "-q"]),
     "calibrate": (["calibrate", "m"], ["-o", "out", "-q"]),
+    "suggest": (["suggest", "m"], ["-q"]),
 }
 #: Those of them that write, with an input that is good.
 WRITING = {
@@ -140,7 +141,7 @@ class TestArrays:
 
 
 class TestShapes:
-    @pytest.mark.parametrize("name", ["evaluate", "predict", "learn", "add", "calibrate"])
+    @pytest.mark.parametrize("name", ["evaluate", "predict", "learn", "add", "calibrate", "suggest"])
     def test_transposed_windows_offer_the_swap(self, name, told):
         assert (
             "turned.npz: the model takes 4 channels of 64 samples, got 64 channels of 4; "

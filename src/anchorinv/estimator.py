@@ -415,7 +415,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             now._names.tolist(),
             reject=limit,
             least=least,
-            artefact=lambda group: now._drift(replace(signals, values=signals.values[group])).artefact,
+            artefact=lambda group: now._is_artefact(signals, group),
         )
 
     def predict_set(self, X: Any, *, coverage: float = 0.9) -> np.ndarray:
@@ -565,6 +565,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         looked = shapes and self.statistics_.has_shapes and len(signals.values) >= FEWEST
         current = Statistics.of(signals.values, shapes=looked)
         return drift(current, self.statistics_, self.ch_names_, n_times=self.n_times_, sfreq=self.sfreq_)
+
+    def _is_artefact(self, signals: Signals, group: np.ndarray) -> bool:
+        # Spectra of fewer are not compared, as one may be an artefact: here that is what is asked.
+        some = np.resize(group, max(FEWEST, len(group)))
+        return self._drift(replace(signals, values=signals.values[some])).artefact
 
     @one_at_a_time
     def calibrate(self, X: Any, *, force: bool = False) -> Self:

@@ -1,6 +1,6 @@
 """Windows that fit no known class and resemble each other: a class that might be taught."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +100,8 @@ def suggested_class(
     least : int
         Windows of a group.
     artefact : callable
-        Whether windows, by their indices, are rather a fault of the recording than a class.
+        Whether windows, by their indices, are rather a fault of the recording than a class; asked of each
+        that is rejected, and of groups.
     """
     features = encode(nn.Sequential(state.trunk, state.tail), signals)
     logits = check_finite(encode(state.head, features))
@@ -110,13 +111,15 @@ def suggested_class(
     features = embedded(state, features)
     accepted = np.setdiff1d(np.arange(len(features)), rejected)
     means, columns = _means(state, features[accepted], logits[accepted].argmax(1))
-    looked = rejected[np.linspace(0, len(rejected) - 1, min(len(rejected), MOST)).round().astype(int)]
+    sound = np.array([i for i in rejected if not artefact(np.array([i]))], dtype=int)
+    if len(sound) < least:
+        return None
+    looked = sound[np.linspace(0, len(sound) - 1, min(len(sound), MOST)).round().astype(int)]
     best: tuple[int, np.ndarray] | None = None
-    for group in _groups(state, features[looked], least):
+    for group in _groups(state, features[looked], means, least):
         if best is not None and len(group) <= best[0]:
             break  # smaller ones cannot be better
-        apart, _ = nearest_rivals(state, features[looked[group]], means)
-        score = int(apart.sum()) - PENALTY * int((~apart).sum())
+        score = _score(state, features[looked[group]], means)
         if score > (best[0] if best else 0) and not artefact(looked[group]):
             best = score, looked[group]
     if best is None:
@@ -144,8 +147,17 @@ def _means(state: State, accepted: Tensor, predicted: Tensor) -> tuple[Tensor, l
     return class_means(accepted, torch.from_numpy(numbers)), columns.tolist()
 
 
-def _groups(state: State, features: Tensor, least: int) -> Iterator[np.ndarray]:
-    """Yield the groups (n,) of features (n, dim) that average linkage makes, the largest first."""
+def _score(state: State, own: Tensor, rivals: Tensor) -> int:
+    """Return how large and separate a group (n, dim) is; above 0 it may be a class of its own."""
+    apart, _ = nearest_rivals(state, own, rivals)
+    return int(apart.sum()) - PENALTY * int((~apart).sum())
+
+
+def _groups(state: State, features: Tensor, means: Tensor, least: int) -> list[np.ndarray]:
+    """Return the groups (n,) of features (n, dim) that average linkage makes, the largest first.
+
+    Those of two or more groups that are as separate from each other as from known classes are left out.
+    """
     from sklearn.cluster import AgglomerativeClustering
 
     alike = similarity(state, features, features).double()
@@ -155,8 +167,23 @@ def _groups(state: State, features: Tensor, least: int) -> Iterator[np.ndarray]:
     tree = AgglomerativeClustering(
         n_clusters=None, distance_threshold=0, metric="precomputed", linkage="average"
     ).fit(distances)
-    members = [np.array([i]) for i in range(len(features))]
+    groups: list[np.ndarray | None] = [np.array([i]) for i in range(len(features))]  # None: of several
     for first, second in tree.children_:
-        members.append(np.sort(np.concatenate([members[first], members[second]])))
-    groups = [group for group in members if len(group) >= least]
-    yield from sorted(groups, key=len, reverse=True)
+        one, other = groups[first], groups[second]
+        several = (
+            one is None or other is None or _are_two(state, features[one], features[other], means, least)
+        )
+        groups.append(None if several else np.sort(np.concatenate([one, other])))
+    return sorted((g for g in groups if g is not None and len(g) >= least), key=len, reverse=True)
+
+
+def _are_two(state: State, one: Tensor, other: Tensor, means: Tensor, least: int) -> bool:
+    """Return whether two groups (n, dim) are classes of their own rather than halves of one."""
+    if min(len(one), len(other)) < least:
+        return False
+    centres = torch.stack([one.mean(0), other.mean(0)])
+    # Halves of a large group are apart, too, but near to each other.
+    if similarity(state, centres[:1], centres[1:]).max() >= similarity(state, centres, means).max():
+        return False
+    pairs = ((one, centres[1:]), (other, centres[:1]))
+    return all(_score(state, own, torch.cat([means, rival])) > 0 for own, rival in pairs)

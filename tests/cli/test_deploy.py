@@ -47,6 +47,7 @@ def story(tmp_path_factory):
     for name, n, seed in (("base", 32, 0), ("test", 12, 1)):
         X, y = samples(n, ["left", "right"], seed)
         np.savez(folder / f"{name}.npz", X=X, y=y, sfreq=RATE, ch_names=CHANNELS)
+    np.savez(folder / "afternoon.npz", X=samples(60, ["left", "right", "tongue"], 6)[0], sfreq=RATE)
     for name, seed in (("tongue", 2), ("more", 4)):
         np.save(folder / f"{name}.npy", samples(10, ["tongue"], seed)[0])
     for name, seed in (("session", 3), ("evening", 5)):
@@ -80,6 +81,7 @@ def test_the_page_shows_all_commands():
         "predict",
         "learn",
         "add",
+        "suggest",
         "calibrate",
         "forget",
         "check",
@@ -103,6 +105,10 @@ def test_the_story(story):
     learned = shown_by(shown, "learn")
     assert "this method keeps no samples" in learned and "of 10 examples" in learned
     assert "Class 'tongue': 10 more examples, 20 in all" in shown_by(shown, "add")
+    suggested = shown_by(shown, "suggest")
+    assert "resemble each other" in suggested and "afternoon.npz: windows" in suggested
+    with np.load(folder / "shots.npz") as shots:
+        assert shots["X"].shape == (10, 4, 64) and shots["ch_names"].tolist() == list(CHANNELS)
     assert "knows right, tongue" in shown_by(shown, "forget")
     written = {path.name for path in folder.iterdir() if path.suffix == ".anchorinv"}
     assert written == {"hand.anchorinv", "taught.anchorinv", "theirs.anchorinv", "less.anchorinv"}

@@ -25,7 +25,7 @@ from anchorinv.cli.options import (
     with_options,
 )
 from anchorinv.errors import as_json as to_json
-from anchorinv.errors import csv_line
+from anchorinv.errors import csv_line, ranges
 from anchorinv.terminal import complain, say
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from anchorinv.datasets.own import Labelling
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.serving.files import PredictedWindow, ReadOptions
+    from anchorinv.serving.files import PredictedWindow, ReadOptions, WindowPlace
     from anchorinv.signal.drift import Drift
+    from anchorinv.suggestion import Suggestion
 
 Report = TypeVar("Report")
 _SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, WFDB ...)."
@@ -188,6 +189,61 @@ def predict(
                 )
             warnings += _far(source, monitor.drift, inputs.scale)
     complain(*(f"anchorinv: warning: {sentence}" for sentence in warnings))
+
+
+@with_options
+def suggest(
+    model: Model,
+    sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
+    shots: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write the windows to teach it with here.", metavar="SHOTS.npz"),
+    ] = None,
+    *,
+    reject: Annotated[
+        float | None,
+        typer.Option(
+            help="Windows with a novelty up to this fit no known class. Default: the model's, or 0.05.",
+            metavar="SHARE",
+        ),
+    ] = None,
+    least: Annotated[int, typer.Option(help="Windows that have to resemble each other.")] = 10,
+    inputs: InputOptions,
+    as_json: Json = False,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Look for windows that fit no known class and resemble each other: a class that might be taught.
+
+    The exit code is 1 if there is none.
+    """
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.files import read_unlabelled, write_shots
+
+    if shots is not None:
+        if shots.suffix.lower() != ".npz":
+            raise ValueError(f"windows are written as .npz, got {shots}; name a file such as shots.npz")
+        check_target(shots, model, *sources, such_as="shots.npz")
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    with progress(quiet):
+        signals, places = read_unlabelled(learner, sources, inputs.reading())
+    found = learner.suggest_class(signals, reject=reject, least=least)
+    if shots is not None and found is not None:
+        write_shots(shots, signals[found.shots], model=learner)
+    if as_json:
+        say(*to_json(_suggestion_facts(found, places)).split("\n"))
+    elif found is None:
+        say(
+            f"Of {len(signals)} windows no {least} fit no known class and resemble each other: there is no "
+            f"class to suggest."
+        )
+    else:
+        say(str(found), *_place_lines([places[i] for i in found.indices]))
+        say("The most typical, to teach it with:", *_place_lines([places[i] for i in sorted(found.shots)]))
+        if shots is not None:
+            say(f"Windows: {shots} has these; anchorinv learn {model} {shots} --label NAME -o MODEL")
+    if found is None:
+        raise typer.Exit(1)
 
 
 @with_options
@@ -349,6 +405,29 @@ def _check_units(
             refuse_drift(replace(model.check(windows), scaled=scale))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+def _place_lines(places: "Sequence[WindowPlace]") -> list[str]:
+    """Return a line for each file: the starts of windows in seconds, or their numbers."""
+    lines = []
+    for path in dict.fromkeys(each.path for each in places):
+        here = [each for each in places if each.path == path]
+        times = ", ".join(f"{each.time:.6g}" for each in here if each.time is not None)
+        where = f"at {times} s" if times else f"windows {ranges(each.window for each in here)}"
+        lines.append(f"  {path}: {where}")
+    return lines
+
+
+def _suggestion_facts(found: "Suggestion | None", places: "Sequence[WindowPlace]") -> dict[str, Any]:
+    if found is None:
+        return {"windows": len(places), "suggestion": None}
+    shots = set(found.shots.tolist())
+    group = [
+        {"file": str(place.path), "window": place.window, "time": place.time, "shot": i in shots}
+        for i, place in ((i, places[i]) for i in found.indices.tolist())
+    ]
+    facts = {"rejected": found.n_rejected, "own": found.own, "separation": found.separation}
+    return {"windows": len(places), "suggestion": {**facts, "nearest": found.nearest, "group": group}}
 
 
 def _known(out: Path, model: "AnchorInvClassifier") -> str:

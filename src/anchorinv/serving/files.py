@@ -14,6 +14,7 @@ from anchorinv.datasets.own_files import ManifestRow
 from anchorinv.datasets.window_files import channels_for, is_windowed, open_windows
 from anchorinv.errors import raise_if_any
 from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.files import replacing
 from anchorinv.serving.smoothing import Smoothing, smoother_of
 from anchorinv.serving.streaming import classify
 from anchorinv.signal.pipeline import Pipeline, Window, Windows, resampled_length
@@ -74,6 +75,15 @@ class PredictedWindow:
     probabilities: np.ndarray | None  # (n_classes,), in the order of ``classes_``
     raw_label: Any = None  # its class by itself, if predictions are steadied
     novelty: float | None = None  # p-value of its being of a known class, where the model can tell
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlace:
+    """Where a window is from."""
+
+    path: Path
+    window: int  # its number in the file, from 0
+    time: float | None  # its start in seconds; None in files of windows
 
 
 def predict_file(
@@ -142,6 +152,33 @@ def read_shots(
     windows = list(read_windows(model, path, reading, task="reading"))
     labels = open_windows(path).labels if is_windowed(path) else None
     return _without_gaps(windows, path)[0], labels
+
+
+def read_unlabelled(
+    model: AnchorInvClassifier, paths: Sequence[Path], reading: ReadOptions = DEFAULTS
+) -> tuple[np.ndarray, list[WindowPlace]]:
+    """Return the windows of files without gaps (n, n_chans, n_times), and where each of them is."""
+    signals: list[np.ndarray] = []
+    places: list[WindowPlace] = []
+    for path in paths:
+        sfreq = None if is_windowed(path) else model.sfreq_
+        with errors_naming(path):
+            for number, window in enumerate(read_windows(model, path, reading, task="reading")):
+                if window.whole:
+                    signals.append(window.values)
+                    places.append(WindowPlace(path, number, window.start / sfreq if sfreq else None))
+    if not signals:
+        raise ValueError(f"{', '.join(map(str, paths))}: every window has gaps (NaN); nothing can be told")
+    return np.stack(signals), places
+
+
+def write_shots(path: Path, signals: np.ndarray, *, model: AnchorInvClassifier) -> None:
+    """Write windows as a model takes them (n, n_chans, n_times) to an ``.npz`` file, to be taught from."""
+    about: dict[str, Any] = {} if model.sfreq_ is None else {"sfreq": model.sfreq_}
+    if model.ch_names_ is not None:
+        about["ch_names"] = np.array(model.ch_names_)
+    with replacing(path) as beside, beside.open("wb") as file:
+        np.savez(file, X=signals, **about)
 
 
 def observed(windows: Iterable[Window], note: Observer) -> Iterator[Window]:
