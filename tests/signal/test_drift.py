@@ -248,3 +248,25 @@ class TestFiles:
         verdict = model.check(windows()[0]).verdict
         assert "like the base data in every channel; the model holds no spectra" in verdict
         assert model.check(1e3 * X).unit_factor == 1e3
+
+
+class TestArtefact:
+    @pytest.mark.parametrize("fault", ["noise", "hum", "flat channel", "gain"])
+    def test_faults_of_recordings_are_told_from_classes(self, fault):
+        X = brain(20, seed=3)
+        flat = X.copy()
+        flat[:, 2] = 0
+        hum = X + 5 * X.std() * np.sin(2 * np.pi * 50 * np.arange(128) / RATE)
+        noise = np.random.default_rng(0).normal(size=X.shape) * X.std()
+        found = {"noise": noise, "hum": hum, "flat channel": flat, "gain": 10 * X}[fault]
+        assert drift(Statistics.of(found), BASE, NAMES).artefact
+
+    def test_loud_and_quiet_channels_and_other_correlations_are_a_class(self):
+        X = brain(20, seed=3)
+        assert not drift(Statistics.of(X), BASE, NAMES).artefact
+        loud, mixed = X.copy(), X.copy()
+        loud[:, :2] *= 8
+        loud[:, 4:] *= 0.2
+        mixed[:, ::2] = brain(20, seed=4)[:, ::2]
+        assert not drift(Statistics.of(loud), BASE, NAMES).artefact
+        assert not drift(Statistics.of(mixed), BASE, NAMES).artefact
