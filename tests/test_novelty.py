@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -74,6 +75,17 @@ class TestPValues:
         assert (base().novelty(feet) <= 0.05).mean() > 0.9
         assert (taught().novelty(feet) <= 0.05).mean() < 0.2
         assert (taught().predict(feet) == "feet").mean() > 0.9
+
+    def test_taught_classes_are_judged_by_classes_that_were_taught(self):
+        """With a table by which everything is unusual, windows near a taught class are; others stay."""
+        model, feet = again(taught()), fresh(20, classes=("feet",))
+        table = model.state_.confidence.taught
+        strict = replace(model.state_.confidence, taught=replace(table, values=table.values - 100))
+        before = model.novelty(np.concatenate([feet, fresh()]))
+        model.state_ = replace(model.state_, confidence=strict)
+        after = model.novelty(np.concatenate([feet, fresh()]))
+        assert (after[:20] < 0.05).all() and (before[:20] > 0.05).mean() > 0.8
+        assert np.array_equal(after[20:], before[20:])
 
     def test_all_that_is_not_rejected_is_predicted_as_ever(self):
         model = again(base()).set_params(reject=0.3)

@@ -25,7 +25,7 @@ def state(head=None, n_classes=2):
     """A model whose features are its signals (n, 4, 1), and that rejects what is unlike its prototypes."""
     surprise = -torch.linspace(0.001, 1, 200).log()
     table = Scores.stack([Scores.of(torch.linspace(-16, -12, 200)), Scores.of(surprise)])
-    sure = Confidence(torch.ones(3), table, table, Scores.stack([table[0]] * (n_classes + 3)))
+    sure = Confidence(torch.ones(3), table, table, Scores.stack([table.rows[0]] * (n_classes + 3)))
     head = Cosine(torch.zeros(0, 4), torch.eye(4)[:n_classes]) if head is None else head
     return State(
         nn.Flatten(), nn.Identity(), head, tuple(range(n_classes)), n_classes, (4, 1), 0, confidence=sure

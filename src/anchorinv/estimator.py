@@ -232,7 +232,6 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         how = self.preprocessing
         classes, numbers = np.unique(labels, return_inverse=True)
         check_names(classes.tolist())
-        self._check_rejection(classes)
         n_chans, n_times = signals.values.shape[1:]
         geometry = resolve_geometry(self.geometry, n_chans, n_times)
         method = METHODS.name_of(self.method)
@@ -251,7 +250,18 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         batch = Batch(
             _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
         )
+<<<<<<< HEAD
         state = self._base_state(recipe, batch, rng=stream(seed, "base"))
+=======
+        rng = stream(seed, "base")
+        check_held_out(recipe, batch, needed=self.reject is not None, rng=rng)
+        with self._progress():
+            # The replay is made now: teaching a new class later should not take longer than it must.
+            base = check_converged(recipe.base_spec.fit(batch, rng=rng))
+            state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
+            state = with_confidence(recipe, state, batch, needed=self.reject is not None, rng=rng)
+        logits_of(state, batch.values)
+>>>>>>> conftests
         self._know(
             geometry_=geometry,
             standardisation_=standardisation,
@@ -664,6 +674,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
                 f"training needs at least two classes, got one class ({classes.tolist()[0]!r}); add the "
                 f"others, or teach it with partial_fit (anchorinv learn) to a model that knows two"
             )
+        self._check_rejection(classes)
         return signals, labels, None if among is None else among[kept], weights
 
     def _check_fitted(self) -> None:

@@ -104,9 +104,10 @@ def known_confidence(state: State) -> Confidence:
     return state.confidence
 
 
-def check_held_out(recipe: Recipe, samples: Batch, *, rng: torch.Generator) -> None:
-    """Refuse samples of which a training would hold out none, before it takes its time."""
-    if isinstance(recipe.base_spec, BaseSpec) and not _held_out(recipe.base_spec, samples, rng).any():
+def check_held_out(recipe: Recipe, samples: Batch, *, needed: bool, rng: torch.Generator) -> None:
+    """Refuse samples of which a training would hold out none, if some are needed, before it begins."""
+    spec = recipe.base_spec
+    if needed and isinstance(spec, BaseSpec) and not _held_out(spec, samples, rng).any():
         raise ValueError(_NOT_MEASURED)
 
 
@@ -117,16 +118,19 @@ def _held_out(spec: BaseSpec, samples: Batch, rng: torch.Generator) -> Tensor:
     return holdout(columns(samples.labels, samples.classes), samples.groups, rng=rng)
 
 
-def with_confidence(recipe: Recipe, state: State, samples: Batch, *, rng: torch.Generator) -> State:
+def with_confidence(
+    recipe: Recipe, state: State, samples: Batch, *, needed: bool, rng: torch.Generator
+) -> State:
     """Return a base model with the confidence that windows held out from its training give, if any were.
 
-    Closed forms have theirs already.
+    Closed forms have theirs already. Without any, a model that needs it is refused.
     """
     spec, targets = recipe.base_spec, state.columns(samples.labels)
-    if state.confidence is not None or not isinstance(spec, BaseSpec):
-        return state
-    aside = _held_out(spec, samples, rng)
-    if not aside.any():
+    none = torch.zeros(len(samples), dtype=torch.bool)
+    aside = _held_out(spec, samples, rng) if isinstance(spec, BaseSpec) else none
+    if state.confidence is not None or not aside.any():
+        if needed:
+            known_confidence(state)
         return state
     features = encode(nn.Sequential(state.trunk, state.tail), samples.values[aside])
     with torch.no_grad():

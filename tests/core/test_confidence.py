@@ -174,6 +174,17 @@ class TestNovelty:
         usual, odd = made().p_values(row, torch.zeros(2, dtype=torch.bool)).tolist()
         assert usual > 0.3 and odd < 1e-4
 
+    def test_several_looks_cost_as_sidak_says(self) -> None:
+        """The first statistic has six tenths of the risk; the second speaks up once it is surer than 1 %."""
+        sure = made()
+        rows = torch.tensor([[1.0, 0, 0], [0, 1.8, 0], [-9, 4.0, 0]])
+        p = [sure.base[i].tail_probability(rows[:, i]).double() for i in range(2)]
+        assert 0.01 < p[1][1] < 0.1 and p[1][2] < 0.01
+        wanted = torch.stack([1 - (1 - p[0][:2]) ** (1 / 0.6), 1 - (1 - p[0][:2]) ** (1 / 0.6)])[0].tolist()
+        wanted.append(float(1 - (1 - p[1][2]) ** (1 / 0.2)))
+        ours = sure.surprise(rows, torch.zeros(3, dtype=torch.bool)).neg().exp()
+        assert ours.tolist() == pytest.approx(wanted, rel=1e-4)
+
     def test_what_is_far_off_is_told_from_what_is_further(self) -> None:
         """p-values have an end, that of float32; what they are made of does not end so soon."""
         sure = made()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from anchorinv.core.closed_form import _features_without
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.confidence_rehearsal import (
     FOLDS,
+    Answers,
     _Fold,
     _Rounds,
     held_out_confidence,
@@ -119,6 +121,18 @@ class TestNothingLeaks:
                 a, b = (getattr(each, part) for each in asked)
                 assert not torch.equal(a[0], b[0]) and torch.equal(a[1:], b[1:])
 
+    def test_features_are_asked_for_without_the_windows_kept_aside(self) -> None:
+        features, targets = windows(100)
+        asked: list[Tensor] = []
+
+        def noting(known: Tensor) -> Tensor:
+            asked.append(known)
+            return features
+
+        rehearse_confidence(noting, targets, None, EMPTY, rng=stream(0))
+        folds = neighbouring_folds(targets, None)
+        assert all(torch.equal(known, ~aside) for known, aside in zip(asked, folds, strict=True))
+
     def test_nor_the_components_of_the_others(self) -> None:
         data = toy(4, 30)
         encoder = fit_encoder(data.values, rng=stream(0))
@@ -187,6 +201,21 @@ class TestConfidence:
     def test_of_more_shots_nobody_is_less_sure(self, apart: float, n: int) -> None:
         factors = rehearsed(*windows(n, apart=apart)).factors
         assert (factors.diff() >= 0).all() and (factors >= 0.0099).all() and (factors <= 101).all()
+
+    def test_what_says_otherwise_is_taken_for_chance(self) -> None:
+        """Three shots that did better than ten."""
+        targets = torch.arange(400) % 4
+        noise = randn(400, 4, seed=1, dtype=torch.float32)
+
+        def said(clear: float) -> Answers:
+            logits = clear * F.one_hot(targets) + noise
+            return Answers(logits, targets, noise[:, :3], targets, 3, targets)
+
+        rounds = _Rounds([replace(said(3), n_base=4)], third={3: [said(3)], 10: [said(0.2)]})
+        few, ten, base = rounds.confidence(4).factors.tolist()
+        assert few == ten <= base
+        rounds = _Rounds([replace(said(3), n_base=4)], third={3: [said(0.2)], 10: [said(3)]})
+        assert rounds.confidence(4).factors[0] < 0.5 * few
 
     def test_fresh_windows_are_rejected_and_covered_as_often_as_asked(self) -> None:
         features, targets = windows(1000)

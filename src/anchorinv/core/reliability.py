@@ -146,6 +146,10 @@ class Reliability:
 class SplitReliability:
     """Reliability on windows of base classes and of new ones, by their true class.
 
+    Parameters
+    ----------
+    base, new : Reliability
+
     Examples
     --------
     >>> both = SplitReliability.of([[0.8, 0.2], [0.6, 0.4]], [0, 1], [True, False])
@@ -231,6 +235,11 @@ class Detection:
 
 def auroc(known: ArrayLike, unknown: ArrayLike) -> float:
     """Return how often a known window has the larger score of two, ties counted half; nan without both.
+
+    Parameters
+    ----------
+    known, unknown : array-like, shape (n_known,) and (n_unknown,)
+        Scores, larger for windows of known classes.
 
     Examples
     --------
