@@ -250,18 +250,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         batch = Batch(
             _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
         )
-<<<<<<< HEAD
         state = self._base_state(recipe, batch, rng=stream(seed, "base"))
-=======
-        rng = stream(seed, "base")
-        check_held_out(recipe, batch, needed=self.reject is not None, rng=rng)
-        with self._progress():
-            # The replay is made now: teaching a new class later should not take longer than it must.
-            base = check_converged(recipe.base_spec.fit(batch, rng=rng))
-            state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
-            state = with_confidence(recipe, state, batch, needed=self.reject is not None, rng=rng)
-        logits_of(state, batch.values)
->>>>>>> conftests
         self._know(
             geometry_=geometry,
             standardisation_=standardisation,
@@ -279,15 +268,13 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
 
     def _base_state(self, recipe: Recipe, batch: Batch, *, rng: torch.Generator) -> State:
         """Return a base model that is whole: with what a first lesson and a rejection will need."""
-        if self.reject is not None:
-            check_held_out(recipe, batch, rng=rng)
+        needed = self.reject is not None
+        check_held_out(recipe, batch, needed=needed, rng=rng)
         with self._progress():
             # The replay is made now: teaching a new class later should not take longer than it must.
             base = check_converged(recipe.base_spec.fit(batch, rng=rng))
             state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
-            state = with_confidence(recipe, state, batch, rng=rng)
-        if self.reject is not None:
-            known_confidence(state)
+            state = with_confidence(recipe, state, batch, needed=needed, rng=rng)
         logits_of(state, batch.values)
         return state
 
