@@ -84,7 +84,10 @@ def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple
     confidence = known_confidence(state)
     with torch.no_grad():
         parts = [state.head.answers(chunk) for chunk in torch.split(features, CHUNK)]
-    logits, statistics, nearest = (torch.cat(part) for part in zip(*parts, strict=True))
+    # Of a live source each window is one: there is nothing to join.
+    logits, statistics, nearest = (
+        parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
+    )
     p_values = confidence.p_values(statistics, nearest >= state.n_base)
     return check_finite(state.calibrated(logits)), p_values
 

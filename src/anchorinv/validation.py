@@ -4,6 +4,7 @@ import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Real
 from typing import Any
 
@@ -491,7 +492,11 @@ def _warn(sentence: str, category: type[Warning] = UserWarning) -> None:
 
 def rejecting_label(given: Any, classes: np.ndarray) -> Any:
     """Return what rejected windows are called beside these classes; one of them is refused."""
-    kind = label_kind(classes)
+    return _rejecting_label(given, label_kind(classes), tuple(classes.tolist()))
+
+
+@lru_cache  # it is asked for with every live window
+def _rejecting_label(given: Any, kind: str, classes: tuple[Any, ...]) -> Any:
     usual: dict[str, Any] = {"text": "unknown", "whole numbers": -1}
     label = usual.get(kind) if given is None else given
     if label is None:
@@ -501,7 +506,7 @@ def rejecting_label(given: Any, classes: np.ndarray) -> Any:
         )
     if label_kind(np.asarray([label])) != kind:
         raise ValueError(f"reject_label (={label!r}) must be {kind}, as the classes are")
-    if label in classes.tolist():
+    if label in classes:
         raise ValueError(
             f"{label!r} is a class, so rejected windows cannot be called so; set another reject_label"
         )
