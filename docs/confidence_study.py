@@ -1,4 +1,4 @@
-"""How far probabilities, rejections and sets can be relied on: docs/results/confidence.jsonl, and its table.
+"""How far probabilities, rejections and sets can be relied on: docs/results/confidence.ndjson, and its table.
 
 ``python docs/confidence_study.py emg-longterm=data/emg ecg-beats=data/ecg ...`` computes a record on the test
 parts of prepared folders, by the shipped configs' classes, seeds and shots, and prints the table of
@@ -26,7 +26,7 @@ from anchorinv.study.experiment import protocol_of
 from anchorinv.study.loading import load
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "confidence.jsonl"
+RECORD = HERE / "results" / "confidence.ndjson"
 ASKED, COVERAGE = 0.05, 0.9
 ARTEFACTS = 400  # windows of each kind
 RECORDS = "ecg-beats, records never seen"
