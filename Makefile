@@ -16,7 +16,7 @@ demo: .venv/.runtime
 	$(BIN)/anchorinv demo $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses auto
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

@@ -27,6 +27,16 @@ settings.load_profile("any machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests that share what takes long to make: each group is for one worker of pytest-xdist.
+_TOGETHER = {
+    "tests/study/test_ray_cluster.py": "a cluster",
+    "tests/test_wheel.py": "a wheel",
+    "tests/signal/test_one_path_files.py": "a trained model",
+    **dict.fromkeys(["tests/persistence", "tests/model"], "a fitted model of every method"),
+    **dict.fromkeys(
+        [f"tests/report/test_{name}.py" for name in ("look", "feature_figures", "numbers")], "reports"
+    ),
+}
 _leaks: list[str] = []
 
 
@@ -60,6 +70,19 @@ def run(
         return int(done.value.code or 0), shown.out, shown.err
 
     return call
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Keep groups of tests together. By file: with pytest 9.2 xdist loses its own marks (its issue 1386)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return _TOGETHER.get(path) or _TOGETHER.get(path.rpartition("/")[0]) or nodeid
+
+    return Together(config, log)
 
 
 def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:

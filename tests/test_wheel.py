@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("hatchling")
-pytestmark = pytest.mark.xdist_group("wheel")
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "anchorinv"
