@@ -27,8 +27,8 @@ from tests.study.little import lines
 
 ROOT = Path(__file__).parents[2]
 ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-RUN = [sys.executable, "-m", "anchorinv", "run", "grabmyo-4base", "--scale", "smoke", "--log-level", "info"]
-TRIALS = 20  # enough to be stopped in, however late the signal comes
+RUN = [sys.executable, "-m", "anchorinv", "run", "bci2a", "--scale", "smoke", "--log-level", "info"]
+TRIALS = 40  # enough to be stopped in, however late the signal comes
 RUN += ["--methods", "protonet,anchorinv", "--trials", str(TRIALS)]
 TASKS = ("ray::run_trial", "ray::recall", "ray::fit_base")
 ENV = {
@@ -90,7 +90,7 @@ def whole(tmp_path_factory) -> Path:
 
 
 def of_the_command() -> Study:
-    study = scaled(load("grabmyo-4base", methods=["protonet", "anchorinv"]), "smoke")
+    study = scaled(load("bci2a", methods=["protonet", "anchorinv"]), "smoke")
     protocol = study.variants[""].protocol.model_copy(update={"trials": TRIALS})
     variants = {"": study.variants[""].model_copy(update={"protocol": protocol})}
     return study.model_copy(update={"variants": variants})
