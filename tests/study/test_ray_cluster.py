@@ -6,6 +6,7 @@ Ray runs in a network namespace of its own, where there is nothing but the loopb
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,8 +28,8 @@ from tests.study.little import lines
 
 ROOT = Path(__file__).parents[2]
 ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-RUN = [sys.executable, "-m", "anchorinv", "run", "bci2a", "--scale", "smoke", "--log-level", "info"]
-TRIALS = 40  # enough to be stopped in, however late the signal comes
+RUN = [sys.executable, "-m", "anchorinv", "run", "grabmyo-4base", "--scale", "smoke", "--log-level", "info"]
+TRIALS = 20  # enough to be stopped in, however late the signal comes
 RUN += ["--methods", "protonet,anchorinv", "--trials", str(TRIALS)]
 TASKS = ("ray::run_trial", "ray::recall", "ray::fit_base")
 ENV = {
@@ -90,7 +91,7 @@ def whole(tmp_path_factory) -> Path:
 
 
 def of_the_command() -> Study:
-    study = scaled(load("bci2a", methods=["protonet", "anchorinv"]), "smoke")
+    study = scaled(load("grabmyo-4base", methods=["protonet", "anchorinv"]), "smoke")
     protocol = study.variants[""].protocol.model_copy(update={"trials": TRIALS})
     variants = {"": study.variants[""].model_copy(update={"protocol": protocol})}
     return study.model_copy(update={"variants": variants})
@@ -211,7 +212,9 @@ class TestStopped:
         process = started("--cluster", seen.address, "--out", out, enter=seen.enter, cwd=tmp_path)
         shown, output = process.communicate()
         assert process.returncode == 0, output
-        assert "1 workers of 1 threads" in output and f"at {seen.address}" in output and "Macro-F1" in shown
+        # Of a node that died earlier Ray may not know yet.
+        assert re.search(r"[12] workers of 1 threads", output), output
+        assert f"at {seen.address}" in output and "Macro-F1" in shown
         assert lines(out) == lines(whole)
 
     def test_ctrl_c_on_this_machine(self, whole, tmp_path):
