@@ -15,6 +15,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin as FeatureNames
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from anchorinv.backbones import asked_for, elsewhere
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
@@ -39,11 +40,12 @@ from anchorinv.learning import (
 )
 from anchorinv.persistence.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.persistence.format import packed
-from anchorinv.persistence.limits import check_held, check_kept, check_names, kept_by
+from anchorinv.persistence.limits import Architecture, check_held, check_kept, check_names, kept_by
 from anchorinv.persistence.manifest import without_class
 from anchorinv.settings import (
     check_settings,
     recipe_of,
+    resolve_backbone,
     resolve_ch_names,
     resolve_geometry,
     resolve_rate,
@@ -80,7 +82,7 @@ from anchorinv.validation import (
 )
 
 # Settings that a bundle holds in a form of their own.
-_APART = ("geometry", "preprocessing", "sfreq")
+_APART = ("geometry", "backbone", "preprocessing", "sfreq")
 
 
 class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -92,6 +94,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         Sampling rate in Hz; kept with the model, and compared with that of ``mne.Epochs``.
     geometry : Geometry or None, default=None
         Sizes of the network; None derives them from the shape of the signals.
+    backbone : str, nn.Module, callable, Backbone or None, default=None
+        Another network than this package's: a model of braindecode by its name (``"eegnet"``), a network,
+        or a factory ``(n_chans, n_times, n_classes) -> nn.Module``; see :class:`anchorinv.Backbone`.
     epochs : int or None, default=None
         Passes over the base data, of methods with a network; None chooses by the number of windows, and stops
         early when the loss of held-out windows (see :meth:`fit`) does not fall any more.
@@ -150,7 +155,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     history_ : list of dict
         One for each session: what was learned, losses, inversion error, seconds.
     geometry_ : Geometry
-        The sizes in use.
+        The sizes in use, of this package's own network.
+    architecture_ : Geometry or BackboneFor
+        What networks are made by: these sizes, or another backbone.
     state_ : State
         All that was learned, see :class:`anchorinv.core.types.State`; its classes are in the order learned.
 
@@ -170,6 +177,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         *,
         sfreq: float | None = None,
         geometry: Geometry | None = None,
+        backbone: Any = None,
         epochs: int | None = None,
         batch_size: int = 16,
         lr: float = 1e-3,
@@ -191,6 +199,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     ) -> None:
         self.sfreq = sfreq
         self.geometry = geometry
+        self.backbone = backbone
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -235,17 +244,18 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         n_chans, n_times = signals.values.shape[1:]
         geometry = resolve_geometry(self.geometry, n_chans, n_times)
         method = METHODS.name_of(self.method)
-        n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
-        check_kept(method, geometry, len(classes), n_kept)
         ch_names = resolve_ch_names(how, signals.ch_names, n_chans)
         sfreq = resolve_rate(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
+        architecture = resolve_backbone(self.get_params(deep=False), geometry, len(classes), sfreq)
+        n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
+        check_kept(method, architecture, len(classes), n_kept)
         warn_former_name(self.method, method)
         warn_mistakes(likely_mistakes(n_chans, n_times, classes.tolist()))
         warn_flat(signals.values, ch_names)
         warn_single_shots(labels)
         began = time.perf_counter()
         seed = resolve_seed(self.random_state)
-        recipe = self._recipe(geometry, len(labels))
+        recipe = self._recipe(architecture, len(labels))
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
         batch = Batch(
             _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
@@ -253,6 +263,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         state = self._base_state(recipe, batch, rng=stream(seed, "base"))
         self._know(
             geometry_=geometry,
+            architecture_=architecture,
             standardisation_=standardisation,
             seed_=seed,
             n_chans_=n_chans,
@@ -310,7 +321,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         standardised = self._standardised(signals, force=force, shapes=False)
         batch = Batch(standardised, _tensor(numbers + first), weights=_optional(weights))
         rng = stream(self.seed_, "session", index)
-        recipe = self._recipe(self.geometry_, len(labels))
+        recipe = self._recipe(self.architecture_, len(labels))
         with self._progress():
             state = recipe.learn_session(self.state_, Session(index, batch), rng=rng)
         self._check_room(check_converged(state, before=self.state_))
@@ -351,7 +362,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             torch.tensor(state.classes)[columns],
             weights=_optional(weights),
         )
-        recipe = self._recipe(self.geometry_, len(labels))
+        recipe = self._recipe(self.architecture_, len(labels))
         learned = recipe.add_shots(state, features, self._counts.tolist())
         self._check_room(learned)
         check_finite(encode(learned.head, features.values))
@@ -478,9 +489,13 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         save_bundle(path, self.to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings)
 
     @classmethod
-    def load(cls, path: Path | str, *, allow_recordings: bool = False) -> Self:
-        """Return the model in a file; it predicts bit by bit as it did, and can go on learning."""
-        bundle = load_bundle(path, allow_recordings=allow_recordings)
+    def load(cls, path: Path | str, *, allow_recordings: bool = False, backbone: Any = None) -> Self:
+        """Return the model in a file; it predicts bit by bit as it did, and can go on learning.
+
+        A file names a network that is neither this package's nor braindecode's, and cannot bring it along:
+        ``backbone`` is that network, or its factory.
+        """
+        bundle = load_bundle(path, allow_recordings=allow_recordings, backbone=backbone)
         try:
             return cls.from_bundle(bundle)
         except ValueError as error:
@@ -510,6 +525,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             sfreq=now.sfreq_,
             ch_names=now.ch_names_,
             preprocessing=now.preprocessing,
+            backbone=elsewhere(now.architecture_),
         )
 
     @classmethod
@@ -520,12 +536,14 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             "geometry": bundle.geometry if bundle.geometry_given else None,
             "preprocessing": bundle.preprocessing,
             "sfreq": bundle.sfreq,
+            "backbone": asked_for(bundle.backbone),
         }
         if unknown := sorted(set(bundle.settings) - set(cls().get_params(deep=False))):
             raise ValueError(f"nobody knows its settings {', '.join(unknown)}")
         model = cls(**{**bundle.settings, **apart})
         check_settings(model.get_params(deep=False))
         model.state_, model.geometry_ = bundle.state, bundle.geometry
+        model.architecture_ = bundle.backbone or bundle.geometry
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
         model._know(**by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
@@ -631,8 +649,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """Take over what was learned, all at once: a thread that predicts sees the model before or after."""
         self.__dict__ = vars(self) | learned
 
-    def _recipe(self, geometry: Geometry, n_samples: int) -> Recipe:
-        return recipe_of(self.get_params(deep=False), geometry, n_samples)
+    def _recipe(self, architecture: Architecture, n_samples: int) -> Recipe:
+        return recipe_of(self.get_params(deep=False), architecture, n_samples)
 
     def _progress(self) -> AbstractContextManager[None]:
         return progress_bars() if self.verbose else nullcontext()
@@ -753,7 +771,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def _check_room(self, state: State) -> None:
         kept = (state.anchors, state.replay, state.recordings)
         most = max((len(batch) for batch in kept if batch), default=0)
-        check_kept(METHODS.name_of(self.method), self.geometry_, len(state.classes), most)
+        check_kept(METHODS.name_of(self.method), self.architecture_, len(state.classes), most)
         check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
 
 

@@ -1,5 +1,6 @@
 """Inversion: signals whose features match anchors or whose class is a label, with priors."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from anchorinv.core.conformer import FrontEnd
 from anchorinv.core.minimise import EarlyStopping, Optimiser, minimise
@@ -175,7 +177,7 @@ def _invert_chunk(loss: InversionLoss, part: slice, start: Tensor, plan: Inversi
     return Inverted(kept, reached, torch.stack([each.mean() for each in (*errors, reached)]))
 
 
-#: (trunk, signals (n, n_chans, n_times)) -> how unlikely they are, (n,) or one number for the whole batch.
+#: (network, signals (n, n_chans, n_times)) -> how unlikely they are, (n,) or one number for the whole batch.
 Term = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -188,43 +190,71 @@ class Prior:
     weight: float | None = None
 
 
-def energy(trunk: nn.Module, signals: Tensor) -> Tensor:
+def energy(network: nn.Module, signals: Tensor) -> Tensor:
     """Return the mean square of each signal (n,)."""
     return signals.square().mean((1, 2))
 
 
-def length(trunk: nn.Module, signals: Tensor) -> Tensor:
+def length(network: nn.Module, signals: Tensor) -> Tensor:
     """Return the Euclidean norm of each signal (n,): the ℓ2 of DeepInv's authors, and of the paper's runs."""
     norms: Tensor = signals.flatten(1).norm(dim=1)
     return norms
 
 
-def total_variation(trunk: nn.Module, signals: Tensor) -> Tensor:
+def total_variation(network: nn.Module, signals: Tensor) -> Tensor:
     """Return the mean absolute step from sample to sample (n,)."""
     return signals.diff(dim=2).abs().mean((1, 2))
 
 
-def roughness(trunk: nn.Module, signals: Tensor) -> Tensor:
+def roughness(network: nn.Module, signals: Tensor) -> Tensor:
     """Return the mean square of the second difference along time (n,)."""
     return signals.diff(n=2, dim=2).square().mean((1, 2))
 
 
-def statistics(trunk: nn.Module, signals: Tensor) -> Tensor:
+def statistics(network: nn.Module, signals: Tensor) -> Tensor:
     """Return how far the batch's statistics are from those that the BatchNorm has seen in training (DeepInv).
 
-    ‖mean - running mean‖ + ‖variance - running variance‖, biased, of the BatchNorm's own input.
+    ‖mean - running mean‖ + ‖variance - running variance‖, biased, of the first BatchNorm's own input.
     """
-    front = next((module for module in trunk.modules() if isinstance(module, FrontEnd)), None)
-    if front is None or front.norm.running_mean is None or front.norm.running_var is None:
-        raise TypeError("the statistics prior needs a trunk whose front end has a BatchNorm")
-    steps = front.filtered(signals)  # (n, width, 1, n_steps)
-    mean, variance = steps.mean((0, 2, 3)), steps.var((0, 2, 3), correction=0)
-    distance: Tensor = (mean - front.norm.running_mean).norm() + (variance - front.norm.running_var).norm()
+    front = next((module for module in network.modules() if isinstance(module, FrontEnd)), None)
+    norms = (module for module in network.modules() if isinstance(module, _BatchNorm))
+    norm = front.norm if front else next((norm for norm in norms if norm.running_mean is not None), None)
+    if norm is None or norm.running_mean is None or norm.running_var is None:
+        raise ValueError(
+            "deepinv compares signals by the running statistics of a BatchNorm, and this backbone has none; "
+            "use deepdream, which does without, or a backbone with a BatchNorm"
+        )
+    steps = front.filtered(signals) if front else _input_of(norm, network, signals)  # (n, width, ...)
+    over = [dim for dim in range(steps.ndim) if dim != 1]
+    mean, variance = steps.mean(over), steps.var(over, correction=0)
+    distance: Tensor = (mean - norm.running_mean).norm() + (variance - norm.running_var).norm()
     return distance
 
 
+class _Reached(Exception):  # noqa: N818 (no error: what was asked for is computed)
+    pass
+
+
+def _input_of(module: nn.Module, network: nn.Module, signals: Tensor) -> Tensor:
+    """Return what a module of a network is given when the network sees signals."""
+    given: list[Tensor] = []
+
+    def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
+        given.append(args[0])
+        raise _Reached
+
+    hook = module.register_forward_pre_hook(stop)
+    try:
+        network(signals)
+    except _Reached:
+        return given[0]
+    finally:
+        hook.remove()
+    raise ValueError("the first BatchNorm of this backbone is not used; deepinv needs one, deepdream none")
+
+
 def with_priors(
-    loss: InversionLoss, priors: Sequence[Prior], trunk: nn.Module, start: Tensor
+    loss: InversionLoss, priors: Sequence[Prior], network: nn.Module, start: Tensor
 ) -> tuple[InversionLoss, dict[str, float]]:
     """Add priors to a loss.
 
@@ -234,17 +264,19 @@ def with_priors(
     """
     if not priors:
         return loss, {}
+    # A copy: a prior may look into it while another thread predicts.
+    network = copy.deepcopy(network)
     with torch.no_grad():
         magnitude = loss(start, slice(None)).mean()
         weights = {
-            prior.name: float(magnitude / prior.term(trunk, start).mean().clamp_min(1e-12))
+            prior.name: float(magnitude / prior.term(network, start).mean().clamp_min(1e-12))
             if prior.weight is None
             else prior.weight
             for prior in priors
         }
 
     def total(signals: Tensor, part: slice) -> Tensor:
-        terms = [weights[prior.name] * prior.term(trunk, signals) for prior in priors]
+        terms = [weights[prior.name] * prior.term(network, signals) for prior in priors]
         return loss(signals, part) + sum(terms, start=signals.new_zeros(()))
 
     return total, weights

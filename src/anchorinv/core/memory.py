@@ -359,7 +359,8 @@ def _inverted(
     del parts
     if not set(pending.classes) & set(state.classes[: state.n_base]):
         inversion = replace(inversion, batch=inversion.new_batch)
-    goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, start)
+    network = nn.Sequential(state.trunk, state.tail)
+    goal, weights = with_priors(aim(state, pending), memory.priors, network, start)
     result = invert_with(goal, start, inversion)
     session = state.session + 1
     curves = [Curve("invert", session, result.curve)]

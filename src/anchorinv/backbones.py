@@ -1,0 +1,335 @@
+"""Which network a model is built on: a name, a network of one's own or a factory, and its place in files."""
+
+import copy
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anchorinv.core.backbone import SplitNetwork, Tail
+from anchorinv.core.calls import BackboneError
+from anchorinv.core.conformer import Conformer
+from anchorinv.core.networks import Geometry
+from anchorinv.core.splitting import classifier_of, reason_of, split
+from anchorinv.errors import import_extra, listed
+
+#: (n_chans, n_times, n_classes) -> a network that takes signals (n, n_chans, n_times).
+Factory = Callable[[int, int, int], nn.Module]
+
+#: The network of this package, which needs no library.
+OWN = "conformer"
+#: Short names of braindecode's models; any other of its models goes by the name of its class.
+NAMES = {
+    "atcnet": "ATCNet",
+    "ctnet": "CTNet",
+    "deep4": "Deep4Net",
+    "eegconformer": "EEGConformer",
+    "eeginception": "EEGInceptionMI",
+    "eegnet": "EEGNet",
+    "eegnex": "EEGNeX",
+    "eegtcnet": "EEGTCNet",
+    "shallow": "ShallowFBCSPNet",
+    "tcn": "BDTCN",
+}
+#: Where the rule would begin in the middle of branches that are computed one after the other.
+_TAILS = {"ATCNet": "attention_blocks"}
+#: What braindecode calls the layers that classify.
+_CLASSIFIER = "final_layer"
+
+
+@dataclass(frozen=True, slots=True)
+class Backbone:
+    """A network, where its tail begins and where its weights come from.
+
+    Parameters
+    ----------
+    network : str, nn.Module or callable
+        ``"conformer"``; a model of braindecode by its short name (``"eegnet"``, ``"shallow"``, ``"deep4"``,
+        ``"atcnet"``, ``"eegconformer"``, …) or the name of its class; a network, of which copies are trained
+        from the weights that it has; or a factory ``(n_chans, n_times, n_classes) -> nn.Module``.
+    tail : str or None, default=None
+        Submodule with which the tail begins, which lessons finetune; None takes the last block.
+    classifier : str or None, default=None
+        Submodule whose input are the features; None takes the last layer with weights.
+    weights : Path, str or None, default=None
+        A safetensors file of weights to start from, by the names that the network has for them; all must be
+        there but those of the classifier, which is not used.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> layers = [nn.Conv1d(8, 6, 9), nn.ReLU(), nn.Conv1d(6, 4, 9), nn.Flatten(), nn.Linear(4 * 34, 3)]
+    >>> Backbone(nn.Sequential(*layers), tail="0").tail
+    '0'
+    """
+
+    network: str | nn.Module | Factory
+    tail: str | None = None
+    classifier: str | None = None
+    weights: Path | str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: by its short name, or by module and class or function."""
+        network = self.network
+        if isinstance(network, str):
+            return network
+        if isinstance(network, _NotGiven):
+            return network.name
+        kind = type(network) if isinstance(network, nn.Module) else network
+        home = getattr(kind, "__module__", None) or type(kind).__module__
+        return f"{home}.{getattr(kind, '__qualname__', None) or type(kind).__qualname__}"
+
+    @property
+    def model(self) -> str | None:
+        """The class of braindecode, or None where it is none of them."""
+        named = isinstance(self.network, str) and self.network != OWN
+        return NAMES.get(self.name.lower(), self.name) if named else None
+
+
+def as_backbone(given: Any) -> Backbone | None:
+    """Return what an estimator was given, in one form; None is this package's own network as it is."""
+    backbone = given if isinstance(given, Backbone) or given is None else Backbone(given)
+    plain = backbone is None or (backbone.name == OWN and backbone.weights is None)
+    return None if plain else backbone
+
+
+def problem_of(given: Any) -> str | None:
+    """Say what is wrong with a backbone that was asked for, as far as that can be told without making it."""
+    backbone = given if isinstance(given, Backbone) or given is None else None
+    network = backbone.network if backbone else given
+    wanted = f"a name ({', '.join((OWN, *NAMES))}, or a class of braindecode), a network or a factory"
+    if isinstance(network, type):
+        return f"must be {wanted}, not a class; pass an instance, or a function that makes one"
+    if not (network is None or isinstance(network, str | nn.Module) or callable(network)):
+        return f"must be {wanted}"
+    if isinstance(network, str) and network.lower() not in (OWN, *NAMES) and not network[:1].isupper():
+        return f"must be {wanted}"
+    return None
+
+
+class Sizes(NamedTuple):
+    """What a backbone amounts to, for one window."""
+
+    latent: tuple[int, ...]
+    dim: int
+    n_weights: int
+    n_activations: int
+    classifier: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BackboneFor:
+    """A backbone for signals of a shape and a number of classes: makes networks, each with its own weights.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    n_chans, n_times, n_classes : int
+        What it is made for.
+    sfreq : float or None
+        In Hz, for models that ask for it.
+    version : str or None
+        Of braindecode, where the model is one of its own.
+    geometry : Geometry or None
+        Sizes of this package's network, where that is meant.
+    """
+
+    backbone: Backbone
+    n_chans: int
+    n_times: int
+    n_classes: int
+    sfreq: float | None = None
+    version: str | None = None
+    geometry: Geometry | None = None
+
+    def __call__(self) -> SplitNetwork:
+        """Return an untrained network, or one with the weights to start from, in two parts."""
+        shape = (self.n_chans, self.n_times)
+        with _named(self.backbone), torch.device("cpu"):
+            network = self._whole()
+            classifier = self.backbone.classifier or _usual_classifier(network)
+            if self.backbone.weights is not None:
+                _load(network, Path(self.backbone.weights), classifier_of(network, shape, classifier))
+            tail = self.backbone.tail or _TAILS.get(self.backbone.model or "")
+            return split(network, shape, tail=tail, classifier=classifier)
+
+    def _whole(self) -> nn.Module:
+        asked, sizes = self.backbone.network, (self.n_chans, self.n_times, self.n_classes)
+        if self.geometry is not None:
+            return Conformer(self.geometry)
+        if isinstance(asked, str):
+            return _of_braindecode(self.backbone.model or asked, *sizes, self.sfreq)
+        network = copy.deepcopy(asked) if isinstance(asked, nn.Module) else asked(*sizes)
+        if not isinstance(network, nn.Module):
+            raise BackboneError(f"the factory returned a {type(network).__name__}, an nn.Module is needed")
+        return network
+
+    @property
+    def sizes(self) -> Sizes:
+        """Its sizes; it is made once to know them."""
+        return _sizes(self)
+
+    @property
+    def dim(self) -> int:
+        """Number of its features."""
+        return self.sizes.dim
+
+
+@lru_cache(maxsize=16)
+def _sizes(spec: BackboneFor) -> Sizes:
+    with torch.random.fork_rng():
+        made = spec()
+    n_weights = sum(tensor.numel() for tensor in made.state_dict().values())
+    names = made.tail.plan.classifiers if isinstance(made.tail, Tail) else ()
+    classifier = tuple(dict.fromkeys(path for path, _ in names))
+    return Sizes(made.latent_shape, made.dim, n_weights, made.n_activations, classifier)
+
+
+def make_for(
+    backbone: Backbone, n_chans: int, n_times: int, n_classes: int, sfreq: float | None = None
+) -> BackboneFor:
+    """Return a backbone for signals of a shape; of a model of braindecode with the version that is here."""
+    here = version_here() if backbone.model else None
+    rate = sfreq if backbone.model else None
+    return BackboneFor(backbone, n_chans, n_times, n_classes, rate, here)
+
+
+def version_here() -> str:
+    """Return the version of braindecode, or say that it is missing."""
+    try:
+        return version("braindecode")
+    except PackageNotFoundError:
+        import_extra("braindecode", extra="braindecode")
+        return "unknown"
+
+
+def braindecode_models() -> ModuleType:
+    """Return ``braindecode.models``, also where torchaudio's compiled part cannot be loaded.
+
+    braindecode imports torchaudio, whose wheel on PyPI is linked against CUDA and fails beside a torch for
+    the CPU. Its Python code does without: it looks for the compiled part, and is content if there is none.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what libraries will change in each other is no affair of a user's
+        try:
+            import_extra("torchaudio", extra="braindecode")
+        except OSError:
+            # Imported whole before its package failed; asked to look where nothing is, it says so.
+            loader = sys.modules["torchaudio._extension.utils"]
+            loader._LIB_DIR = Path(__file__).parent / "no-such-folder"  # type: ignore[attr-defined]
+        return import_extra("braindecode.models", extra="braindecode")
+
+
+def _of_braindecode(name: str, n_chans: int, n_times: int, n_classes: int, sfreq: float | None) -> nn.Module:
+    models = braindecode_models()
+    kind = getattr(models, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        known = sorted(n for n, each in vars(models).items() if n[:1].isupper() and isinstance(each, type))
+        raise BackboneError(f"braindecode has no model {name!r}; it has {listed(known, most=80)}")
+    rate = {} if sfreq is None else {"sfreq": sfreq}
+    try:
+        with warnings.catch_warnings():
+            for changing in (DeprecationWarning, FutureWarning):  # of arguments that nobody gave
+                warnings.simplefilter("ignore", changing)
+            made: nn.Module = kind(n_chans=n_chans, n_times=n_times, n_outputs=n_classes, **rate)
+    except Exception as error:
+        hint = "; give sfreq (--sfreq)" if sfreq is None and "sfreq" in str(error) else ""
+        raise BackboneError(
+            f"it cannot be made for {n_chans} channels of {n_times} samples ({reason_of(error)}){hint}; use "
+            f"other windows, or a factory that sets what it needs"
+        ) from None
+    return made
+
+
+def _usual_classifier(network: nn.Module) -> str | None:
+    """Return braindecode's name for the layers that classify, where such layers have weights."""
+    last = getattr(network, _CLASSIFIER, None)
+    has = isinstance(last, nn.Module) and any(p.ndim > 1 for p in last.parameters())
+    return _CLASSIFIER if has else None
+
+
+@contextmanager
+def _named(backbone: Backbone) -> Iterator[None]:
+    try:
+        yield
+    except BackboneError as error:
+        raise BackboneError(f"backbone {backbone.name}: {error}") from error.__cause__
+
+
+def _load(network: nn.Module, path: Path, classifier: list[str]) -> None:
+    """Load weights from a file: each name and shape must be the network's, but those of its classifier."""
+    tensors = _read_weights(path)
+    own = network.state_dict()
+    left_out = tuple(f"{name}." for name in classifier)
+    named = {name: each for name, each in tensors.items() if not name.startswith(left_out)}
+    wanted = {name: each for name, each in own.items() if not name.startswith(left_out)}
+    problems = [f"no {name}" for name in wanted if name not in named]
+    problems += [f"{name}, which the network does not have" for name in named if name not in wanted]
+    problems += [
+        f"{name} of shape {tuple(named[name].shape)} where the network has {tuple(each.shape)}"
+        for name, each in wanted.items()
+        if name in named and named[name].shape != each.shape
+    ]
+    if problems:
+        whole = f"all weights must fit but those of its classifier ({', '.join(classifier) or 'it has none'})"
+        raise BackboneError(f"{path} has {listed(problems, most=5)}; {whole}; make it for this shape")
+    network.load_state_dict({**own, **named})
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file of weights {path}") from None
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(
+            f"{path} is no safetensors file ({reason_of(error)}); write one with "
+            f"safetensors.torch.save_file(network.state_dict(), path)"
+        ) from None
+
+
+class MissingBackbone(ValueError):  # noqa: N818
+    """A network of somebody's own, which a file can name and cannot bring along."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NotGiven:
+    name: str
+
+    def __call__(self, n_chans: int, n_times: int, n_classes: int) -> nn.Module:
+        raise MissingBackbone(
+            f"its network is {self.name}, which no file can bring along; load it in Python and pass that "
+            f"network or its factory: AnchorInvClassifier.load(path, backbone=...)"
+        )
+
+
+def not_given(name: str) -> Backbone:
+    """Return what stands for a network of somebody's own until they pass it: making it is an error."""
+    return Backbone(_NotGiven(name))
+
+
+def elsewhere(architecture: Geometry | BackboneFor) -> BackboneFor | None:
+    """Return a backbone that a file has to name; that of this package is known by its sizes."""
+    named = isinstance(architecture, BackboneFor) and architecture.geometry is None
+    return architecture if isinstance(architecture, BackboneFor) and named else None
+
+
+def asked_for(spec: BackboneFor | None) -> Any:
+    """Return what a user would ask an estimator for to have a backbone, as short as can be."""
+    if spec is None or isinstance(spec.backbone.network, _NotGiven):
+        return None
+    backbone = spec.backbone
+    return backbone.network if backbone == Backbone(backbone.network) else backbone
