@@ -22,9 +22,14 @@ from anchorinv.core.calls import (
     record,
     tensors_of,
 )
+from anchorinv.core.rng import stream
 
 #: How equal features are that were computed in two ways.
 _CLOSE = 1e-3
+_NO_GRADIENT = (
+    "its features give no finite gradient to its signals, which inversion needs; replace what has none, such "
+    "as rounding, comparisons or a detach()"
+)
 
 
 def split(
@@ -102,7 +107,7 @@ def _as_buffer(network: nn.Module, path: str, *, persistent: bool) -> None:
 
 def made_up(n: int, shape: tuple[int, int]) -> Tensor:
     """Return standardised signals (n, n_chans, n_times) of no meaning, always the same."""
-    return torch.randn(n, *shape, generator=torch.Generator().manual_seed(n)).requires_grad_()
+    return torch.randn(n, *shape, generator=stream(n, "made up")).requires_grad_()
 
 
 def classifier_of(network: nn.Module, shape: tuple[int, int], name: str | None = None) -> list[str]:
@@ -148,7 +153,8 @@ def _divided(
     _give_to_one(parts, network, cut, few)
     with torch.no_grad():
         rows = [plan.inputs[key].by_window(units[key].given[0]).flatten(1) for key in order]
-        if not _equal(parts(few.detach()), torch.cat(rows, dim=1)):
+        features = _finite(torch.cat(rows, dim=1))
+        if not _equal(parts(few.detach()), features):
             raise BackboneError(f"run in two parts it gives other features than in one; {REMEDY}")
     return parts
 
@@ -231,7 +237,7 @@ def _with_needed(tail: nn.Module, plan: Plan, units: Mapping[Key, Call], signals
         if plan.forms[key][1][i].dim is None:
             raise BackboneError(f"what {key[0]} returns has no dimension for the windows; {REMEDY}")
     if not kept and of_signals is None:
-        raise BackboneError("its features do not depend on its signals through anything that has a gradient")
+        raise BackboneError(_NO_GRADIENT)
     return replace(plan, kept=kept, with_signals=of_signals is not None)
 
 
@@ -270,8 +276,7 @@ def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
                 f"its features must be (n, dim), and those of {FEW} windows are {tuple(features.shape)}; "
                 f"flatten them"
             )
-        if not features.isfinite().all():
-            raise BackboneError("its features of standardised noise are not finite; check its weights")
+        _finite(features)
         others = [parts(signals[:1]), parts.tail(latents.flip(0)).flip(0)[:1]]
         if not all(_equal(each, features[:1]) for each in others):
             raise BackboneError(
@@ -280,14 +285,17 @@ def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
             )
     slope = gradients(parts(signals).square().sum(), [signals])[0]
     if slope is None or not slope.isfinite().all() or not slope.any():
-        raise BackboneError(
-            "its features give no finite gradient to its signals, which inversion needs; replace what has "
-            "none, such as rounding, comparisons or a detach()"
-        )
+        raise BackboneError(_NO_GRADIENT)
     parts.latent_shape, parts.dim = tuple(latents.shape[1:]), features.shape[1]
     made = [t for call in record(parts, signals).smallest() for t in tensors_of(call.returned)]
     parts.n_activations = sum(t.numel() for t in made) // FEW
     return parts
+
+
+def _finite(features: Tensor) -> Tensor:
+    if not features.isfinite().all():
+        raise BackboneError("its features of standardised noise are not finite; check its weights")
+    return features
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

@@ -220,7 +220,8 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) ->
     geometry = Geometry(**header.geometry.model_dump())
     architecture = _architecture(header, geometry, given)
     tensors = dict(restored_anchors(tensors))
-    check_parts(header, architecture, tensors)
+    with _or_another_version(header):
+        check_parts(header, architecture, tensors)
     standardisation = Standardisation(*_popped(tensors, "standardisation"))
     mean, std = _popped(tensors, "statistics")
     names = [f"statistics.{name}" for name in SHAPES]
@@ -259,9 +260,11 @@ def _or_another_version(header: Header) -> Iterator[None]:
     """Say of weights that do not fit a network of a library when another version of that wrote them."""
     try:
         yield
+    except (MissingExtra, MissingBackbone):
+        raise
     except ValueError as error:
         facts = header.backbone
-        if facts is None:
+        if facts is None or not needs_network(header):
             raise
         if facts.kind == "own":
             raise BackboneError(

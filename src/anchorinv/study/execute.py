@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 
 from anchorinv import __version__
-from anchorinv.core.networks import Geometry
 from anchorinv.core.recipe import BaseSpec, Method
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import in_use
+from anchorinv.persistence.limits import Architecture
 from anchorinv.progress import tick
 from anchorinv.study.cache import HALVES, ModelCache, digest
 from anchorinv.study.config import Experiment, Study
@@ -52,7 +52,7 @@ class Condition:
     person: str
     experiment: Experiment
     protocol: Protocol
-    geometry: Geometry
+    geometry: Architecture
 
     @classmethod
     def of(cls, variant: str, experiment: Experiment, data: Dataset, seed: int, person: str) -> "Condition":
