@@ -146,10 +146,9 @@ def _divided(
     if any(form.dim is None for form in plan.inputs.values()):
         raise BackboneError(f"what its classifier is given has no dimension for the windows; {REMEDY}")
     _refuse_shared(network, cut)
-    plan = _with_needed(_part(network, cut, cut.tail), plan, units, few)
-    parts = SplitNetwork(
-        Trunk(_part(network, cut, cut.before), plan), Tail(_part(network, cut, cut.tail), plan)
-    ).eval()
+    end = _part(network, cut, cut.tail)
+    plan = _with_needed(end, plan, units, few)
+    parts = SplitNetwork(Trunk(_part(network, cut, cut.before), plan), Tail(end, plan)).eval()
     _give_to_one(parts, network, cut, few)
     with torch.no_grad():
         rows = [plan.inputs[key].by_window(units[key].given[0]).flatten(1) for key in order]
