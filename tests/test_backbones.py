@@ -11,7 +11,7 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from anchorinv import AnchorInvClassifier, Backbone, Geometry
-from anchorinv.backbones import as_backbone, braindecode_models, make_for
+from anchorinv.backbones import architecture_for, as_backbone
 from anchorinv.core.calls import BackboneError
 from anchorinv.core.networks import encode
 from anchorinv.core.registry import METHODS
@@ -19,6 +19,7 @@ from anchorinv.errors import MissingExtra
 from anchorinv.persistence import limits
 from anchorinv.persistence.bundle import read_facts
 from anchorinv.persistence.limits import check_geometry
+from anchorinv.pretrained import braindecode_models
 from anchorinv.study.cache import digest
 from anchorinv.study.config import Experiment
 from anchorinv.study.experiment import base_spec_of, methods_of
@@ -55,6 +56,10 @@ class Small(nn.Module):
 
     def forward(self, signals: Tensor) -> Tensor:
         return self.classify(self.second(self.first(signals)).flatten(1))
+
+
+def made_for(backbone: Backbone, n_classes: int, sfreq: float | None = None) -> object:
+    return architecture_for(backbone, Geometry.for_shape(*SHAPE), n_classes, sfreq)
 
 
 def taught(backbone: object, method: str = "anchorinv", **settings: object) -> AnchorInvClassifier:
@@ -202,7 +207,7 @@ class TestWeights:
 
     def test_from_a_file_all_but_the_classifier(self, file):
         path, weights = file
-        made = make_for(Backbone(make_small, weights=path), *SHAPE, 3)()
+        made = made_for(Backbone(make_small, weights=path), 3)()
         torch.testing.assert_close(
             made.trunk.state_dict()["network.first.inner.0.weight"], weights["first.0.weight"]
         )
@@ -217,12 +222,12 @@ class TestWeights:
         save_file(changed, tmp_path / "other")
         words = r"has no first\.0\.bias, third\.bias, which the network does not have, first\.0\.weight of"
         with pytest.raises(BackboneError, match=words + r".*but those of its classifier \(classify\)"):
-            make_for(Backbone(make_small, weights=tmp_path / "other"), *SHAPE, 3)()
+            made_for(Backbone(make_small, weights=tmp_path / "other"), 3)()
         (tmp_path / "text").write_text("no tensors")
         with pytest.raises(ValueError, match=r"text is no safetensors file"):
-            make_for(Backbone(make_small, weights=tmp_path / "text"), *SHAPE, 3)()
+            made_for(Backbone(make_small, weights=tmp_path / "text"), 3)()
         with pytest.raises(FileNotFoundError, match="there is no file of weights"):
-            make_for(Backbone(make_small, weights=tmp_path / "none"), *SHAPE, 3)()
+            made_for(Backbone(make_small, weights=tmp_path / "none"), 3)()
 
     def test_of_this_packages_network(self, tmp_path):
         first = AnchorInvClassifier(method="protonet", **SHORT).fit(X[BASE], y[BASE])
@@ -278,7 +283,7 @@ class TestSettings:
             AnchorInvClassifier(**SHORT | settings).fit(X[BASE][:, :, :20], y[BASE])
 
     def test_too_large(self, monkeypatch):
-        spec = make_for(Backbone(make_small), *SHAPE, 3)
+        spec = made_for(Backbone(make_small), 3)
         with pytest.raises(ValueError, match="1025 channels are too many"):
             check_geometry(replace(spec, n_chans=1025))
         monkeypatch.setattr(limits, "MOST_BYTES", limits._ROOM + 1000)
@@ -296,7 +301,7 @@ def test_a_study_takes_a_backbone_and_former_hashes_stay():
     other = plain.model_copy(update={"backbone": "eegnet"})
     geometry = Geometry.for_shape(*SHAPE)
     before = base_spec_of(plain, geometry, (0, 1))
-    spec = make_for(Backbone("eegnet"), *SHAPE, 2, 100.0)
+    spec = made_for(Backbone("eegnet"), 2, 100.0)
     made = methods_of(other, spec, (0, 1))["protonet"].base_spec
     assert digest(made) != digest(before) and digest(made) == digest(base_spec_of(other, spec, (0, 1)))
     assert made.backbone().dim == spec.dim

@@ -1,26 +1,23 @@
 """Which network a model is built on: a name, a network of one's own or a factory, and its place in files."""
 
 import copy
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from anchorinv.core.backbone import SplitNetwork, Tail
 from anchorinv.core.calls import BackboneError
 from anchorinv.core.conformer import Conformer
+from anchorinv.core.cut import classifier_of
 from anchorinv.core.networks import Geometry
-from anchorinv.core.splitting import classifier_of, reason_of, split
-from anchorinv.errors import import_extra, listed
+from anchorinv.core.splitting import split
+from anchorinv.pretrained import load_weights, model_of, version_here
 
 #: (n_chans, n_times, n_classes) -> a network that takes signals (n, n_chans, n_times).
 Factory = Callable[[int, int, int], nn.Module]
@@ -159,7 +156,7 @@ class BackboneFor:
             network = self._whole()
             classifier = self.backbone.classifier or _usual_classifier(network)
             if self.backbone.weights is not None:
-                _load(network, Path(self.backbone.weights), classifier_of(network, shape, classifier))
+                load_weights(network, Path(self.backbone.weights), classifier_of(network, shape, classifier))
             tail = self.backbone.tail or _TAILS.get(self.backbone.model or "")
             return split(network, shape, tail=tail, classifier=classifier)
 
@@ -168,7 +165,7 @@ class BackboneFor:
         if self.geometry is not None:
             return Conformer(self.geometry)
         if isinstance(asked, str):
-            return _of_braindecode(self.backbone.model or asked, *sizes, self.sfreq)
+            return model_of(self.backbone.model or asked, *sizes, self.sfreq)
         network = copy.deepcopy(asked) if isinstance(asked, nn.Module) else asked(*sizes)
         if not isinstance(network, nn.Module):
             raise BackboneError(f"the factory returned a {type(network).__name__}, an nn.Module is needed")
@@ -195,60 +192,15 @@ def _sizes(spec: BackboneFor) -> Sizes:
     return Sizes(made.latent_shape, made.dim, n_weights, made.n_activations, classifier)
 
 
-def make_for(
-    backbone: Backbone, n_chans: int, n_times: int, n_classes: int, sfreq: float | None = None
-) -> BackboneFor:
-    """Return a backbone for signals of a shape; of a model of braindecode with the version that is here."""
-    here = version_here() if backbone.model else None
-    rate = sfreq if backbone.model else None
-    return BackboneFor(backbone, n_chans, n_times, n_classes, rate, here)
-
-
-def version_here() -> str:
-    """Return the version of braindecode, or say that it is missing."""
-    try:
-        return version("braindecode")
-    except PackageNotFoundError:
-        import_extra("braindecode", extra="braindecode")
-        return "unknown"
-
-
-def braindecode_models() -> ModuleType:
-    """Return ``braindecode.models``, also where torchaudio's compiled part cannot be loaded.
-
-    braindecode imports torchaudio, whose wheel on PyPI is linked against CUDA and fails beside a torch for
-    the CPU. Its Python code does without: it looks for the compiled part, and is content if there is none.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what libraries will change in each other is no affair of a user's
-        try:
-            import_extra("torchaudio", extra="braindecode")
-        except OSError:
-            # Imported whole before its package failed; asked to look where nothing is, it says so.
-            loader = sys.modules["torchaudio._extension.utils"]
-            loader._LIB_DIR = Path(__file__).parent / "no-such-folder"  # type: ignore[attr-defined]
-        return import_extra("braindecode.models", extra="braindecode")
-
-
-def _of_braindecode(name: str, n_chans: int, n_times: int, n_classes: int, sfreq: float | None) -> nn.Module:
-    models = braindecode_models()
-    kind = getattr(models, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        known = sorted(n for n, each in vars(models).items() if n[:1].isupper() and isinstance(each, type))
-        raise BackboneError(f"braindecode has no model {name!r}; it has {listed(known, most=80)}")
-    rate = {} if sfreq is None else {"sfreq": sfreq}
-    try:
-        with warnings.catch_warnings():
-            for changing in (DeprecationWarning, FutureWarning):  # of arguments that nobody gave
-                warnings.simplefilter("ignore", changing)
-            made: nn.Module = kind(n_chans=n_chans, n_times=n_times, n_outputs=n_classes, **rate)
-    except Exception as error:
-        hint = "; give sfreq (--sfreq)" if sfreq is None and "sfreq" in str(error) else ""
-        raise BackboneError(
-            f"it cannot be made for {n_chans} channels of {n_times} samples ({reason_of(error)}){hint}; use "
-            f"other windows, or a factory that sets what it needs"
-        ) from None
-    return made
+def architecture_for(
+    given: Any, geometry: Geometry, n_classes: int, sfreq: float | None = None
+) -> Geometry | BackboneFor:
+    """Return what networks are made by: the sizes of this package's own, or another backbone for its shape."""
+    if (backbone := as_backbone(given)) is None:
+        return geometry
+    rate, here = (sfreq, version_here()) if backbone.model else (None, None)
+    own = geometry if backbone.name == OWN else None
+    return BackboneFor(backbone, geometry.n_chans, geometry.n_times, n_classes, rate, here, own)
 
 
 def _usual_classifier(network: nn.Module) -> str | None:
@@ -264,41 +216,6 @@ def _named(backbone: Backbone) -> Iterator[None]:
         yield
     except BackboneError as error:
         raise BackboneError(f"backbone {backbone.name}: {error}") from error.__cause__
-
-
-def _load(network: nn.Module, path: Path, classifier: list[str]) -> None:
-    """Load weights from a file: each name and shape must be the network's, but those of its classifier."""
-    tensors = _read_weights(path)
-    own = network.state_dict()
-    left_out = tuple(f"{name}." for name in classifier)
-    named = {name: each for name, each in tensors.items() if not name.startswith(left_out)}
-    wanted = {name: each for name, each in own.items() if not name.startswith(left_out)}
-    problems = [f"no {name}" for name in wanted if name not in named]
-    problems += [f"{name}, which the network does not have" for name in named if name not in wanted]
-    problems += [
-        f"{name} of shape {tuple(named[name].shape)} where the network has {tuple(each.shape)}"
-        for name, each in wanted.items()
-        if name in named and named[name].shape != each.shape
-    ]
-    if problems:
-        whole = f"all weights must fit but those of its classifier ({', '.join(classifier) or 'it has none'})"
-        raise BackboneError(f"{path} has {listed(problems, most=5)}; {whole}; make it for this shape")
-    network.load_state_dict({**own, **named})
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file of weights {path}") from None
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(
-            f"{path} is no safetensors file ({reason_of(error)}); write one with "
-            f"safetensors.torch.save_file(network.state_dict(), path)"
-        ) from None
 
 
 class MissingBackbone(ValueError):  # noqa: N818
@@ -323,8 +240,9 @@ def not_given(name: str) -> Backbone:
 
 def elsewhere(architecture: Geometry | BackboneFor) -> BackboneFor | None:
     """Return a backbone that a file has to name; that of this package is known by its sizes."""
-    named = isinstance(architecture, BackboneFor) and architecture.geometry is None
-    return architecture if isinstance(architecture, BackboneFor) and named else None
+    if isinstance(architecture, BackboneFor) and architecture.geometry is None:
+        return architecture
+    return None
 
 
 def asked_for(spec: BackboneFor | None) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
-from anchorinv.backbones import OWN, BackboneFor, as_backbone, make_for, problem_of
+from anchorinv.backbones import architecture_for, as_backbone, problem_of
 from anchorinv.core.adaptation import Adaptation, CrossValidatedFinetune, Finetune
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
@@ -179,10 +179,7 @@ def resolve_backbone(
         how = f"{spec.name} with network='never'" if "network" in spec.options else spec.name
         warnings.warn(f"{how} has no network, so the backbone {backbone.name} is not used", stacklevel=3)
         return geometry
-    if backbone.name == OWN:
-        made = BackboneFor(backbone, geometry.n_chans, geometry.n_times, n_classes, geometry=geometry)
-    else:
-        made = make_for(backbone, geometry.n_chans, geometry.n_times, n_classes, sfreq)
+    made = architecture_for(backbone, geometry, n_classes, sfreq)
     check_geometry(made)
     return made
 

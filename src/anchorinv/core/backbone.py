@@ -6,59 +6,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from anchorinv.core.calls import BackboneError, Key, leaves_of, nested_like, tensors_of
+from anchorinv.core.calls import BackboneError, Form, Key, leaves_of, nested_like, tensors_of
 
-# Two sizes of a batch that tell by what a dimension grows.
-FEW, MORE = 3, 5
 REMEDY = "pass Backbone(network, tail='...', classifier='...'), or a network with submodules trunk and tail"
-
-
-class Form(NamedTuple):
-    """The shape of a tensor for any number of windows: which dimension grows with them, and how fast."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    dim: int | None  # None: it does not grow
-    each: int
-
-    @classmethod
-    def of(cls, few: Tensor, more: Tensor) -> "Form":
-        """Return what two batches tell, of ``FEW`` and of ``MORE`` windows."""
-        pairs = list(zip(few.shape, more.shape, strict=True)) if few.ndim == more.ndim else []
-        grown = [i for i, (a, b) in enumerate(pairs) if a != b]
-        fits = len(grown) == 1 and few.shape[grown[0]] * MORE == more.shape[grown[0]] * FEW
-        dim = grown[0] if fits and few.shape[grown[0]] % FEW == 0 else None
-        each = few.shape[dim] // FEW if dim is not None else 1
-        return cls(tuple(few.shape), few.dtype, dim, each)
-
-    def zeros(self, n: int, like: Tensor) -> Tensor:
-        """Return a tensor of n windows that stands for one that nobody asks for."""
-        sizes = [n * self.each if i == self.dim else size for i, size in enumerate(self.shape)]
-        return torch.zeros(sizes, dtype=self.dtype, device=like.device)
-
-    def by_window(self, tensor: Tensor) -> Tensor:
-        """Return (n, ...): the values of each window."""
-        assert self.dim is not None
-        rows = tensor.movedim(self.dim, 0)
-        return rows.reshape(-1, self.each, *rows.shape[1:]) if self.each > 1 else rows
-
-    def back(self, rows: Tensor) -> Tensor:
-        """Return the tensor that :meth:`by_window` was given."""
-        assert self.dim is not None
-        joined = rows.flatten(0, 1) if self.each > 1 else rows
-        return joined.movedim(0, self.dim)
-
-    @property
-    def latent(self) -> tuple[int, ...]:
-        """The shape of one window's values."""
-        rest = tuple(size for i, size in enumerate(self.shape) if i != self.dim)
-        return (self.each, *rest) if self.each > 1 else rest
 
 
 #: What a call returns: how it is nested, and of each leaf its form, or itself where it is no tensor.

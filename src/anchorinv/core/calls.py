@@ -1,4 +1,4 @@
-"""What a network calls, in which order: the layer that classifies, and the last block before it.
+"""What a network calls, in which order, and what it gives and returns there.
 
 Nothing is assumed of how a network is written: it is run, and what it calls is recorded. A *unit* is a call
 that is not looked into; what a network computes between units is its own code, which is run as it is.
@@ -7,20 +7,24 @@ that is not looked into; what a network computes between units is its own code, 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from anchorinv.core.rng import stream
+
 #: A module by its path, and how often it had been called before.
 Key = tuple[str, int]
+
+# Two sizes of a batch that tell by what a dimension grows.
+FEW, MORE = 3, 5
 
 #: Modules of torch that call others in a row; any other of torch is one piece, whatever it calls within.
 _ROWS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder)
 #: Their weights do not mix what they are given.
 _SCALES = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
-_MOST_CLASSIFIERS = 64
 
 
 class BackboneError(ValueError):
@@ -146,36 +150,6 @@ def record(
     return root
 
 
-def find_classifier(network: nn.Module, signals: Tensor, name: str | None = None) -> list[Key]:
-    """Return the calls that classify: the last layers, without which nothing reaches the output.
-
-    One in most networks, several where outputs of several layers are added. ``name`` says which module it is.
-    """
-    if name is not None:
-        found = list(_outermost(record(network, signals), name))
-        if not found:
-            raise BackboneError(
-                f"it calls no {name!r} that could be its classifier; {_called(network, signals)}"
-            )
-        return found
-    known: list[Key] = []
-    while len(known) <= _MOST_CLASSIFIERS:
-        root = record(network, signals, dict.fromkeys(known, Tensor.detach))
-        total = torch.stack([t.sum() for t in tensors_of(root.returned)] or [torch.zeros(())]).sum()
-        layers = [c for c in root.layers() if c.key not in known and c.output is not None]
-        reached = gradients(total, [signals, *(c.output for c in layers if c.output is not None)])
-        live = [c.key for c, slope in zip(layers, reached[1:], strict=True) if slope is not None]
-        if not live and reached[0] is None and known:
-            return known
-        if not live:
-            break
-        known.append(live[-1])
-    raise BackboneError(
-        "no layer with weights was found that its output comes from, so nobody knows where its features are; "
-        "name it: Backbone(network, classifier='...')"
-    )
-
-
 def gradients(total: Tensor, of: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the gradients of a number, None where it does not depend on a tensor."""
     wanted = [each for each in of if each.requires_grad]
@@ -185,111 +159,65 @@ def gradients(total: Tensor, of: Sequence[Tensor]) -> list[Tensor | None]:
     return [next(found) if each.requires_grad else None for each in of]
 
 
-def _outermost(call: Call, name: str) -> Iterator[Key]:
-    for inner in call.inner:
-        if inner.within(name):
-            yield inner.key
-        else:
-            yield from _outermost(inner, name)
+def made_up(n: int, shape: tuple[int, int]) -> Tensor:
+    """Return standardised signals (n, n_chans, n_times) of no meaning, always the same."""
+    return torch.randn(n, *shape, generator=stream(n, "made up")).requires_grad_()
 
 
-def _called(network: nn.Module, signals: Tensor) -> str:
-    names = dict.fromkeys(call.name for call in record(network, signals).inner)
-    return f"it calls {', '.join(names)}"
+def reason_of(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cut:
-    """Where a network is divided: its units in order, the first of the tail, and those that classify."""
+class Form(NamedTuple):
+    """The shape of a tensor for any number of windows: which dimension grows with them, and how fast."""
 
-    units: tuple[Call, ...]
-    first: int
-    classifiers: frozenset[Key]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    dim: int | None  # None: it does not grow
+    each: int
+
+    @classmethod
+    def of(cls, few: Tensor, more: Tensor) -> "Form":
+        """Return what two batches tell, of ``FEW`` and of ``MORE`` windows."""
+        pairs = list(zip(few.shape, more.shape, strict=True)) if few.ndim == more.ndim else []
+        grown = [i for i, (a, b) in enumerate(pairs) if a != b]
+        fits = len(grown) == 1 and few.shape[grown[0]] * MORE == more.shape[grown[0]] * FEW
+        dim = grown[0] if fits and few.shape[grown[0]] % FEW == 0 else None
+        each = few.shape[dim] // FEW if dim is not None else 1
+        return cls(tuple(few.shape), few.dtype, dim, each)
+
+    def zeros(self, n: int, like: Tensor) -> Tensor:
+        """Return a tensor of n windows that stands for one that nobody asks for."""
+        sizes = [n * self.each if i == self.dim else size for i, size in enumerate(self.shape)]
+        return torch.zeros(sizes, dtype=self.dtype, device=like.device)
+
+    def by_window(self, tensor: Tensor) -> Tensor:
+        """Return (n, ...): the values of each window."""
+        assert self.dim is not None
+        rows = tensor.movedim(self.dim, 0)
+        return rows.reshape(-1, self.each, *rows.shape[1:]) if self.each > 1 else rows
+
+    def back(self, rows: Tensor) -> Tensor:
+        """Return the tensor that :meth:`by_window` was given."""
+        assert self.dim is not None
+        joined = rows.flatten(0, 1) if self.each > 1 else rows
+        return joined.movedim(0, self.dim)
 
     @property
-    def before(self) -> tuple[Call, ...]:
-        """The units of the trunk."""
-        return self.units[: self.first]
-
-    @property
-    def tail(self) -> tuple[Call, ...]:
-        """The units of the tail, without those that classify and what is done with their output."""
-        end = max(i for i, unit in enumerate(self.units) if unit.key in self.classifiers)
-        return tuple(unit for unit in self.units[self.first : end] if unit.key not in self.classifiers)
+    def latent(self) -> tuple[int, ...]:
+        """The shape of one window's values."""
+        rest = tuple(size for i, size in enumerate(self.shape) if i != self.dim)
+        return (self.each, *rest) if self.each > 1 else rest
 
 
-def find_cut(network: nn.Module, signals: Tensor, classifiers: Sequence[Key], tail: str | None = None) -> Cut:
-    """Return where the last block begins: the last from which on every feature passes a layer with weights.
-
-    A block that holds more than half of all weights is looked into. ``tail`` names the module with which the
-    tail begins instead.
-    """
-    root, known, opened = record(network, signals), frozenset(classifiers), set[Key]()
-    while True:
-        units = tuple(_units(root, known, opened))
-        places = [i for i, unit in enumerate(units) if unit.key in known]
-        if tail is not None:
-            first, inside = _named(units, tail, places[0])
-        else:
-            first, inside = _last_block(network, signals, units, places[0], known)
-        if inside is None:
-            return Cut(units, first, known)
-        opened.add(inside.key)
+def finite(features: Tensor) -> Tensor:
+    """Return features, if they are finite."""
+    if not features.isfinite().all():
+        raise BackboneError("its features of standardised noise are not finite; check its weights")
+    return features
 
 
-def _units(call: Call, classifiers: frozenset[Key], opened: set[Key]) -> Iterator[Call]:
-    for inner in call.inner:
-        below = {each.key for each in _below(inner)}
-        if inner.key not in classifiers and (inner.key in opened or below & classifiers):
-            yield from _units(inner, classifiers, opened)
-        else:
-            yield inner
-
-
-def _below(call: Call) -> Iterator[Call]:
-    for inner in call.inner:
-        yield inner
-        yield from _below(inner)
-
-
-def _named(units: Sequence[Call], tail: str, end: int) -> tuple[int, Call | None]:
-    for i, unit in enumerate(units[:end]):
-        if unit.within(tail):
-            return i, None
-        if tail.startswith(f"{unit.name}.") and any(each.within(tail) for each in _below(unit)):
-            return i, unit
-    names = ", ".join(dict.fromkeys(unit.name for unit in units[:end] if unit.mixes))
-    raise BackboneError(
-        f"no {tail!r} is called before its classifier, so the tail cannot begin there; "
-        f"modules with weights there: {names or 'none'}"
-    )
-
-
-def _last_block(
-    network: nn.Module, signals: Tensor, units: Sequence[Call], end: int, classifiers: frozenset[Key]
-) -> tuple[int, Call | None]:
-    blocks = [i for i, unit in enumerate(units) if unit.mixes and unit.key not in classifiers]
-    early = [i for i in blocks if i < end]
-    for first in reversed(early):
-        later = [units[i].key for i in blocks if i >= first]
-        if not _reaches_all(network, signals, later, classifiers):
-            continue
-        unit = units[first]
-        weights = {id(p): p.numel() for i in blocks for p in units[i].module.parameters()}
-        own = sum(p.numel() for p in unit.module.parameters())
-        return first, unit if not unit.whole and own > sum(weights.values()) / 2 else None
-    raise BackboneError(
-        "no block with weights that all its features pass stands before its classifier, so nothing could be "
-        "finetuned; name the module with which the tail begins: Backbone(network, tail='...'), or give the "
-        "network submodules trunk and tail of its own"
-    )
-
-
-def _reaches_all(
-    network: nn.Module, signals: Tensor, blocks: Sequence[Key], classifiers: frozenset[Key]
-) -> bool:
-    """Say whether each value that classifiers are given depends on one of the blocks: NaN spreads."""
-    with torch.no_grad():
-        spoilt = record(network, signals.detach(), dict.fromkeys(blocks, lambda t: t * torch.nan))
-    given = [call.given[0] for call in _below(spoilt) if call.key in classifiers]
-    return all(bool(values.isnan().all()) for values in given)
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Say whether features that were computed in two ways are the same."""
+    return a.shape == b.shape and bool((a - b).abs().max() <= 1e-3 * (1 + b.abs().max()))

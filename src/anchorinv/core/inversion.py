@@ -1,6 +1,5 @@
 """Inversion: signals whose features match anchors or whose class is a label, with priors."""
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from anchorinv.core.conformer import FrontEnd
 from anchorinv.core.minimise import EarlyStopping, Optimiser, minimise
+from anchorinv.core.networks import first_norm, input_of
 
 # The published loss is a mean over a batch, ours a sum over samples, so that no sample depends on its
 # neighbours. Gradients are as many times larger as a batch has samples, and so is Adam's eps: same steps.
@@ -217,40 +216,13 @@ def statistics(network: nn.Module, signals: Tensor) -> Tensor:
     ‖mean - running mean‖ + ‖variance - running variance‖, biased, of the first BatchNorm's own input.
     """
     front = next((module for module in network.modules() if isinstance(module, FrontEnd)), None)
-    norms = (module for module in network.modules() if isinstance(module, _BatchNorm))
-    norm = front.norm if front else next((norm for norm in norms if norm.running_mean is not None), None)
-    if norm is None or norm.running_mean is None or norm.running_var is None:
-        raise ValueError(
-            "deepinv compares signals by the running statistics of a BatchNorm, and this backbone has none; "
-            "use deepdream, which does without, or a backbone with a BatchNorm"
-        )
-    steps = front.filtered(signals) if front else _input_of(norm, network, signals)  # (n, width, ...)
+    norm = front.norm if front else first_norm(network)
+    assert norm.running_mean is not None and norm.running_var is not None
+    steps = front.filtered(signals) if front else input_of(norm, network, signals)  # (n, width, ...)
     over = [dim for dim in range(steps.ndim) if dim != 1]
     mean, variance = steps.mean(over), steps.var(over, correction=0)
     distance: Tensor = (mean - norm.running_mean).norm() + (variance - norm.running_var).norm()
     return distance
-
-
-class _Reached(Exception):  # noqa: N818 (no error: what was asked for is computed)
-    pass
-
-
-def _input_of(module: nn.Module, network: nn.Module, signals: Tensor) -> Tensor:
-    """Return what a module of a network is given when the network sees signals."""
-    given: list[Tensor] = []
-
-    def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
-        given.append(args[0])
-        raise _Reached
-
-    hook = module.register_forward_pre_hook(stop)
-    try:
-        network(signals)
-    except _Reached:
-        return given[0]
-    finally:
-        hook.remove()
-    raise ValueError("the first BatchNorm of this backbone is not used; deepinv needs one, deepdream none")
 
 
 def with_priors(
@@ -264,8 +236,6 @@ def with_priors(
     """
     if not priors:
         return loss, {}
-    # A copy: a prior may look into it while another thread predicts.
-    network = copy.deepcopy(network)
     with torch.no_grad():
         magnitude = loss(start, slice(None)).mean()
         weights = {

@@ -9,6 +9,7 @@ A memory also knows what a model file must know of it: which parts of the state 
 about people, and how many samples it keeps.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -359,7 +360,8 @@ def _inverted(
     del parts
     if not set(pending.classes) & set(state.classes[: state.n_base]):
         inversion = replace(inversion, batch=inversion.new_batch)
-    network = nn.Sequential(state.trunk, state.tail)
+    # A copy: a prior may look into it while another thread predicts.
+    network = nn.Sequential(*map(copy.deepcopy, (state.trunk, state.tail) if memory.priors else ()))
     goal, weights = with_priors(aim(state, pending), memory.priors, network, start)
     result = invert_with(goal, start, inversion)
     session = state.session + 1

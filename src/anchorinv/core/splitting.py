@@ -8,24 +8,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from anchorinv.core.backbone import FEW, MORE, REMEDY, Form, Made, Plan, Run, SplitNetwork, Tail, Trunk, Unit
+from anchorinv.core.backbone import REMEDY, Made, Plan, Run, SplitNetwork, Tail, Trunk, Unit
 from anchorinv.core.calls import (
+    FEW,
+    MORE,
     BackboneError,
     Call,
-    Cut,
+    Form,
     Key,
-    find_classifier,
-    find_cut,
+    equal,
+    finite,
     gradients,
     leaves_of,
+    made_up,
     nested_like,
+    reason_of,
     record,
     tensors_of,
 )
-from anchorinv.core.rng import stream
+from anchorinv.core.cut import Cut, below, find_classifier, find_cut, takes_planes
 
-#: How equal features are that were computed in two ways.
-_CLOSE = 1e-3
 _NO_GRADIENT = (
     "its features give no finite gradient to its signals, which inversion needs; replace what has none, such "
     "as rounding, comparisons or a detach()"
@@ -77,11 +79,6 @@ def _attempted(make: Callable[[], SplitNetwork]) -> SplitNetwork:
         raise BackboneError(f"run in two parts it fails ({reason_of(error)}); {REMEDY}") from error
 
 
-def reason_of(error: Exception) -> str:
-    """Return the first line of what an error says."""
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-
-
 def _prepared(network: nn.Module) -> nn.Module:
     """Return the network in evaluation, on the CPU, with weights that are not to be trained as buffers."""
     if any(is_lazy(p) for p in (*network.parameters(), *network.buffers())):
@@ -105,31 +102,16 @@ def _as_buffer(network: nn.Module, path: str, *, persistent: bool) -> None:
     module.register_buffer(name, values.detach(), persistent=persistent)
 
 
-def made_up(n: int, shape: tuple[int, int]) -> Tensor:
-    """Return standardised signals (n, n_chans, n_times) of no meaning, always the same."""
-    return torch.randn(n, *shape, generator=stream(n, "made up")).requires_grad_()
-
-
-def classifier_of(network: nn.Module, shape: tuple[int, int], name: str | None = None) -> list[str]:
-    """Return the paths of the modules that classify; none of a network with submodules trunk and tail."""
-    if hasattr(network, "trunk") and hasattr(network, "tail"):
-        return []
-    with torch.enable_grad(), torch.device("cpu"):
-        signals = made_up(FEW, shape)
-        fed = signals.unsqueeze(1) if _takes_planes(network, signals) else signals
-        return [path for path, _ in find_classifier(network, fed, name)]
-
-
 def _divided(
     network: nn.Module, shape: tuple[int, int], tail: str | None, classifier: str | None
 ) -> SplitNetwork:
     few, more = made_up(FEW, shape), made_up(MORE, shape)
-    planes = _takes_planes(network, few)
+    planes = takes_planes(network, few)
     few_fed, more_fed = (signals.unsqueeze(1) if planes else signals for signals in (few, more))
     found = find_classifier(network, few_fed, classifier)
     cut = find_cut(network, few_fed, found, tail)
     units = {unit.key: unit for unit in cut.units}
-    again = {call.key: call for call in _all(record(network, more_fed))}
+    again = {call.key: call for call in below(record(network, more_fed))}
     if missing := [key for key in units if key not in again]:
         raise BackboneError(f"it calls {missing[0][0]} or not, by the number of windows; {REMEDY}")
     order = tuple(key for key in units if key in cut.classifiers)
@@ -152,32 +134,10 @@ def _divided(
     _give_to_one(parts, network, cut, few)
     with torch.no_grad():
         rows = [plan.inputs[key].by_window(units[key].given[0]).flatten(1) for key in order]
-        features = _finite(torch.cat(rows, dim=1))
-        if not _equal(parts(few.detach()), features):
+        features = finite(torch.cat(rows, dim=1))
+        if not equal(parts(few.detach()), features):
             raise BackboneError(f"run in two parts it gives other features than in one; {REMEDY}")
     return parts
-
-
-def _takes_planes(network: nn.Module, signals: Tensor) -> bool:
-    """Say whether a network wants (n, 1, n_chans, n_times), where it does not take (n, n_chans, n_times)."""
-    try:
-        record(network, signals)
-        return False
-    except Exception as error:
-        reason = reason_of(error)
-    try:
-        record(network, signals.unsqueeze(1))
-        return True
-    except Exception:
-        shape = tuple(signals.shape[1:])
-        raise BackboneError(
-            f"it does not take signals of {shape[0]} channels and {shape[1]} samples ({reason}); make it for "
-            f"this shape, or pass a factory (n_chans, n_times, n_classes) -> network"
-        ) from None
-
-
-def _all(call: Call) -> list[Call]:
-    return [each for inner in call.inner for each in (inner, *_all(inner))]
 
 
 def _forms(few: Call, more: Call) -> Made:
@@ -275,9 +235,9 @@ def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
                 f"its features must be (n, dim), and those of {FEW} windows are {tuple(features.shape)}; "
                 f"flatten them"
             )
-        _finite(features)
+        finite(features)
         others = [parts(signals[:1]), parts.tail(latents.flip(0)).flip(0)[:1]]
-        if not all(_equal(each, features[:1]) for each in others):
+        if not all(equal(each, features[:1]) for each in others):
             raise BackboneError(
                 "its features of a window depend on the windows beside it, or on chance, also in evaluation; "
                 "use norms with running statistics, and dropout that ends with training"
@@ -289,13 +249,3 @@ def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
     made = [t for call in record(parts, signals).smallest() for t in tensors_of(call.returned)]
     parts.n_activations = sum(t.numel() for t in made) // FEW
     return parts
-
-
-def _finite(features: Tensor) -> Tensor:
-    if not features.isfinite().all():
-        raise BackboneError("its features of standardised noise are not finite; check its weights")
-    return features
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool((a - b).abs().max() <= _CLOSE * (1 + b.abs().max()))

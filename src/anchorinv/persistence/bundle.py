@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.backbones import BackboneFor, MissingBackbone, version_here
+from anchorinv.backbones import BackboneFor, MissingBackbone
 from anchorinv.core.calls import BackboneError
 from anchorinv.core.networks import Geometry
 from anchorinv.core.registry import METHODS, Keeps
@@ -39,6 +39,7 @@ from anchorinv.persistence.validate import (
     needs_network,
     restored_anchors,
 )
+from anchorinv.pretrained import version_here
 from anchorinv.signal.preprocessing import Preprocessing, facts_of
 from anchorinv.signal.statistics import SHAPES, BaseStatistics, MeanStd
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from anchorinv.backbones import as_backbone, make_for
+from anchorinv.backbones import architecture_for
 from anchorinv.core.adaptation import CrossValidatedFinetune, Finetune
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, Prior, energy, length, roughness
@@ -143,10 +143,8 @@ def _split(
 
 def geometry_of(experiment: Experiment, data: Dataset) -> Architecture:
     """Return the network's sizes: the config's, or those that fit the data; or another backbone for them."""
-    if (backbone := as_backbone(experiment.backbone)) is not None:
-        n_classes = len(experiment.protocol.base_classes)
-        return make_for(backbone, data.n_chans, data.n_times, n_classes, data.sfreq)
-    return experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
+    geometry = experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
+    return architecture_for(experiment.backbone, geometry, len(experiment.protocol.base_classes), data.sfreq)
 
 
 def base_spec_of(experiment: Experiment, geometry: Architecture, base_classes: Sequence[int]) -> BaseSpec:
