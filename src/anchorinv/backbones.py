@@ -78,10 +78,8 @@ class Backbone:
     def name(self) -> str:
         """What it is called: by its short name, or by module and class or function."""
         network = self.network
-        if isinstance(network, str):
-            return network
-        if isinstance(network, _NotGiven):
-            return network.name
+        if isinstance(network, str | _NotGiven):
+            return network if isinstance(network, str) else network.name
         kind = type(network) if isinstance(network, nn.Module) else network
         home = getattr(kind, "__module__", None) or type(kind).__module__
         return f"{home}.{getattr(kind, '__qualname__', None) or type(kind).__qualname__}"
@@ -102,16 +100,15 @@ def as_backbone(given: Any) -> Backbone | None:
 
 def problem_of(given: Any) -> str | None:
     """Say what is wrong with a backbone that was asked for, as far as that can be told without making it."""
-    backbone = given if isinstance(given, Backbone) or given is None else None
-    network = backbone.network if backbone else given
+    network = given.network if isinstance(given, Backbone) else given
     wanted = f"a name ({', '.join((OWN, *NAMES))}, or a class of braindecode), a network or a factory"
     if isinstance(network, type):
         return f"must be {wanted}, not a class; pass an instance, or a function that makes one"
-    if not (network is None or isinstance(network, str | nn.Module) or callable(network)):
-        return f"must be {wanted}"
-    if isinstance(network, str) and network.lower() not in (OWN, *NAMES) and not network[:1].isupper():
-        return f"must be {wanted}"
-    return None
+    if isinstance(network, str):
+        known = network.lower() in (OWN, *NAMES) or network[:1].isupper()
+    else:
+        known = network is None or isinstance(network, nn.Module) or callable(network)
+    return None if known else f"must be {wanted}"
 
 
 class Sizes(NamedTuple):
@@ -130,9 +127,8 @@ class BackboneFor:
 
     Parameters
     ----------
-    backbone : Backbone
-    n_chans, n_times, n_classes : int
-        What it is made for.
+    backbone, n_chans, n_times, n_classes : Backbone, int, int, int
+        What it is, and what it is made for.
     sfreq : float or None
         In Hz, for models that ask for it.
     version : str or None
@@ -195,7 +191,7 @@ def _sizes(spec: BackboneFor) -> Sizes:
 def architecture_for(
     given: Any, geometry: Geometry, n_classes: int, sfreq: float | None = None
 ) -> Geometry | BackboneFor:
-    """Return what networks are made by: the sizes of this package's own, or another backbone for its shape."""
+    """Return what networks are made by: the sizes of this package's own, or another backbone."""
     if (backbone := as_backbone(given)) is None:
         return geometry
     rate, here = (sfreq, version_here()) if backbone.model else (None, None)
@@ -240,9 +236,9 @@ def not_given(name: str) -> Backbone:
 
 def elsewhere(architecture: Geometry | BackboneFor) -> BackboneFor | None:
     """Return a backbone that a file has to name; that of this package is known by its sizes."""
-    if isinstance(architecture, BackboneFor) and architecture.geometry is None:
-        return architecture
-    return None
+    if isinstance(architecture, Geometry) or architecture.geometry is not None:
+        return None
+    return architecture
 
 
 def asked_for(spec: BackboneFor | None) -> Any:

@@ -211,17 +211,13 @@ def roughness(network: nn.Module, signals: Tensor) -> Tensor:
 
 
 def statistics(network: nn.Module, signals: Tensor) -> Tensor:
-    """Return how far the batch's statistics are from those that the BatchNorm has seen in training (DeepInv).
-
-    ‖mean - running mean‖ + ‖variance - running variance‖, biased, of the first BatchNorm's own input.
-    """
+    """Return DeepInv's ‖mean - running mean‖ + ‖variance - running variance‖ of the first BatchNorm's input."""
     front = next((module for module in network.modules() if isinstance(module, FrontEnd)), None)
-    norm = front.norm if front else first_norm(network)
-    assert norm.running_mean is not None and norm.running_var is not None
+    norm, seen_mean, seen_variance = first_norm(network)
     steps = front.filtered(signals) if front else input_of(norm, network, signals)  # (n, width, ...)
     over = [dim for dim in range(steps.ndim) if dim != 1]
     mean, variance = steps.mean(over), steps.var(over, correction=0)
-    distance: Tensor = (mean - norm.running_mean).norm() + (variance - norm.running_var).norm()
+    distance: Tensor = (mean - seen_mean).norm() + (variance - seen_variance).norm()
     return distance
 
 

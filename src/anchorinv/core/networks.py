@@ -150,12 +150,11 @@ def encode(module: nn.Module, values: Tensor) -> Tensor:
     return torch.cat([module(chunk) for chunk in torch.split(values, CHUNK)])
 
 
-def first_norm(network: nn.Module) -> _BatchNorm:
-    """Return the first BatchNorm with running statistics; without one, deepinv has nothing to compare."""
-    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
-    for norm in norms:
+def first_norm(network: nn.Module) -> tuple[_BatchNorm, Tensor, Tensor]:
+    """Return the first BatchNorm with running statistics, and these; deepinv needs one."""
+    for norm in (module for module in network.modules() if isinstance(module, _BatchNorm)):
         if norm.running_mean is not None and norm.running_var is not None:
-            return norm
+            return norm, norm.running_mean, norm.running_var
     raise ValueError(
         "deepinv compares signals by the running statistics of a BatchNorm, and this backbone has none; "
         "use deepdream, which does without, or a backbone with a BatchNorm"

@@ -60,10 +60,10 @@ def split(
     ((4, 8), 16)
     """
     with torch.enable_grad(), torch.device("cpu"):
-        network = _prepared(network)
-        halves = getattr(network, "trunk", None), getattr(network, "tail", None)
-        if isinstance(halves[0], nn.Module) and isinstance(halves[1], nn.Module):
-            parts = SplitNetwork(halves[0], halves[1])
+        _prepare(network)
+        first, last = getattr(network, "trunk", None), getattr(network, "tail", None)
+        if isinstance(first, nn.Module) and isinstance(last, nn.Module):
+            parts = SplitNetwork(first, last)
         else:
             parts = _attempted(lambda: _divided(network, shape, tail, classifier))
         return _attempted(lambda: _checked(parts.eval(), shape))
@@ -79,11 +79,11 @@ def _attempted(make: Callable[[], SplitNetwork]) -> SplitNetwork:
         raise BackboneError(f"run in two parts it fails ({reason_of(error)}); {REMEDY}") from error
 
 
-def _prepared(network: nn.Module) -> nn.Module:
-    """Return the network in evaluation, on the CPU, with weights that are not to be trained as buffers."""
+def _prepare(network: nn.Module) -> None:
+    """Put a network into evaluation, on the CPU, with weights that are not to be trained as buffers."""
     if any(is_lazy(p) for p in (*network.parameters(), *network.buffers())):
         raise BackboneError("some of its weights have no shape yet (lazy modules); run it on a window first")
-    network = network.eval().cpu().float()
+    network.eval().cpu().float()
     parameters = list(network.named_parameters())
     if not any(p.requires_grad for _, p in parameters):
         why = "requires_grad is False for all of them" if parameters else "it has none"
@@ -91,7 +91,6 @@ def _prepared(network: nn.Module) -> nn.Module:
     for name, parameter in parameters:
         if not parameter.requires_grad:
             _as_buffer(network, name, persistent=True)
-    return network
 
 
 def _as_buffer(network: nn.Module, path: str, *, persistent: bool) -> None:

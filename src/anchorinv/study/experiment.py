@@ -96,8 +96,7 @@ def check_samples(experiment: Experiment, data: Dataset, whom: Sequence[str]) ->
     for person in whom:
         train, _ = _split(experiment, data, person, protocol)
         for label in protocol.sessions:
-            n = int((data.labels[train] == label).sum())
-            if n < protocol.shots:
+            if (n := int((data.labels[train] == label).sum())) < protocol.shots:
                 of = f" of {person}" if person and not experiment.protocol.leave_one_out else ""
                 raise ValueError(
                     f"class {data.class_names[label]!r} has {n} training windows{of}, {protocol.shots} shots "
@@ -143,8 +142,8 @@ def _split(
 
 def geometry_of(experiment: Experiment, data: Dataset) -> Architecture:
     """Return the network's sizes: the config's, or those that fit the data; or another backbone for them."""
-    geometry = experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
-    return architecture_for(experiment.backbone, geometry, len(experiment.protocol.base_classes), data.sfreq)
+    sizes = experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
+    return architecture_for(experiment.backbone, sizes, len(experiment.protocol.base_classes), data.sfreq)
 
 
 def base_spec_of(experiment: Experiment, geometry: Architecture, base_classes: Sequence[int]) -> BaseSpec:
