@@ -23,16 +23,23 @@ _SCALES = ("full", "tiny", "smoke")
 def demo(
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="A smaller network, trained and inverted for less time: half a minute."),
+        typer.Option(
+            "--quick", help="Fewer trials, networks trained and inverted for less time: 20 seconds."
+        ),
+    ] = False,
+    synthetic: Annotated[
+        bool,
+        typer.Option("--synthetic", help="On synthetic recordings, which say nothing about people."),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder.  [default: runs/demo, with --quick runs/demo-quick]")
+        Path | None, typer.Option(help="Run folder.  [default: runs/demo, with -synthetic, -quick]")
     ] = None,
 ) -> None:
-    """See it work on synthetic recordings: base training, three new classes of ten examples, a report."""
-    folder = out or Path("runs") / ("demo-quick" if quick else "demo")
+    """See it work on real recordings, which come along: ten motions, six new ones, a report."""
+    name = "-".join(["demo", *(["synthetic"] if synthetic else []), *(["quick"] if quick else [])])
+    folder = out or Path("runs") / name
     with interruptible(f"finished trials are in {folder}. Run the same command again to go on."):
-        _demo(folder, quick=quick)
+        _demo(folder, quick=quick, synthetic=synthetic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +203,10 @@ def report(
         _report(runs, out, data or [], bases, selections)
 
 
-def _demo(out: Path, *, quick: bool) -> None:
+def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     import time
 
-    from anchorinv.cli.output import scores_table, titled
+    from anchorinv.cli.output import describe_demo, scores_table, titled
     from anchorinv.report.page import make_report
     from anchorinv.study.execute import run_study
     from anchorinv.study.folder import RunFolder
@@ -207,15 +214,9 @@ def _demo(out: Path, *, quick: bool) -> None:
     from anchorinv.study.scores import in_words
 
     console, began = Terminal(), time.perf_counter()
-    study, folder = demo_study(quick=quick), RunFolder(out)
+    study, folder = demo_study(quick=quick, synthetic=synthetic), RunFolder(out)
     folder.check_free()  # before anything is computed
-    protocol = next(iter(study.variants.values())).protocol
-    console.say("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
-    console.say(
-        f"{len(protocol.base_classes)} base classes with all their recordings, then "
-        f"{len(protocol.sessions)} new classes, one per session, {protocol.shots} examples each; "
-        f"{protocol.trials} trials, the same examples for all methods."
-    )
+    describe_demo(console, study)
     before = len(folder.read().results)
     with progress_bars(console):
         run_study(study, out)

@@ -18,13 +18,20 @@ logger = logging.getLogger(__name__)
 _SHIPPED = Path(__file__).parent / "configs"
 _OF_THE_STUDY = ("title", "paper", "reference")
 
-# A smaller network, trained and inverted for less time; finetuned as far, in fewer and larger steps.
+# Less of everything, to see it run; finetuned as far, in fewer and larger steps.
 _QUICK: dict[str, Any] = {
+    "protocol": {"trials": 2},
+    "training": {"epochs": 12},
+    "inversion": {"steps": 20},
+    "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [10]}},
+    "threads": 1,  # so small a network gains nothing from more
+}
+_QUICK_SYNTHETIC: dict[str, Any] = {
     "geometry": {"depth": 2},
     "training": {"epochs": 20},
     "inversion": {"steps": 40},
     "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [28], "finetune": [28]}},
-    "threads": 1,  # so small a network gains nothing from more
+    "threads": 1,
 }
 
 
@@ -239,7 +246,9 @@ def _rate(full: DataConfig) -> float | None:
     return None if full.sfreq is None else max(full.sfreq, least)
 
 
-def demo_study(*, quick: bool = False) -> Study:
-    """Return the demo's study; ``quick`` has a smaller network, fewer epochs and fewer steps."""
-    study = load("demo", methods=["anchorinv", "protonet", "finetune"], **(_QUICK if quick else {}))
+def demo_study(*, quick: bool = False, synthetic: bool = False) -> Study:
+    """Return the demo's study, on the recordings in the package or synthetic ones; ``quick`` has less."""
+    if not synthetic:
+        return load("demo-emg", **(_QUICK if quick else {}))
+    study = load("demo", methods=["anchorinv", "protonet", "finetune"], **(_QUICK_SYNTHETIC if quick else {}))
     return study.model_copy(update={"title": "Three methods on synthetic recordings (anchorinv demo)"})
