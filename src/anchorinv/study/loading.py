@@ -24,14 +24,13 @@ _QUICK: dict[str, Any] = {
     "training": {"epochs": 12},
     "inversion": {"steps": 20},
     "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [10]}},
-    "threads": 1,  # so small a network gains nothing from more
 }
 _QUICK_SYNTHETIC: dict[str, Any] = {
     "geometry": {"depth": 2},
     "training": {"epochs": 20},
     "inversion": {"steps": 40},
     "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [28], "finetune": [28]}},
-    "threads": 1,
+    "threads": 1,  # so small a network gains nothing from more
 }
 
 
