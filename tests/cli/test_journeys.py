@@ -116,7 +116,7 @@ def test_a_bad_target_is_found_before_anything_is_computed(tmp_path, run):
 def test_the_demo_on_synthetic_recordings_says_so(tmp_path, run, monkeypatch):
     small = loading.scaled(loading.demo_study(synthetic=True, quick=True), "smoke")
     monkeypatch.setattr(loading, "demo_study", lambda **asked: small if asked["synthetic"] else None)
-    monkeypatch.setattr("anchorinv.report.page.make_report", lambda runs, to: to / "report.html")
+    monkeypatch.setattr("anchorinv.report.page.make_report", lambda runs, to, data: to / "report.html")
     code, shown, _ = run("demo", "--synthetic", "--quick")
     assert code == 0 and shown.startswith("Synthetic EMG-like recordings; nobody's data")
     assert "After 3 new classes" in shown and "Real" not in shown.partition("Macro-F1")[0]

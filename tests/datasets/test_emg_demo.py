@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from anchorinv.cli.study import folders_of
 from anchorinv.datasets.npz_sets import EMG_DEMO, EMG_LONGTERM, emg_demo
+from anchorinv.datasets.prepare import prepare
 from anchorinv.report.gather import gather
 from anchorinv.report.markdown import filled, marks_of
 from anchorinv.report.page import command
 from anchorinv.study.config import Study
-from anchorinv.study.experiment import opened
 from anchorinv.study.loading import demo_study, load
 from tests.datasets.genuine import shared
 
@@ -47,10 +48,13 @@ def test_they_are_cut_from_the_public_file_by_the_stated_rule():
         assert all(np.array_equal(there[name], cut[name]) for name in cut)
 
 
-def test_a_study_finds_them_without_a_folder_and_takes_one_all_the_same(data):
-    (experiment,) = load("demo-emg").variants.values()
-    assert opened(experiment, {}).fingerprint == data.fingerprint
-    assert opened(experiment, {"emg-demo": data}) is data
+def test_studies_of_them_need_no_folder_and_take_one_all_the_same(data, tmp_path):
+    found = folders_of([load("demo-emg")], [])
+    assert list(found) == ["emg-demo"] and found["emg-demo"].fingerprint == data.fingerprint
+    prepare(EMG_DEMO.plan(FILE), tmp_path / "mine")
+    given = folders_of([load("demo-emg")], [str(tmp_path / "mine")])
+    assert isinstance(given["emg-demo"].samples, np.memmap)
+    assert folders_of([load("emg-longterm"), load("demo")], []) == {}
 
 
 def test_the_demo_compares_the_default_with_the_papers_method_on_ten_and_six_motions():

@@ -11,7 +11,6 @@ from rich.console import JustifyMethod
 from rich.table import Table
 
 import anchorinv.study.scores as scores
-from anchorinv.datasets.npz_sets import EMG_DEMO, split_values
 from anchorinv.errors import shown
 from anchorinv.study.config import Study
 from anchorinv.study.folder import RunFolder
@@ -69,27 +68,6 @@ def configs_table() -> Table:
         study = load(name)
         table.add_row(name, study.paper, study.title, str(len(study.variants)))
     return table
-
-
-def describe_demo(console: Terminal, study: Study) -> None:
-    """Print what the demo is about to show."""
-    (asked,) = study.variants.values()
-    protocol = asked.protocol
-    if asked.synthetic is not None:
-        console.say("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
-    else:
-        console.say(f"Real recordings: {study.title}.")
-        console.say(f"From {EMG_DEMO.origin}, {EMG_DEMO.licence}; {split_values(EMG_DEMO, None)[1]}.")
-    console.say(
-        f"{len(protocol.base_classes)} base classes with all their training windows, then "
-        f"{len(protocol.sessions)} new classes, one per session, {protocol.shots} windows each; "
-        f"{protocol.trials} trials, the same windows for all methods."
-    )
-    if asked.synthetic is None:
-        console.say(
-            f"Networks (AnchorInv, ProtoNet) are trained for {asked.training.epochs} epochs, which is short; "
-            "docs/results.md has studies of full length."
-        )
 
 
 def show_results(console: Terminal, study: Study, results: Sequence[SessionResult]) -> None:

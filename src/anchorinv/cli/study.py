@@ -206,7 +206,7 @@ def report(
 def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     import time
 
-    from anchorinv.cli.output import describe_demo, scores_table, titled
+    from anchorinv.cli.output import scores_table, titled
     from anchorinv.report.page import make_report
     from anchorinv.study.execute import run_study
     from anchorinv.study.folder import RunFolder
@@ -216,18 +216,42 @@ def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     console, began = Terminal(), time.perf_counter()
     study, folder = demo_study(quick=quick, synthetic=synthetic), RunFolder(out)
     folder.check_free()  # before anything is computed
-    describe_demo(console, study)
+    _describe_demo(console, study)
     before = len(folder.read().results)
     with progress_bars(console):
-        run_study(study, out)
+        data = folders_of([study], [])
+        run_study(study, out, data)
         results = titled(folder.read().results)
-        page = make_report([out], out / "report")
+        page = make_report([out], out / "report", data)
     console.print(scores_table(results, spread=console.width >= 72))
     console.say(in_words(results))
     console.say(f"Results: {folder.results} ({time.perf_counter() - began:.0f} s)")
     if before == len(results):
         console.say(f"All of it was there already; remove {out} to see it run anew.")
     console.say(f"Report: {page}")
+
+
+def _describe_demo(console: Terminal, study: "Study") -> None:
+    """Print what the demo is about to show."""
+    from anchorinv.datasets.npz_sets import EMG_DEMO, split_values
+
+    (asked,) = study.variants.values()
+    protocol = asked.protocol
+    if asked.synthetic is not None:
+        console.say("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
+    else:
+        console.say(f"Real recordings: {study.title}.")
+        console.say(f"From {EMG_DEMO.origin}, {EMG_DEMO.licence}; {split_values(EMG_DEMO, None)[1]}.")
+    console.say(
+        f"{len(protocol.base_classes)} base classes with all their training windows, then "
+        f"{len(protocol.sessions)} new classes, one per session, {protocol.shots} windows each; "
+        f"{protocol.trials} trials, the same windows for all methods."
+    )
+    if asked.synthetic is None:
+        console.say(
+            f"Networks (AnchorInv, ProtoNet) are trained for {asked.training.epochs} epochs, which is short; "
+            "docs/results.md has studies of full length."
+        )
 
 
 def _run(
@@ -260,8 +284,9 @@ def _run(
 
 
 def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Dataset]":
-    """Open what --data names; a folder alone is the studies' only data set."""
+    """Open what --data names or comes with the package; a folder alone is the studies' only data set."""
     from anchorinv.datasets.dataset import Dataset
+    from anchorinv.datasets.npz_sets import EMG_DEMO, emg_demo
     from anchorinv.study.config import nearest
 
     variants = [each for study in studies for each in study.variants.values()]
@@ -280,6 +305,8 @@ def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Datas
         if name not in needed:
             raise ValueError(f"this study has no data set {name!r}; {nearest(name, needed or ['none'])}")
         folders[name] = Dataset.open(Path(folder))
+    if EMG_DEMO.name in needed and EMG_DEMO.name not in folders:
+        folders[EMG_DEMO.name] = emg_demo()
     return folders
 
 

@@ -21,7 +21,6 @@ from anchorinv.core.training import Training
 from anchorinv.core.types import Batch, Standardisation
 from anchorinv.datasets import synthetic
 from anchorinv.datasets.dataset import Dataset
-from anchorinv.datasets.npz_sets import EMG_DEMO, emg_demo
 from anchorinv.signal.preprocessing import facts_of
 from anchorinv.study.config import ClassName, Experiment, InversionConfig, SyntheticConfig, nearest
 from anchorinv.study.runner import Protocol
@@ -41,8 +40,6 @@ def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
     if experiment.synthetic is not None:
         return _generated(experiment, experiment.synthetic)
     named = experiment.data
-    if named.name == EMG_DEMO.name and named.name not in folders:  # it comes with the package
-        folders = {named.name: emg_demo()}
     if named.name not in folders:
         given = f"got data for {', '.join(folders)}" if folders else "got no data"
         raise ValueError(
