@@ -127,7 +127,7 @@ def check_demo(shown, path):
     methods = {line["method"] for line in lines}
     assert methods == {"discriminant", "lda", "anchorinv", "protonet"}
     assert all(method in shown for method in ("Discriminant", "LDA", "AnchorInv", "ProtoNet", "report.html"))
-    assert "Real recordings: Forearm EMG" in shown and "After 6 new classes" in shown
+    assert "Real forearm EMG of one person" in shown and "After 6 new classes" in shown
     trials = {(line["method"], line["trial"], line["session"]) for line in lines}
     assert trials == {(m, None, 0) for m in methods} | {
         (m, trial, session) for m in methods for trial in range(2) for session in range(1, 7)

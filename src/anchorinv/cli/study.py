@@ -223,7 +223,8 @@ def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
         run_study(study, out, data)
         results = titled(folder.read().results)
         page = make_report([out], out / "report", data)
-    console.print(scores_table(results, spread=console.width >= 72))
+    wide = console.width >= 31 + 13 * max(result.session for result in results)
+    console.print(scores_table(results, spread=wide))
     console.say(in_words(results))
     console.say(f"Results: {folder.results} ({time.perf_counter() - began:.0f} s)")
     if before == len(results):
@@ -240,7 +241,7 @@ def _describe_demo(console: Terminal, study: "Study") -> None:
     if asked.synthetic is not None:
         console.say("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
     else:
-        console.say(f"Real recordings: {study.title}.")
+        console.say(f"{study.title}.")
         console.say(f"From {EMG_DEMO.origin}, {EMG_DEMO.licence}; {split_values(EMG_DEMO, None)[1]}.")
     console.say(
         f"{len(protocol.base_classes)} base classes with all their training windows, then "

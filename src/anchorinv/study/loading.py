@@ -22,7 +22,7 @@ _OF_THE_STUDY = ("title", "paper", "reference")
 _QUICK: dict[str, Any] = {
     "geometry": {"depth": 2},
     "protocol": {"trials": 2},
-    "training": {"epochs": 15},
+    "training": {"epochs": 10, "lr": 1e-3},
     "inversion": {"steps": 20},
     "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [10], "finetune": [10]}},
     "threads": 1,  # so small a network gains nothing from more
