@@ -287,8 +287,8 @@ def emg_demo() -> Dataset:
     --------
     >>> data = emg_demo()
     >>> train = data.split == "train"
-    >>> data.signals(train).shape, data.class_names[data.labels[0]]
-    ((640, 8, 300), 'motion 1')
+    >>> data.signals(train).shape, data.class_names[:2]
+    ((640, 8, 300), ('motion 1', 'motion 2'))
     """
     return prepare_in_memory(EMG_DEMO.plan(Path(__file__).parent / "emg_demo" / EMG_DEMO.file))
 
