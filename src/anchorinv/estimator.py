@@ -41,6 +41,14 @@ from anchorinv.persistence.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.persistence.format import packed
 from anchorinv.persistence.limits import check_held, check_kept, check_names, kept_by
 from anchorinv.persistence.manifest import without_class
+from anchorinv.persistence.provenance import (
+    annotated,
+    check_words,
+    origin,
+    utc_date,
+    with_curves,
+    without_fingerprint,
+)
 from anchorinv.settings import (
     check_settings,
     recipe_of,
@@ -148,7 +156,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     n_features_in_ : int
         Number of channels.
     history_ : list of dict
-        One for each session: what was learned, losses, inversion error, seconds.
+        One for each lesson: what was learned, in how many seconds; ``date`` (UTC), ``versions``,
+        ``fingerprint`` of the windows and labels, ``author`` and ``note`` if :meth:`save` was told; losses as
+        they were at the end (``training_loss``, ``inversion_error``, ``finetuning_loss``), and step by step
+        in ``curves``, under the same names. A file thins curves out beyond a million values in all.
     geometry_ : Geometry
         The sizes in use.
     state_ : State
@@ -262,7 +273,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             statistics_=BaseStatistics.of(signals.values),
             state_=state,
             **by_class(classes, np.bincount(numbers), state.n_base),
-            history_=[history_entry("base", 0, count_labels(labels), state.curves, began)],
+            history_=[
+                history_entry("base", 0, count_labels(labels), state.curves, began)
+                | origin(signals.values, labels, among)
+            ],
         )
         return self
 
@@ -316,6 +330,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self._check_room(check_converged(state, before=self.state_))
         logits_of(state, batch.values)
         curves = state.curves[len(self.state_.curves) :]
+        line = history_entry("session", index, count_labels(labels), curves, began)
         self._know(
             state_=state,
             **by_class(
@@ -323,7 +338,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
                 np.concatenate([self._counts, np.bincount(numbers)]),
                 state.n_base,
             ),
-            history_=[*self.history_, history_entry("session", index, count_labels(labels), curves, began)],
+            history_=[*self.history_, line | origin(signals.values, labels)],
         )
         return self
 
@@ -355,10 +370,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         learned = recipe.add_shots(state, features, self._counts.tolist())
         self._check_room(learned)
         check_finite(encode(learned.head, features.values))
+        line = history_entry("shots", state.session, count_labels(labels), (), began)
         self._know(
             state_=learned,
             counts_=self.counts_ + np.bincount(columns, minlength=len(self.classes_))[self._columns],
-            history_=[*self.history_, history_entry("shots", state.session, count_labels(labels), (), began)],
+            history_=[*self.history_, line | origin(signals.values, labels)],
         )
         return self
 
@@ -463,7 +479,15 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
-    def save(self, path: Path | str, *, with_signals: bool = False, allow_recordings: bool = False) -> None:
+    def save(
+        self,
+        path: Path | str,
+        *,
+        with_signals: bool = False,
+        allow_recordings: bool = False,
+        note: str | None = None,
+        author: str | None = None,
+    ) -> None:
         """Write the model to one file (``*.anchorinv``), whole or not at all.
 
         Parameters
@@ -474,8 +498,18 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             Include the inverted signals, to look at; learning does not need them.
         allow_recordings : bool, default=False
             Write a model that keeps real recordings (method ``real-replay``).
+        note, author : str or None, default=None
+            What was learned last and who did it, on a line each; kept in the last line of ``history_``, too.
         """
+        self._check_fitted()
+        if note is not None or author is not None:
+            self._annotate(note, author)
         save_bundle(path, self.to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings)
+
+    @one_at_a_time
+    def _annotate(self, note: str | None, author: str | None) -> None:
+        check_words(note=note, author=author)
+        self._know(history_=annotated(self.history_, note=note, author=author))
 
     @classmethod
     def load(cls, path: Path | str, *, allow_recordings: bool = False) -> Self:
@@ -529,7 +563,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
         model._know(**by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
-        model.seed_, model.history_ = bundle.seed, list(bundle.history)
+        model.seed_, model.history_ = bundle.seed, with_curves(bundle.history, bundle.state.curves)
         model.sfreq_, model.ch_names_ = bundle.sfreq, bundle.ch_names
         return model
 
@@ -620,10 +654,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         except ValueError as error:
             raise ValueError(f"class {label!r} cannot be forgotten: {error}") from None
         label, count = self._names.tolist()[column], self._counts.tolist()[column]
+        line = history_entry("forgotten", state.session, {label: count}, (), began) | {"date": utc_date()}
         self._know(
             state_=state,
             **by_class(np.delete(self._names, column), np.delete(self._counts, column), state.n_base),
-            history_=[*self.history_, history_entry("forgotten", state.session, {label: count}, (), began)],
+            history_=[*without_fingerprint(self.history_, label), line],
         )
         return self
 
