@@ -24,6 +24,7 @@ from anchorinv.core.registry import METHODS
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Session, Standardisation, State
 from anchorinv.core.views import feature_blocks
+from anchorinv.forecast import announce
 from anchorinv.learning import (
     answers_of,
     by_class,
@@ -143,7 +144,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     random_state : int, RandomState or None, default=None
         An int for results that repeat; None draws one.
     verbose : bool, default=False
-        Show progress bars.
+        Tell what :meth:`fit` will take, where that is more than some seconds, and how far it is: by bars in
+        terminals and notebooks, by a line now and then elsewhere; on standard error.
 
     Attributes
     ----------
@@ -285,6 +287,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         needed = self.reject is not None
         check_held_out(recipe, batch, needed=needed, rng=rng)
         with self._progress():
+            announce(recipe, batch)
             # The replay is made now: teaching a new class later should not take longer than it must.
             base = check_converged(recipe.base_spec.fit(batch, rng=rng))
             state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))

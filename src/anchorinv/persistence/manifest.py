@@ -10,8 +10,9 @@ from torch import Tensor
 from anchorinv.core.confidence import MOST_SCORES
 from anchorinv.core.networks import frozen
 from anchorinv.core.registry import METHODS
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, Curve, State
 from anchorinv.persistence.format import Header
+from anchorinv.persistence.provenance import loss_lines, score_lines, with_curves
 from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from
 from anchorinv.signal.statistics import SHAPES
 
@@ -58,9 +59,19 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "sfreq": header.sfreq,
         "ch_names": list(header.ch_names) if header.ch_names else None,
         "preprocessing": facts_of(header.preprocessing.value) if header.preprocessing else None,
-        "sessions": [line.model_dump(mode="json") for line in header.history],
+        "sessions": _lessons(header, tensors),
         "forgotten": forgotten,
     }
+
+
+def _lessons(header: Header, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """Return the lines of the history as plain JSON values, each with its loss curves."""
+    curves = [
+        Curve(name, session, tensors[f"curves.{i}"]) for i, (name, session) in enumerate(header.state.curves)
+    ]
+    lines = with_curves([line.line for line in header.history], curves)
+    plain = [line.model_dump(mode="json", exclude_none=True) for line in header.history]
+    return [{**each, "curves": line["curves"]} for each, line in zip(plain, lines, strict=True)]
 
 
 def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
@@ -83,7 +94,7 @@ def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
     for name in map(str, facts["classes"]):
         numbers = " ".join(f"{facts[part][name]:>8}" for part in parts)
         lines.append(f"{name:<16} {numbers} {facts['recordings'][name]:>10}")
-    return [*lines, "", *_sentences(facts), "", *_sessions(facts)]
+    return [*lines, "", *file_sentences(facts), "", *lesson_lines(facts)]
 
 
 def _processing(how: Preprocessing) -> str:
@@ -103,7 +114,7 @@ def _rejection(facts: Mapping[str, Any]) -> str:
     return f"windows with a novelty up to {facts['reject']:g} are rejected"
 
 
-def _sentences(facts: Mapping[str, Any]) -> list[str]:
+def file_sentences(facts: Mapping[str, Any]) -> list[str]:
     """Return what is and what is not in the file, without flattery."""
     spec = METHODS[facts["method"]]
     lines = list(spec.holds)
@@ -138,13 +149,34 @@ def _sentences(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _sessions(facts: Mapping[str, Any]) -> list[str]:
-    words = {"base": "base", "session": "taught", "shots": "more shots", "forgotten": "forgotten"}
-    return [
-        f"{words.get(line['kind'], line['kind']):<12} "
-        + ", ".join(f"{label} ({count})" for label, count in line["samples"])
-        for line in facts["sessions"]
-    ]
+KINDS = {"base": "base", "session": "taught", "shots": "more shots", "forgotten": "forgotten"}
+
+
+def lesson_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return the history: what was learned, and below it when, by whom, from what and how losses fell."""
+    lines = []
+    for line in facts["sessions"]:
+        counts = ", ".join(f"{label} ({count})" for label, count in line["samples"])
+        lines.append(f"{KINDS.get(line['kind'], line['kind']):<12} {counts}")
+        lines += [f"{'':<12} {sentence}" for sentence in lesson_sentences(line)]
+    return lines
+
+
+def lesson_sentences(line: Mapping[str, Any]) -> list[str]:
+    """Return what is known of a lesson beside its counts; of files of former versions that may be nothing."""
+    origin, numbers = line["origin"], {**line["numbers"], "samples": line["samples"]}
+    made_with = ", ".join(f"{name} {number}" for name, number in origin.get("versions", {}).items())
+    lines = {
+        f"{origin.get('date', '').replace('T', ' ').replace('Z', ' UTC')}": "date" in origin,
+        f"by {origin.get('author')}": "author" in origin,
+        f"note: {origin.get('note')}": "note" in origin,
+        f"fingerprint {origin.get('fingerprint')} of these windows and labels": "fingerprint" in origin,
+        f"with {made_with}": bool(made_with),
+    }
+    said = [sentence for sentence, known in lines.items() if known]
+    if line["kind"] == "base":
+        said += score_lines(numbers) or ["no score: nothing was held out that training did not use"]
+    return [*said, *loss_lines({**numbers, "curves": line["curves"]})]
 
 
 def without_class(state: State, label: int) -> State:

@@ -1,4 +1,4 @@
-"""Where a model comes from: when, by whom and from which data each lesson was learned, and how losses fell."""
+"""Where a model comes from: when, by whom and from which data each lesson was learned, how losses fell."""
 
 import hashlib
 import json
@@ -10,12 +10,12 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from anchorinv import __version__
 from anchorinv.core.rehearsal import FOLDS, SHOTS
 from anchorinv.core.types import Curve
-from anchorinv.persistence.limits import Name
+from anchorinv.persistence.limits import LONGEST_NAME, Name
 from anchorinv.signal.preprocessing import Text
 
 _DATE = "%Y-%m-%dT%H:%M:%SZ"
@@ -106,17 +106,16 @@ def fingerprint(signals: np.ndarray, labels: Sequence[Any] | np.ndarray) -> str:
         # Adding 0 makes one zero of the two that there are.
         values = np.ascontiguousarray(window, dtype="<f4") + np.float32(0)
         digest = hashlib.blake2b(json.dumps([label, *values.shape]).encode(), digest_size=32, person=_RULE)
-        digest.update(values)
+        digest.update(values.data)
         each.append(digest.digest())
     return hashlib.blake2b(b"".join(sorted(each)), digest_size=16, person=_RULE).hexdigest()
 
 
 def check_words(*, note: str | None, author: str | None) -> None:
     """Refuse a note or an author that a file could not hold, before anything is computed."""
-    wanted = {"note": (note, Text, 1000), "author": (author, Name, 200)}
-    for what, (text, kind, most) in wanted.items():
+    for what, text, most in (("note", note, 1000), ("author", author, LONGEST_NAME)):
         try:
-            TypeAdapter(kind | None).validate_python(text, strict=True)
+            Origin.model_validate({what: text})
         except ValidationError:
             raise ValueError(
                 f"{what} must be text of 1 to {most} characters on one line, got {text!r:.60}"
