@@ -329,7 +329,9 @@ def info(
     card: Annotated[bool, typer.Option("--card", help="As a model card, in Markdown.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write the card into this file, which is not there.", metavar="FILE"),
+        typer.Option(
+            "--out", "-o", help="Write the card into this file, which is not there.", metavar="FILE"
+        ),
     ] = None,
 ) -> None:
     """Tell what a model file holds and what it does not, and where it comes from."""

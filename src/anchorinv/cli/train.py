@@ -153,9 +153,7 @@ def train(
     model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
     model.fit(windows, labels, groups)
     model.set_params(verbose=False)
-    model.save(
-        out, with_signals=with_signals, allow_recordings=allow_recordings, note=note, author=author
-    )
+    model.save(out, with_signals=with_signals, allow_recordings=allow_recordings, note=note, author=author)
     say(
         f"Trained on {len(labels)} windows of {len(model.classes_)} classes: "
         f"{', '.join(map(str, model.classes_.tolist()))}",

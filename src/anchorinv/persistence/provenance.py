@@ -167,6 +167,12 @@ def with_curves(history: Iterable[Mapping[str, Any]], curves: Iterable[Curve]) -
     return lines
 
 
+def some_of(values: Sequence[float], most: int) -> list[float]:
+    """Return values of a curve from its first to its last, evenly, so many at the most."""
+    places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
+    return [values[place] for place in places.tolist()]
+
+
 def loss_lines(line: Mapping[str, Any]) -> list[str]:
     """Return a sentence on each loss curve of a line of a history: five values of it, and its steps.
 
@@ -178,8 +184,7 @@ def loss_lines(line: Mapping[str, Any]) -> list[str]:
     lines = []
     for steps, loss, _ in DESCENTS.values():
         if values := line.get("curves", {}).get(loss):
-            places = np.unique(np.linspace(0, len(values) - 1, 5).round().astype(int))
-            some = ", ".join(f"{values[place]:.3g}" for place in places)
+            some = ", ".join(f"{value:.3g}" for value in some_of(values, 5))
             lines.append(f"{loss.replace('_', ' ')} {some} over {line.get(steps, len(values))} steps")
     return lines
 
@@ -199,7 +204,7 @@ def score_lines(line: Mapping[str, Any]) -> list[str]:
     words = {
         "classical_base_f1": f"of base classes by classical features, {parts}",
         "network_base_f1": f"of base classes by networks, {parts}",
-        "rehearsed_f1": f"in rehearsal, {parts}{as_new}",
+        "rehearsed_f1": f"in rehearsal, which also chose settings, {parts}{as_new}",
     }
     return [
         f"{100 * line[name]:.1f} % macro-F1 {text}"
