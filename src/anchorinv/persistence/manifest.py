@@ -190,7 +190,7 @@ def lesson_sentences(line: Mapping[str, Any]) -> list[str]:
     }
     said = [sentence for sentence, known in lines.items() if known]
     if line["kind"] == "base":
-        said += score_lines(numbers) or ["no score: nothing was held out that training did not use"]
+        said += score_lines(numbers) or ["no score: none was measured on windows that training did not use"]
     return [*said, *loss_lines({**numbers, "curves": line["curves"]})]
 
 

@@ -130,7 +130,7 @@ def _data(facts: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[
     said = f"`{mark}`, of the base windows and their labels" if mark else "not known"
     lines += [
         f"Base windows: {sum(count for _, count in known[0]['samples'])} ({counts})",
-        f"Groups (people, days or recordings): {f'{groups:g}' if groups else 'not told apart'}",
+        f"Groups (people, days or recordings): {groups or ('not told apart' if mark else 'not known')}",
         f"Fingerprint: {said}",
     ]
     return lines
