@@ -101,8 +101,8 @@ class _Reader:
         except Exception as error:  # whatever a server, an archive or one of many readers comes up with
             said = shown(" ".join(str(error).split())[:_LONGEST]) or type(error).__name__
             raise Unavailable(
-                f"MOABB could not provide subject {subject} of {self.name}: {said.rstrip('.')}; check the "
-                f"network and run the same command again, or put the files where MOABB looks for them "
+                f"MOABB could not provide subject {subject} of {self.name}: {said.rstrip('.')}; if it "
+                f"was the network, run the same command again, or put the files where MOABB looks for them "
                 f"(MNE_DATA, now {_data_folder()})"
             ) from error
         return loaded
@@ -380,7 +380,7 @@ def _read(
     missing = left_out = 0
     for run in runs:
         signals = reader.samples(person, run, how)
-        gone = ~np.isfinite(signals).all(axis=0)
+        gone = np.flatnonzero(~np.isfinite(signals).all(axis=0))
         done = process(how, signals, run.sfreq)
         split = "test" if tested or _unit(run, by) in test else "train"
         name = f"{person}_{run.session}_{run.run}"
@@ -388,7 +388,8 @@ def _read(
         for event, label in zip(run.events.tolist(), run.labels, strict=True):
             first = round(event * ratio)
             stop = first + (how.n_times or 0)
-            if first < 0 or stop > len(done.samples) or gone[event : round(stop / ratio)].any():
+            before, until = np.searchsorted(gone, (event, round(stop / ratio)))
+            if first < 0 or stop > len(done.samples) or before < until:
                 left_out += 1
                 continue
             facts = (label, str(person), run.session, split)
@@ -412,6 +413,7 @@ def _about(reader: _Reader, how: Preprocessing, by: str, window: tuple[float, fl
     dataset = reader.dataset
     documented = getattr(getattr(dataset, "metadata", None), "documentation", None)
     what = "people" if by == "subject" else f"{by}s of each person"
+    words = f"the last {what} test: a quarter, or as many more as hold every class"
     return {
         "name": str(dataset.code).lower(),
         "form": "moabb",
@@ -419,7 +421,7 @@ def _about(reader: _Reader, how: Preprocessing, by: str, window: tuple[float, fl
         "steps": [*how.steps, f"{window[0]:g} to {window[1]:g} s from each event"],
         "origin": f"{dataset.code} ({dataset.doi or 'no DOI'}), read by MOABB {moabb.__version__}",
         "licence": getattr(documented, "license", None),
-        "split": f"the last quarter of the {what} tests",
+        "split": words,
         "paradigm": dataset.paradigm,
         "moabb": moabb.__version__,
     }
