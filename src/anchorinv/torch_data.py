@@ -50,7 +50,7 @@ def read_windows(data: Any) -> WindowSet:
         raise ValueError("a data set without a length cannot be read; pass one with len() and [i]")
     if not (n := len(data)):
         raise ValueError("the data set has no items; pass one with windows (signal, label)")
-    values, labels = np.empty(0), list[Any]()
+    values, labels = np.empty((0, 0, 0)), list[Any]()
     for i in range(n):
         signal, *rest = _item(data[i], i)
         window = _array(signal, i)
@@ -109,7 +109,7 @@ def _known(data: Any) -> _Known:
         return known._replace(columns={name: column[rows] for name, column in known.columns.items()})
     if isinstance(data, ConcatDataset):
         return _joined([_known(part) for part in data.datasets])
-    recorded = [getattr(data, name, None) for name in ("windows", "raw")]  # mne.Epochs, mne.io.Raw
+    recorded: list[Any] = [getattr(data, name, None) for name in ("windows", "raw")]  # mne.Epochs, mne.io.Raw
     info = next((each.info for each in recorded if hasattr(each, "info")), None)
     described = getattr(data, "description", None)  # a table's row, or a dict
     described = {} if described is None or isinstance(described, str) else dict(described)
@@ -121,13 +121,15 @@ def _known(data: Any) -> _Known:
 
 def _joined(parts: Sequence[_Known]) -> _Known:
     """Return what is true of all parts; two rates or orders of channels are refused."""
-    rates, names = {part.sfreq for part in parts}, {part.ch_names for part in parts}
-    for what, found in {"rates": rates, "channels": names}.items():
-        if len(found) > 1:
-            first, second = sorted(map(str, found))[:2]
+    if not parts:
+        return _NOTHING
+    first = parts[0]
+    for part in parts[1:]:
+        if (part.sfreq, part.ch_names) != (first.sfreq, first.ch_names):
             raise ValueError(
-                f"parts of the data set have different {what}, {first} and {second}; make them one"
+                f"parts of the data set differ: channels {part.ch_names} at {part.sfreq} Hz beside "
+                f"{first.ch_names} at {first.sfreq} Hz; bring them to the same channels and rate"
             )
-    shared = set.intersection(*(set(part.columns) for part in parts)) if parts else set()
+    shared = set.intersection(*(set(part.columns) for part in parts))
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in sorted(shared)}
-    return _Known(rates.pop(), names.pop(), columns) if parts else _NOTHING
+    return first._replace(columns=columns)
