@@ -64,7 +64,7 @@ def test_trials_and_signals_are_those_of_moabbs_paradigm(paradigm):
     assert found.sessions.tolist() == about["session"].tolist()
     assert found.recordings.tolist() == [f"1_{row.session}_{row.run}" for row in about.itertuples()]
     ours = found.signals(np.arange(len(found)))
-    # One sample less: MOABB's windows have both ends. Filters begin and end in their own ways, so from the middle.
+    # One sample less: MOABB's windows have both ends. The middle: filters begin and end in their own ways.
     for run in range(4):
         middle = slice(8 * run + 3, 8 * run + 5)
         np.testing.assert_allclose(ours[middle], X[middle, :, :-1], atol=1e-3 * X.std())
