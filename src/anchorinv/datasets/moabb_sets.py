@@ -243,11 +243,10 @@ def plan_moabb(
     first = load(people[0])
     tmin, tmax = _interval(dataset, reader.paradigm)
     rate = resample or first[0].sfreq
-    low, high = reader.paradigm.filters[0]
     how = Preprocessing(
         tuple(names) or reader.channels(first[0]),
         unit="µV" if reader.unit_factor == 1e6 else None,
-        filter=Filter(low, high, order=_ORDER, causal=causal) if isinstance(band, str) else band,
+        filter=_default_band(reader.paradigm, causal=causal) if isinstance(band, str) else band,
         reference=reference,
         sfreq=rate,
         n_times=round((tmax - tmin) * rate),
@@ -255,12 +254,7 @@ def plan_moabb(
     if how.filter is not None:
         how.filter.sections(first[0].sfreq)  # whether it fits the rate, before everybody is read
     by = split or _default_split(first, people)
-    tested = set(people[-_quarter(len(people)) :]) if by == "subject" else set()
-    if by == "subject" and len(people) < 2:
-        raise ValueError(
-            f"{reader.name} with one person cannot be split by subject; take more people with --subjects, or "
-            "--split session or run"
-        )
+    tested = _test_people(reader.name, people) if by == "subject" else set()
     sources = [
         RecordingSource(
             f"subject {person}", (), partial(_read, reader, load, person, by, person in tested, how)
@@ -304,6 +298,11 @@ def _paradigm(dataset: Any, start: float | None, stop: float | None) -> Any:
     return paradigm
 
 
+def _default_band(paradigm: Any, *, causal: bool) -> Filter:
+    low, high = paradigm.filters[0]
+    return Filter(low, high, order=_ORDER, causal=causal)
+
+
 def _interval(dataset: Any, paradigm: Any) -> tuple[float, float]:
     """Return where a window begins and ends, in seconds from the event."""
     begin, end = dataset.interval
@@ -337,6 +336,16 @@ def _default_split(runs: Sequence[_Run], people: Sequence[Any]) -> str:
     if len(people) > 1:
         return "subject"
     raise ValueError("one person with one run leaves nothing to test on; take more people with --subjects")
+
+
+def _test_people(name: str, people: Sequence[Any]) -> set[Any]:
+    """Return the last quarter of the people."""
+    if len(people) < 2:
+        raise ValueError(
+            f"{name} with one person cannot be split by subject; take more people with --subjects, or "
+            "--split session or run"
+        )
+    return set(people[-_quarter(len(people)) :])
 
 
 def _test_units(runs: Sequence[_Run], by: str) -> set[tuple[str, ...]]:
