@@ -68,6 +68,7 @@ from anchorinv.validation import (
     check_new_names,
     check_same_shape,
     check_scale,
+    groups_by,
     in_order,
     in_unit,
     label_kind,
@@ -139,6 +140,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         windows of known classes is rejected. None never rejects.
     reject_label : str, int or None, default=None
         What rejected windows are called; None takes ``"unknown"``, or -1 among whole numbers.
+    group_by : str or None, default=None
+        A column of the metadata of ``mne.Epochs``, or of the descriptions of a braindecode data set, that
+        :meth:`fit` takes groups from where it is given none, as by MOABB: ``"subject"``.
     preprocessing : Preprocessing or None, default=None
         Channels, unit and filter of the recordings behind the signals; kept with the model.
     random_state : int, RandomState or None, default=None
@@ -198,6 +202,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         network: str = "rehearse",
         reject: float | None = None,
         reject_label: str | int | None = None,
+        group_by: str | None = None,
         preprocessing: Preprocessing | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
@@ -219,20 +224,22 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self.network = network
         self.reject = reject
         self.reject_label = reject_label
+        self.group_by = group_by
         self.preprocessing = preprocessing
         self.random_state = random_state
         self.verbose = verbose
 
     @one_at_a_time
-    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, groups: Any = None, sample_weight: Any = None) -> Self:
         """Learn the base classes.
 
         Parameters
         ----------
-        X : array, mne.Epochs or Signals, shape (n, channels, times)
-            A method with a network holds out about a tenth for early stopping, where no epochs are given.
-        y : array_like, shape (n,)
-            Text, whole numbers or booleans.
+        X : array, mne.Epochs, torch Dataset or Signals, shape (n, channels, times)
+            Items of a data set, braindecode's among others, are (signal, label, ...) or signals alone. A
+            method with a network holds out about a tenth for early stopping, where no epochs are given.
+        y : array_like, shape (n,), or None, default=None
+            Text, whole numbers or booleans; None takes the labels of a data set.
         groups : array_like, shape (n,), or None, default=None
             What will be new where the model is used: people, days, recordings. Choices are then made on whole
             groups that are held out in turn, and :meth:`calibrate` knows what it brings.
@@ -296,15 +303,15 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return state
 
     @one_at_a_time
-    def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, force: bool = False) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, *, sample_weight: Any = None, force: bool = False) -> Self:
         """Learn one or several new classes, together, from a few signals each.
 
         Parameters
         ----------
-        X : array, mne.Epochs or Signals, shape (n, channels, times)
+        X : array, mne.Epochs, torch Dataset or Signals, shape (n, channels, times)
             Of new classes only.
-        y : array_like, shape (n,)
-            Of the kind that :meth:`fit` was given.
+        y : array_like, shape (n,), or None, default=None
+            Of the kind that :meth:`fit` was given; None takes the labels of a data set.
         sample_weight : array_like, shape (n,), or None, default=None
             As in :meth:`fit`, and exact: the statistics of a class are those of repeated signals.
         force : bool, default=False
@@ -346,7 +353,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return self
 
     @one_at_a_time
-    def add_shots(self, X: Any, y: Any, *, sample_weight: Any = None, force: bool = False) -> Self:
+    def add_shots(self, X: Any, y: Any = None, *, sample_weight: Any = None, force: bool = False) -> Self:
         """Take in more examples of known classes: their prototypes move, the network stays.
 
         A prototype becomes the mean over the examples seen so far, each with the same weight. The features
@@ -691,8 +698,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         how = self.preprocessing
         signals = in_order(self._read(X, how.sfreq if how else None), how.ch_names if how else None)
         signals = in_unit(signals, how.unit if how else None)
-        labels = read_labels(y, len(signals.values))
-        among = read_groups(groups, len(labels))
+        labels = read_labels(signals.labels if y is None else y, len(signals.values))
+        given = groups_by(self.group_by, signals) if groups is None else groups
+        among = read_groups(given, len(labels))
         signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
         if len(classes := np.unique(labels)) < 2:
             raise ValueError(
@@ -718,7 +726,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[Signals, np.ndarray, np.ndarray | None]:
         signals = self._read_known(X)
-        labels = read_labels(y, len(signals.values))
+        labels = read_labels(signals.labels if y is None else y, len(signals.values))
         if label_kind(labels) != label_kind(self.classes_):
             raise ValueError(
                 f"the model's classes are {label_kind(self.classes_)}, these labels are "

@@ -198,6 +198,7 @@ class SettingsFacts(_Facts):
     network: Literal["never", "rehearse", "always"] = "never"
     reject: Annotated[float, Field(gt=0, lt=1)] | None = None
     reject_label: Label | None = None
+    group_by: Name | None = None
     random_state: Seed | None = None
     verbose: bool = False
 
