@@ -218,7 +218,7 @@ def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     folder.check_free()  # before anything is computed
     _describe_demo(console, study)
     before = len(folder.read().results)
-    with progress_bars(console):
+    with progress_bars():
         data = folders_of([study], [])
         run_study(study, out, data)
         results = titled(folder.read().results)
