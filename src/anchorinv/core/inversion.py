@@ -211,7 +211,7 @@ def roughness(network: nn.Module, signals: Tensor) -> Tensor:
 
 
 def statistics(network: nn.Module, signals: Tensor) -> Tensor:
-    """Return DeepInv's ‖mean - running mean‖ + ‖variance - running variance‖ of the first BatchNorm's input."""
+    """Return DeepInv's ‖mean - running mean‖ + ‖variance - running variance‖ at the first BatchNorm."""
     front = next((module for module in network.modules() if isinstance(module, FrontEnd)), None)
     norm, seen_mean, seen_variance = first_norm(network)
     steps = front.filtered(signals) if front else input_of(norm, network, signals)  # (n, width, ...)
