@@ -119,9 +119,10 @@ class TangentBlock(Block):
         n_kept = min(n_sources, MOST_SOURCES)
         self.whitening: Tensor
         self.components: Tensor | None
-        self.register_buffer("whitening", torch.eye(n_kept))
+        # Not torch.eye: a file's network is first made without values, and there that takes a second.
+        self.register_buffer("whitening", torch.zeros(n_kept, n_kept).fill_diagonal_(1.0))
         # Of few sources none is left out.
-        components = torch.eye(n_kept, n_sources) if n_kept < n_sources else None
+        components = torch.zeros(n_kept, n_sources).fill_diagonal_(1.0) if n_kept < n_sources else None
         self.register_buffer("components", components)
 
     @property
