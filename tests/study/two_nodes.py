@@ -1,4 +1,4 @@
-"""A Ray of two nodes on this machine, and runs on it: started by ``test_ray_cluster.py`` in a network of its own.
+"""A Ray of two nodes on this machine and runs on it; ``test_ray_cluster.py`` starts it in its own network.
 
 ``python -m tests.study.two_nodes FOLDER`` starts it, does the runs that need no process of their own, writes
 what it saw to FOLDER/seen.json, says where the cluster is, and keeps it until its standard input ends.
