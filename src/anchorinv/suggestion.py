@@ -14,7 +14,7 @@ from anchorinv.core.networks import encode
 from anchorinv.core.types import State
 from anchorinv.learning import check_finite, novelty_of
 
-#: What a model rejects windows at that was not told otherwise.
+#: The p-value at which a model rejects windows unless it was set otherwise.
 REJECT = 0.05
 #: Examples that a suggested class is taught with.
 SHOTS = 10
@@ -142,7 +142,7 @@ def _means(state: State, accepted: Tensor, predicted: Tensor) -> tuple[Tensor, l
     if not len(columns):
         raise ValueError(
             "this method keeps nothing that tells where its classes lie, and none of these windows fits one; "
-            "add windows of known classes, so that it can be told how separate the others are"
+            "add windows of known classes, so that how separate the others are can be measured"
         )
     return class_means(accepted, torch.from_numpy(numbers)), columns.tolist()
 

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say, and whether unknown classes are told from known ones."""
+"""Whether probabilities mean what they say, and how well unknown classes are detected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -187,7 +187,7 @@ class SplitReliability:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """How well windows of unknown classes are told from those of known ones.
+    """How well windows of unknown classes are detected among those of known ones.
 
     Parameters
     ----------
