@@ -217,7 +217,7 @@ def _demo(out: Path, *, quick: bool) -> None:
         f"{protocol.trials} trials, the same examples for all methods."
     )
     before = len(folder.read().results)
-    with progress_bars(console):
+    with progress_bars():
         run_study(study, out)
         results = titled(folder.read().results)
         page = make_report([out], out / "report")
