@@ -45,7 +45,7 @@ def only(name: str) -> Experiment:
 
 
 def test_every_table_and_figure_is_shipped():
-    assert set(shipped()) == {*NAMES, *OURS, *BESIDE, "demo"}
+    assert set(shipped()) == {*NAMES, *OURS, *BESIDE, "demo", "demo-emg"}
     assert {name for name in shipped() if load(name).paper} == set(NAMES)
 
 

@@ -31,6 +31,7 @@ from anchorinv.study.scores import method_title
 
 _TABLES: dict[str, Callable[[Run, str], Table]] = {
     "scores": lambda run, method: brief_scores(run),
+    "last": lambda run, method: brief_scores(run, between=False),
     "differences": lambda run, method: differences_table(run, method),
     "advantage": lambda run, method: differences_table(run, method, turned=True),
     "choices": lambda run, method: tables.choices_table(run),
@@ -152,12 +153,11 @@ def fill(page: Path, runs: Sequence[Run]) -> Filled:
     return result
 
 
-def brief_scores(run: Run) -> Table:
-    """Return macro-F1 over all classes after each session; over base and new classes after the last."""
-    group = only_group(run)
-    last = group.last
+def brief_scores(run: Run, *, between: bool = True) -> Table:
+    """Return macro-F1 after each session, or without those ``between``; of base and new classes after the last."""
+    last = (group := only_group(run)).last
     shown = [
-        *((session, "f1_all", str(session) if session else "base") for session in range(last + 1)),
+        *((s, "f1_all", str(s) if s else "base") for s in range(last + 1) if between or s in (0, last)),
         *((last, part, f"{tables.CLASSES[part]} after {last}") for part in ("f1_base", "f1_new")),
     ]
     marked = {"f1_all": tables.significant(group)}
@@ -165,9 +165,10 @@ def brief_scores(run: Run) -> Table:
         [line, *(tables.score(group, line, s, p, digits=1, marked=marked.get(p, ())) for s, p, _ in shown)]
         for line in group.lines
     ]
+    when = "each session" if between else "the base session and the last"
     notes = [
-        "Macro-F1 in percent after each session, over all classes seen so far unless the column says "
-        f"otherwise. {tables.averaged_over(run)} The base session is one for each base seed.",
+        f"Macro-F1 in percent after {when}, over all classes seen so far unless the column says otherwise. "
+        f"{tables.averaged_over(run)} The base session is one for each base seed.",
         *tables.test_notes(run, [group])[:-1],  # the table of differences says what that means
     ]
     columns = [Column("Method"), *(Column(name) for _, _, name in shown)]
@@ -180,11 +181,10 @@ def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Ta
     The one is the study's reference where it is not named; ``turned`` is the one minus the other.
     """
     group = only_group(run)
-    one = line_of(run, group, method)
+    one, sign = line_of(run, group, method), -1 if turned else 1
     tested = [
         e.comparison for e in group.compared(reference=one) if (e.session, e.over) == (group.last, "trials")
     ]
-    sign = -1 if turned else 1
     by_seed = {
         c.method: sign * group.differences(c.method, one, group.last).groupby("seed").mean() for c in tested
     }
