@@ -154,7 +154,7 @@ def fill(page: Path, runs: Sequence[Run]) -> Filled:
 
 
 def brief_scores(run: Run, *, between: bool = True) -> Table:
-    """Return macro-F1 after each session, or without those ``between``; of base and new classes at the end."""
+    """Return macro-F1 after each session, or without those ``between``; of base and new ones at the end."""
     last = (group := only_group(run)).last
     shown = [
         *((s, "f1_all", str(s) if s else "base") for s in range(last + 1) if between or s in (0, last)),
