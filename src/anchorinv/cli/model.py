@@ -95,10 +95,11 @@ def forget(
     """Remove a class: its prototype, anchors and replay; predictions among the others stay as they are."""
     from anchorinv.core.registry import METHODS
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.validation import as_label
 
     check_target(out)
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
-    learner.forget_class(_as_label(learner, label))
+    learner.forget_class(as_label(learner.classes_, label))
     # Signals are in the file only if they were before.
     learner.save(out, with_signals=True, allow_recordings=allow_recordings)
     say(_known(out, learner), f"Class {label!r} was forgotten: {METHODS[learner.method].forgetting}")
@@ -350,6 +351,8 @@ def _read_examples(
     """Return the windows of all files (n, n_chans, n_times) and the class of each; none in another unit."""
     import numpy as np
 
+    from anchorinv.validation import as_label
+
     label = examples.label
     if label is not None and labelling is not None:
         raise ValueError("--label and --events both say the class of examples; leave one of them out")
@@ -363,7 +366,7 @@ def _read_examples(
             )
         _check_units(model, path, windows, scale=reading.scale, force=examples.force)
         signals.append(windows)
-        labels += [_as_label(model, label)] * len(windows) if label is not None else list(own or ())
+        labels += [as_label(model.classes_, label)] * len(windows) if label is not None else list(own or ())
     return np.concatenate(signals), labels
 
 
@@ -372,26 +375,15 @@ def _labelled_files(
 ) -> "Iterator[tuple[Path, np.ndarray, list[Any] | None]]":
     """Yield the windows of each file, and their classes if it has them."""
     from anchorinv.serving.files import from_events, read_shots
+    from anchorinv.validation import as_label
 
     if labelling is not None:
         for path, windows, names in from_events(model, paths, labelling, reading):
-            yield path, windows, [_as_label(model, name) for name in names.tolist()]
+            yield path, windows, [as_label(model.classes_, name) for name in names.tolist()]
         return
     for path in paths:
         windows, labels = read_shots(model, path, reading)
         yield path, windows, None if labels is None else labels.tolist()
-
-
-def _as_label(model: "AnchorInvClassifier", text: str) -> Any:
-    """Return a class given as text, of the kind of the model's classes."""
-    kind = model.classes_.dtype.kind
-    if kind == "U":
-        return text
-    try:
-        return {"True": True, "False": False}[text] if kind == "b" else int(text)
-    except (KeyError, ValueError):
-        wanted = "True or False" if kind == "b" else "whole numbers"
-        raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
 
 
 def _check_units(
