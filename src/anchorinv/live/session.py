@@ -128,9 +128,8 @@ class LiveSession:
         self.problem: str | None = None
         self.suggestion: dict[str, Any] | None = None
         self.status, self.contact = "waiting", [""] * len(self.ch_names)
-        self._position = self._origin = (
-            0  # samples at the model's rate: so far, and where the stream last began
-        )
+        # Samples at the model's rate, so far and where the stream last began; at the source's, since then.
+        self._position = self._origin = self._n_arrived = 0
         self._rejected: deque[np.ndarray] = deque(maxlen=REJECTED)
         self._next_rejected = self._n_rejected = 0
         self._offered: np.ndarray | None = None
@@ -169,7 +168,8 @@ class LiveSession:
         if chunk.begins and self._position:
             self._predictor.reset()
             with self.lock:
-                self._origin = self._position
+                self._origin, self._n_arrived = self._position, 0
+        self._n_arrived += samples.shape[1]
         self.scope.push(samples)
         self._contact.push(samples)
         if chunk.time >= self._contact_due:
@@ -184,9 +184,8 @@ class LiveSession:
             model, number = self.model, self.number
         self._predictor.model = model
         predictions = self._predictor.predict(windows)
-        after = samples.shape[1] / self.source.sfreq * self.rate
         for window, prediction in zip(windows, predictions, strict=True):
-            self._decide(window, prediction, model, number, chunk, after)
+            self._decide(window, prediction, model, number, chunk.time)
         self._notify()
 
     def _decide(
@@ -195,16 +194,24 @@ class LiveSession:
         prediction: Prediction,
         model: AnchorInvClassifier,
         number: int,
-        chunk: Chunk,
-        n_new: float,
+        arrived: float,
     ) -> None:
         start, n_times = self._origin + window.start, model.n_times_
         end = start + n_times
+        # What has arrived since its last sample is the delay of resampling, and the rest of the chunk.
+        after = self._n_arrived / self.source.sfreq - (window.start + n_times) / self.rate
         unknown = model.reject is not None and prediction.label == model.reject_label_
         best = None if prediction.probabilities is None else float(prediction.probabilities.max())
         label = None if prediction.label is None else str(prediction.label)
         shown_now = Shown(
-            end / self.rate, label, unknown, best, prediction.novelty, chunk.time, time.time(), number
+            end / self.rate,
+            label,
+            unknown,
+            best,
+            prediction.novelty,
+            arrived - max(0.0, after),
+            time.time(),
+            number,
         )
         with self.lock:
             self._position = max(self._position, end)
