@@ -39,6 +39,11 @@ class EventLog:
             self._file.write(line + "\n")
             self._file.flush()
 
+    def close(self) -> None:
+        """End the log."""
+        with self._lock:
+            self._file.close()
+
 
 def free_path(folder: Path, name: str, suffix: str) -> Path:
     """Return a path by name and time that nothing stands at yet."""

@@ -161,7 +161,9 @@ class LiveSession:
         if self._thread is not None:
             self._thread.join(timeout=10)
         self._teacher.shutdown(wait=True)
-        self._say("end")
+        if self.log is not None:
+            self._say("end")
+            self.log.close()
 
     def _take(self, chunk: Chunk) -> None:
         samples = chunk.samples[self._channels] * self._factors

@@ -191,6 +191,7 @@ class Board:
     """
 
     def __init__(self, board: str, *, port: str = "", mac: str = "") -> None:
+        import_extra("brainflow", extra="boards")
         flow = import_extra("brainflow.board_shim", extra="boards")
         self._flow, self._number = flow, _board_number(flow, board)
         parameters = flow.BrainFlowInputParams()
