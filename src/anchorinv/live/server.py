@@ -111,6 +111,7 @@ class LiveServer:
             loop.call_soon_threadsafe(news.set)
 
         ended = self.session.listen(wake)
+        news.set()  # what is there already
         sending = asyncio.create_task(_send(socket, self.session, news))
         try:
             while True:
