@@ -4,6 +4,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+
 from tests.live.test_session import samples, session
 
 pytest.importorskip("starlette", reason="needs the extra live")
@@ -94,7 +95,9 @@ class TestSocket:
         with socket(client) as connection:
             state = news(connection, "state")
             assert [each["label"] for each in state["classes"]] == ["left", "right"]
-            assert state["stream"]["channels"] == ["C3", "C4", "Cz", "Pz"] and state["log"].startswith("hand-")
+            assert state["stream"]["channels"] == ["C3", "C4", "Cz", "Pz"] and state["log"].startswith(
+                "hand-"
+            )
             assert news(connection, "predictions")["list"][0]["label"] in ("left", "right")
             payload = connection.receive()["bytes"]
         first, n_chans = np.frombuffer(payload, "<u4", 2)

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from tests.models import CHANNELS, RATE, again, fitted, windows
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.live import session as live
@@ -13,6 +12,7 @@ from anchorinv.live.record import export
 from anchorinv.live.session import LiveSession
 from anchorinv.live.sources import Chunk, Iterated
 from anchorinv.serving.streaming import StreamingPredictor
+from tests.models import CHANNELS, RATE, again, fitted, windows
 
 
 def model(**changes):

@@ -110,7 +110,7 @@ class TestBoard:
         assert n > 50
 
     def test_an_unknown_one_is_named(self):
-        with pytest.raises(ValueError, match="no board 'cytno'; it knows .*cyton"):
+        with pytest.raises(ValueError, match=r"no board 'cytno'; it knows .*cyton"):
             Board("cytno")
 
 

@@ -31,9 +31,7 @@ class TestLesson:
 
 class TestPractice:
     def practice(self, rounds=2):
-        return Practice(
-            ["a", "b", "c"], rounds, begins=100, ready=20, hold=50, rng=np.random.default_rng(0)
-        )
+        return Practice(["a", "b", "c"], rounds, begins=100, ready=20, hold=50, rng=np.random.default_rng(0))
 
     def test_each_class_is_prompted_as_often(self):
         prompts = self.practice(4).prompts

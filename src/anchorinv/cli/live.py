@@ -136,13 +136,13 @@ def _serve(session: Any, listen: str, port: int) -> None:
 def predict_stream(
     model: Path,
     lsl: str,
-    *,
     out_lsl: str | None,
+    *,
     as_json: bool,
-    reject: float | None,
     inputs: InputOptions,
     steadying: SteadyOptions,
-    allow_recordings: bool,
+    reject: float | None = None,
+    allow_recordings: bool = False,
 ) -> None:
     """Predict a stream of Lab Streaming Layer until interrupted: a line each, and markers if asked for."""
     from anchorinv.live.lsl import LslSource, MarkerOutlet

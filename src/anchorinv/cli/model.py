@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import typer
 
+from anchorinv.cli.live import predict_stream
 from anchorinv.cli.options import (
     REJECT,
     Allow,
@@ -141,13 +142,20 @@ def calibrate(
 @with_options
 def predict(
     model: Model,
-    sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
+    sources: Annotated[list[Path] | None, typer.Argument(help=_SOURCES, metavar="INPUT")] = None,
     table: Annotated[str, typer.Option("--csv", help="File for the rows; - is standard output.")] = "-",
     *,
     reject: Annotated[
         float | None,
         typer.Option(help=f"{REJECT} Default: as the model was trained.", metavar="SHARE"),
     ] = None,
+    lsl: Annotated[
+        str | None, typer.Option(help="Predict a live stream instead: its name in Lab Streaming Layer.")
+    ] = None,
+    out_lsl: Annotated[
+        str | None, typer.Option(help="With --lsl: send predictions as a stream of markers of this name.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --lsl: a line of JSON each.")] = False,
     inputs: InputOptions,
     steadying: SteadyOptions,
     allow_recordings: Allow = False,
@@ -156,8 +164,25 @@ def predict(
     """Predict each window of files: a row with its time, class, probability of each class, and novelty.
 
     Novelty is a p-value: small where a window is like none of the classes. Of several files each row begins
-    with the file it is of. Steadied rows end with the class of the window by itself.
+    with the file it is of. Steadied rows end with the class of the window by itself. A live stream is
+    predicted until Ctrl-C.
     """
+    if lsl is not None:
+        predict_stream(
+            model,
+            lsl,
+            out_lsl,
+            as_json=as_json,
+            inputs=inputs,
+            steadying=steadying,
+            reject=reject,
+            allow_recordings=allow_recordings,
+        )
+        return
+    if not sources or out_lsl is not None or as_json:
+        raise ValueError(
+            "name files to predict, or a live stream by --lsl, which --out-lsl and --json are for"
+        )
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.learning import known_confidence
     from anchorinv.serving.files import check_inputs, predict_file

@@ -72,7 +72,7 @@ class LslSource:
     def _connected(self, info: Any, line: Timeline, stopped: Event) -> Iterator[Chunk]:
         lsl = self._lsl
         flags = lsl.proc_clocksync | lsl.proc_monotonize
-        inlet = lsl.StreamInlet(info, max_buflen=60, recover=False, processing_flags=flags)
+        inlet = lsl.StreamInlet(info, max_buflen=60, recover=False, processing_flags=flags, as_numpy=True)
         try:
             while not stopped.is_set():
                 rows, stamps = inlet.pull_chunk(timeout=CHUNK, max_samples=_MOST)
@@ -80,7 +80,7 @@ class LslSource:
                     samples = np.asarray(rows, dtype=np.float64).T * self._factors
                     behind = lsl.local_clock() - stamps[-1]
                     yield from line.filled(samples, np.asarray(stamps), behind=behind)
-        except lsl.LostError:
+        except lsl.util.LostError:
             return  # it is looked for again
         finally:
             inlet.close_stream()
