@@ -89,7 +89,9 @@ def page(seconds: float = 30.0) -> None:
         while session.number == number or session.predictions[-1].model == number:
             shown.wait_for_timeout(10)
         taught = time.perf_counter() - began
-        print(f"to the page: {np.percentile(late, [50, 95, 99]).round(1)} ms (50, 95, 99 %), {len(late)} labels")
+        print(
+            f"to the page: {np.percentile(late, [50, 95, 99]).round(1)} ms (50, 95, 99 %), {len(late)} labels"
+        )
         print(f"decision alone: {np.percentile(decided, [50, 95]).round(1)} ms after the last sample")
         print(f"from learn to a prediction by the new model: {taught:.2f} s; {frames:.0f} frames a second")
         browser.close()
