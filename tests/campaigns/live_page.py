@@ -1,6 +1,6 @@
 """How late a page is, how long a lesson takes, how much memory an hour needs: what a live session is held to.
 
-``python -m tests.campaigns.live_page`` on quiet cores: a page in Chromium on a stream of 8 channels at 200 Hz,
+``python -m tests.campaigns.live_page`` on quiet cores: a page in Chromium on 8 channels at 200 Hz,
 then ten minutes of 64 channels at 1,000 Hz, fifty times as fast.
 """
 
