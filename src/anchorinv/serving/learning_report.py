@@ -13,11 +13,35 @@ from anchorinv.core.networks import encode
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.separation import Separation, embedded, known_means, nearest_rivals, similarity
 from anchorinv.serving.streaming import probabilities
+from anchorinv.suggestion import embedded, known_means, nearest_rivals, similarity
 
+#: A new class looks like others if this share of its examples is nearer to one of them.
+ALIKE = 1 / 3
 #: Features drawn for each class that no sample is kept of.
 DRAWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """How well the examples of a new class are separated from other classes, in the features before learning.
+
+    Examples
+    --------
+    >>> Separation("new", 10, 3, "left", 4).alike
+    True
+    """
+
+    name: Any
+    shots: int
+    own: int  # examples nearer to the mean of the others of their class than to any other class
+    rival: Any  # the class that most of the remaining ones are nearest to; None if there is none
+    nearer: int  # how many these are
+
+    @property
+    def alike(self) -> bool:
+        """Whether the new class looks like another one."""
+        return self.rival is not None and self.shots - self.own >= ALIKE * self.shots
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class RunInfo(BaseModel):
             protocol = experiment.protocol
             asked = [c for c in (*protocol.base_classes, *protocol.sessions) if isinstance(c, str)]
             if known is None or not set(asked) <= set(known.classes):
-                raise ValueError(f"data set {experiment.data.name!r} is not told of, or lacks classes")
+                raise ValueError(f"data set {experiment.data.name!r} is not described, or lacks classes")
         check_number(self.study, self.people, self.own)
         return self
 

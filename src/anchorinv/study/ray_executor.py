@@ -21,22 +21,22 @@ from weakref import WeakValueDictionary
 
 from anchorinv.progress import Tick
 from anchorinv.study.cache import digest
-from anchorinv.study.execute import (
-    Condition,
-    JobResult,
-    PendingWork,
-    Running,
-    describe_error,
-)
-from anchorinv.study.ray_cluster import capacity, connected, described, first_line, local, nodes, ray
-from anchorinv.study.ray_tasks import (
+from anchorinv.study.execute import Condition, JobResult, PendingWork, Running, describe_error
+from anchorinv.study.ray_cluster import (
     BETWEEN,
     Order,
     Shared,
     Task,
+    capacity,
+    connected,
+    described,
+    first_line,
     fit_base,
     kv_store,
+    local,
+    nodes,
     placed_methods,
+    ray,
     recall,
     run_trial,
 )
