@@ -11,6 +11,7 @@ from anchorinv.cli.options import (
     REJECT,
     Allow,
     CuttingOptions,
+    Device,
     Out,
     Quiet,
     TrialOptions,
@@ -56,6 +57,7 @@ class MethodOptions:
         typer.Option(help=f"{REJECT} Kept in the model; default: none is.", metavar="SHARE"),
     ] = None
     seed: Annotated[int | None, typer.Option(help="For results that repeat.")] = None
+    device: Device = "auto"
 
     def settings(self, *, allow_recordings: bool) -> dict[str, Any]:
         """Return them as the estimator takes them, if a model may keep what the method keeps of people."""
@@ -76,6 +78,7 @@ class MethodOptions:
             "finetune_steps": self.finetune_steps,
             "reject": self.reject,
             "random_state": self.seed,
+            "device": self.device,
         }
 
 

@@ -26,7 +26,7 @@ from anchorinv.core.inversion import (
     match_labels,
     with_priors,
 )
-from anchorinv.core.networks import encode
+from anchorinv.core.networks import device_of, encode, moved
 from anchorinv.core.prototypes import Selection, random_anchors, random_indices
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State, concat
@@ -338,7 +338,7 @@ def _match_anchors(state: State, pending: Batch) -> InversionLoss:
 
 
 def _match_labels(state: State, pending: Batch) -> InversionLoss:
-    network = nn.Sequential(state.trunk, state.tail, state.head)
+    network = nn.Sequential(state.trunk, state.tail, moved(state.head, device_of(state.tail)))
     return match_labels(network, state.columns(pending.labels))
 
 
@@ -355,12 +355,13 @@ def _inverted(
     if not len(pending):
         return state
     like = next(state.tail.parameters())
-    start = torch.cat([start for _, start in parts]).to(like)
+    start = torch.cat([start for _, start in parts]).to(like.dtype)
     del parts
     if not set(pending.classes) & set(state.classes[: state.n_base]):
         inversion = replace(inversion, batch=inversion.new_batch)
-    goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, start)
-    result = invert_with(goal, start, inversion)
+    measured = start.to(like.device) if memory.priors else start
+    goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, measured)
+    result = invert_with(goal, start, inversion, device=like.device)
     session = state.session + 1
     curves = [Curve("invert", session, result.curve)]
     curves += [

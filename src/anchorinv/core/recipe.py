@@ -1,7 +1,7 @@
 """The one skeleton: a method is a base model, a placement of new classes, an adaptation and a memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -52,6 +52,10 @@ class BaseLearner(Protocol):
     def backbone(self) -> Callable[[], nn.Module]:
         """Makes an untrained network, where there is one."""
 
+    @property
+    def device(self) -> str:
+        """Where networks are."""
+
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Learn the base classes from signals (n, n_chans, n_times)."""
 
@@ -68,6 +72,8 @@ class BaseSpec:
         ``(n_classes, dim) -> Head``, an untrained head.
     training : Training
         How both are trained.
+    device : str, default="cpu"
+        Where the network is trained, and stays; see ``devices.py``.
 
     Examples
     --------
@@ -84,6 +90,7 @@ class BaseSpec:
     backbone: Callable[[], nn.Module]
     head: Callable[[int, int], Head]
     training: Training
+    device: str = field(default="cpu", metadata={"later": True})
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Train on the base classes, then finalise the head on its features (Algorithm 1, base, 1 to 3).
@@ -106,6 +113,7 @@ class BaseSpec:
             with torch.no_grad():
                 dim = network.eval()(signals[:1]).shape[1]
             head = self.head(len(classes), dim).to(signals)
+        network, head = network.to(self.device), head.to(self.device)
         targets = columns(samples.labels, classes)
         labelled = Batch(signals, targets, samples.groups)
         curve = train(network, head, labelled, self.training, checkpoint=checkpoint, rng=rng)
@@ -114,7 +122,7 @@ class BaseSpec:
         return State(
             trunk=trunk,
             tail=tail,
-            head=frozen(head.finalise(features, targets)),
+            head=frozen(head.cpu().finalise(features, targets)),
             classes=classes,
             n_base=len(classes),
             shape=(shape[0], shape[1]),

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from anchorinv.core.head import Head
 from anchorinv.core.minimise import Checkpoint, EarlyStopping, OneCycle, Optimiser, minimise
-from anchorinv.core.networks import encode, frozen
+from anchorinv.core.networks import device_of, encode, frozen
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.types import Batch
 
@@ -106,8 +106,9 @@ class BestWeights:
         """Return the loss of the samples kept aside, without dropout and by the running statistics."""
         self._network.eval()
         self._head.eval()
-        features = encode(self._network, self._aside.values)
-        loss = self._head.loss(features, self._aside.labels, self._weights).item()
+        device = device_of(self._network)
+        features = encode(self._network, self._aside.values).to(device)
+        loss = self._head.loss(features, self._aside.labels.to(device), self._weights).item()
         self._network.train()
         self._head.train()
         return loss
@@ -174,7 +175,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     rng: torch.Generator,
 ) -> Tensor:
-    """Train a network and its head together, in place, by the head's loss.
+    """Train a network and its head together, in place and on their device, by the head's loss.
 
     Parameters
     ----------
@@ -188,7 +189,8 @@ def train(
     -------
     (n_steps,) the loss curve.
     """
-    weights = _class_weights(samples, plan)
+    device, weights = device_of(network), _class_weights(samples, plan)
+    weights = None if weights is None else weights.to(device)
     samples, aside = _divided(samples, plan, rng)
     n_batches = -(-len(samples) // plan.batch_size)
     order = torch.empty(0)
@@ -203,12 +205,12 @@ def train(
         if plan.gain:
             loudness = torch.randn(*signals.shape[:2], 1, generator=stream(rng, "gain", step))
             signals = signals * torch.exp(plan.gain * loudness).to(signals)
-        return head.loss(network(signals), targets, weights)
+        return head.loss(network(signals.to(device)), targets.to(device), weights)
 
     network.train()
     head.train()
     best = BestWeights(network, head, aside, weights, plan.patience) if aside and plan.patience else None
-    with scoped_seed(stream(rng, "dropout")):
+    with scoped_seed(stream(rng, "dropout"), device):
         curve = minimise(
             objective,
             [*network.parameters(), *head.parameters()],

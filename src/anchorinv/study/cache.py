@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorinv.core.devices import placed
 from anchorinv.core.memory import Memory
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.recipe import BaseLearner
@@ -195,7 +196,7 @@ class ModelCache:
             self.write(path, packed(state), seconds)
             stored = read_tensors(path)
         tensors, facts = stored
-        return unpacked(tensors, facts, base_spec.backbone), float(facts["seconds"])
+        return placed(unpacked(tensors, facts, base_spec.backbone), base_spec.device), float(facts["seconds"])
 
 
 def inverted(state: State) -> bool:

@@ -23,6 +23,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
+from anchorinv.core.devices import choose_device, placed
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, State
@@ -106,6 +107,7 @@ def _prepared(order: Order, base: Any = None, replay: Packed | None = None) -> _
             f"node {ray().util.get_node_ip_address()} has anchorinv {here[0]} and torch {here[1]}, the run "
             f"{order.versions[0]} and {order.versions[1]}; install the same on all nodes"
         )
+    choose_device(order.condition.device)  # says so if this node has none
     torch.set_num_threads(order.condition.experiment.threads)
     train, scorer = _samples(order.samples)
     method = order.condition.methods(ray().get(order.own))[order.method]
@@ -133,8 +135,8 @@ def _packed(state: State, began: float) -> Packed:
 
 
 def _unpacked(state: Packed, shared: SharesBase) -> tuple[State, float]:
-    tensors, facts = state
-    return unpacked(tensors, facts, shared.base_spec.backbone), float(facts["seconds"])
+    (tensors, facts), spec = state, shared.base_spec
+    return placed(unpacked(tensors, facts, spec.backbone), spec.device), float(facts["seconds"])
 
 
 class StoredPosition(FileCheckpoint):
