@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
-from anchorinv.core.devices import choose_device, found_devices, placed
+from anchorinv.core.devices import choose_device, device_here, placed
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.networks import Geometry, encode
@@ -664,8 +664,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def __setstate__(self, values: dict[str, Any]) -> None:
         super().__setstate__(values)
         if "state_" in values:
-            here = values.get("device", "auto")
-            self.device_ = choose_device(here if here.partition(":")[0] in found_devices() else "auto")
+            self.device_ = device_here(values.get("device", "auto"))
             self.state_ = placed(values["state_"], self.device_)
 
     def _progress(self) -> AbstractContextManager[None]:

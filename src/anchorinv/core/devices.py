@@ -38,12 +38,20 @@ def choose_device(asked: str) -> str:
     if asked == "auto":
         return found[0]
     kind, _, number = asked.partition(":")
-    if kind in found and (not number or int(number) < torch.cuda.device_count()):
+    if asked in found or (number.isdigit() and kind in found and int(number) < torch.cuda.device_count()):
         return asked
     raise ValueError(
         f"there is no device {asked!r} here: torch {torch.__version__} finds {', '.join(found)}; take one of "
         f"these or auto, or install a build of torch for the device"
     )
+
+
+def device_here(asked: str) -> str:
+    """Return the device asked for, or the best there is where that one is not."""
+    try:
+        return choose_device(asked)
+    except ValueError:
+        return choose_device("auto")
 
 
 def placed(state: State, device: str) -> State:

@@ -244,7 +244,7 @@ def with_priors(
 
     Returns
     -------
-    The sum as a loss, and the weights used by name, where left open measured on ``start``, which is where the trunk is.
+    The sum as a loss, and the weights used by name, where left open measured on ``start``, on its device.
     """
     if not priors:
         return loss, {}
