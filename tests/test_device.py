@@ -5,6 +5,7 @@ No real GPU was ever asked. What these tests can show is in ``pretend.py``; that
 
 import pickle
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def test_other_compositions_learn_the_same_there(name: str) -> None:
         assert same_states(learned(there), here) and moved["there"]
 
 
-def test_the_rest_of_the_estimator_works_there() -> None:
+def test_the_rest_of_the_estimator_works_there_and_pickles_are_read_here() -> None:
     def asked(model: AnchorInvClassifier) -> list[np.ndarray]:
         model.calibrate(ASKED, force=True)
         model.add_shots(*LESSON).forget_class("left")
@@ -131,23 +132,26 @@ def test_the_rest_of_the_estimator_works_there() -> None:
         suggestion = model.suggest_class(ASKED, reject=0.9, least=2)
         return [*answers, model.uncalibrate().predict(ASKED), np.array(str(suggestion))]
 
-    here = asked(taught(**NETWORKS))
+    model = taught(**NETWORKS)
+    here = asked(copy(model))
     with pretending():
-        there = asked(taught(**NETWORKS))
+        model_there = taught(**NETWORKS)
+        there = asked(copy(model_there))
+        pickled = pickle.dumps(model_there)
+        assert device_of(networks_of(pickle.loads(pickled).state_)[0]) == PRETENDED
+    read = pickle.loads(pickled)  # where there is no such device
+    assert read.device_ == "cpu" and same_states(read.state_, model.state_)
     for one, other in zip(here, there, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 class TestStudy:
-    @pytest.fixture(scope="class")
-    def study(self) -> Any:
-        return little(
+    def test_two_trials_are_the_same_there(self, tmp_path: Path) -> None:
+        study = little(
             methods=["anchorinv", "deepinv", "discriminant"],
             protocol={"trials": 2, "sessions": [10]},
             finetuning={"steps": {"anchorinv": [2], "deepinv": [2]}},
         )
-
-    def test_two_trials_are_the_same_there(self, study: Any, tmp_path: Path) -> None:
         run_study(study, tmp_path / "here")
         with pretending() as moved:
             run_study(study, tmp_path / "there", cache=tmp_path / "bases")
@@ -283,7 +287,7 @@ class TestChoice:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
         assert choose_device("auto") == best == choose_device(best)
-        assert choose_device("cpu") == "cpu"
+        assert choose_device("cpu") == "cpu" and devices.device_here("xpu") == best
         if cuda:
             assert choose_device("cuda:1") == "cuda:1"
             with pytest.raises(ValueError, match="no device 'cuda:2' here"):
@@ -325,14 +329,3 @@ class TestChoice:
         assert code == 1 and "no device 'cuda' here" in err and not (tmp_path / "runs").exists()
         code, _, err = run("run", "demo", "--workers", 2, *cuda)
         assert code == 1 and "workers are given no GPU" in err
-
-
-def test_a_pickle_is_read_where_the_device_is_not() -> None:
-    here = taught(**NETWORKS)
-    with pretending():
-        there = taught(**NETWORKS)
-        written = pickle.dumps(there)
-        assert device_of(networks_of(pickle.loads(written).state_)[0]) == PRETENDED
-    read = pickle.loads(written)
-    assert read.device_ == "cpu" and same_states(read.state_, here.state_)
-    assert devices.device_here("cuda") == "cpu"
