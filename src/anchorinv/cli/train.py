@@ -148,8 +148,7 @@ def train(
         known = file.preprocessing
     windows, labels, groups = _chosen(file, classes, new_people=new_people)
     model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
-    model.fit(windows, labels, groups)
-    model.set_params(verbose=False)
+    model.fit(windows, labels, groups).set_params(verbose=False)
     model.save(out, with_signals=with_signals, allow_recordings=allow_recordings)
     say(
         f"Trained on {len(labels)} windows of {len(model.classes_)} classes: "

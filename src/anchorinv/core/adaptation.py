@@ -167,8 +167,7 @@ class CrossValidatedFinetune:
         errors = self.errors(tail, head, shots, replay)
         if errors is None:  # a single shot cannot be kept aside and learned from
             return min(options)
-        means = errors.mean(1)
-        best = int(means.argmin())
+        best = int((means := errors.mean(1)).argmin())
         # Of all within a standard error of the best, the one that moves the network least.
         apart = errors - errors[best]
         doubt = apart.std(1) / apart.shape[1] ** 0.5
@@ -237,8 +236,7 @@ def _few(samples: Batch, most: int) -> Batch:
     chosen = []
     for label in samples.classes:
         places = (samples.labels == label).nonzero().flatten()
-        at = torch.linspace(0, len(places) - 1, min(most, len(places))).round().long()
-        chosen.append(places[at])
+        chosen.append(places[torch.linspace(0, len(places) - 1, min(most, len(places))).round().long()])
     return samples[torch.cat(chosen)]
 
 

@@ -75,7 +75,7 @@ class ClosedForm:
     @property
     def device(self) -> str:
         """Where its networks are; all else is computed on the host."""
-        return self.network.device if self.network else "cpu"
+        return str(getattr(self.network, "device", "cpu"))
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds.
@@ -170,11 +170,6 @@ class MinimumDistance:
     def backbone(self) -> Callable[[], nn.Module]:
         """There is no network: making one is an error."""
         return _no_network
-
-    @property
-    def device(self) -> str:
-        """There is no network: all is computed on the host."""
-        return "cpu"
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); who they are of plays no part."""

@@ -29,6 +29,16 @@ def found_devices() -> list[str]:
 def choose_device(asked: str) -> str:
     """Return the device to use: the one asked for if it is there, or with ``"auto"`` the best there is.
 
+    Parameters
+    ----------
+    asked : str
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` … or ``"mps"``.
+
+    Returns
+    -------
+    str
+        Of cuda, mps and cpu the first that is there, or what was asked for.
+
     Examples
     --------
     >>> choose_device("cpu")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anchorinv.core.conformer import FrontEnd
 from anchorinv.core.minimise import EarlyStopping, Optimiser, minimise
-from anchorinv.core.networks import device_of
+from anchorinv.core.networks import HOST, device_of
 
 # The published loss is a mean over a batch, ours a sum over samples, so that no sample depends on its
 # neighbours. Gradients are as many times larger as a batch has samples, and so is Adam's eps: same steps.
@@ -85,8 +85,7 @@ class Inverted:
     errors : Tensor, shape (n,)
         Of each signal, the mean absolute error of its features where anchors are to be matched.
     curve : Tensor, shape (n_steps + 1,)
-        Mean error before each step and at the end; a chunk that stopped early counts with its last value from
-        there on.
+        Mean error before each step and at the end; of a chunk that stopped early the last value goes on.
     """
 
     signals: Tensor
@@ -103,24 +102,17 @@ class MatchFeatures:
 
     def __call__(self, signals: Tensor, part: slice) -> Tensor:
         """Return the mean absolute error of each signal (n,)."""
-        return (self.network(signals) - self._aims(signals, part)).abs().mean(1)
+        return (self.network(signals) - self.anchors[part]).abs().mean(1)
 
     def smoothly(self, signals: Tensor, part: slice) -> tuple[Tensor, Tensor]:
         """Return the mean square, which has the same minimum and bends smoothly there, and the error (n,)."""
-        away = self.network(signals) - self._aims(signals, part)
+        away = self.network(signals) - self.anchors[part]
         return away.square().mean(1), away.detach().abs().mean(1)
-
-    def _aims(self, signals: Tensor, part: slice) -> Tensor:
-        return self.anchors[part].to(signals.device)
 
 
 def match_labels(logits: Callable[[Tensor], Tensor], targets: Tensor) -> InversionLoss:
     """Cross-entropy of each signal's logits and its target (n,)."""
-
-    def loss(signals: Tensor, part: slice) -> Tensor:
-        return F.cross_entropy(logits(signals), targets[part].to(signals.device), reduction="none")
-
-    return loss
+    return lambda signals, part: F.cross_entropy(logits(signals), targets[part], reduction="none")
 
 
 def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, plan: Inversion) -> Inverted:
@@ -133,30 +125,24 @@ def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, 
     anchors : Tensor, shape (n, dim)
     start : Tensor, shape (n, n_chans, n_times)
     plan : Inversion
-        How to invert.
 
     Returns
     -------
     Inverted. A signal that got no closer than it started is returned as it started.
     """
-    device = device_of(network) if isinstance(network, nn.Module) else start.device
-    return invert_with(MatchFeatures(network, anchors), start, plan, device=device)
+    device = device_of(network) if isinstance(network, nn.Module) else HOST
+    return invert_with(MatchFeatures(network, anchors.to(device)), start, plan, device)
 
 
-def invert_with(
-    loss: InversionLoss, start: Tensor, plan: Inversion, *, device: torch.device | None = None
-) -> Inverted:
-    """Move signals (n, n_chans, n_times) until an inversion loss is small, chunk by chunk.
-
-    Each chunk is moved on a device, that of the signals if none is named, and is back when it is done.
-    """
+def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion, device: torch.device = HOST) -> Inverted:
+    """Move signals (n, n_chans, n_times) until an inversion loss is small, chunk by chunk on a device."""
     signals = torch.empty_like(start)  # filled in place: of long windows, a copy more is gigabytes
     results = []
     for first in range(0, len(start), plan.chunk):
         part = slice(first, first + plan.chunk)
-        chunk = _invert_chunk(loss, part, start[part].to(device or start.device), plan)
+        chunk = _invert_chunk(loss, part, start[part].to(device), plan)
         signals[part] = chunk.signals
-        results.append((chunk.errors.to(start.device), chunk.curve.to(start.device)))
+        results.append((chunk.errors.cpu(), chunk.curve.cpu()))
     longest = max(len(curve) for _, curve in results)
     curves = torch.stack([torch.cat([c, c[-1:].expand(longest - len(c))]) for _, c in results])
     sizes = torch.tensor([len(errors) for errors, _ in results]).to(curves)

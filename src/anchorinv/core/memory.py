@@ -334,12 +334,14 @@ _Aim = Callable[[State, Batch], InversionLoss]
 
 def _match_anchors(state: State, pending: Batch) -> InversionLoss:
     own = pending.values.shape[1] - sum(view_sizes(state))
-    return MatchFeatures(nn.Sequential(*without_views(state)), pending.values[:, :own])
+    network = nn.Sequential(*without_views(state))
+    return MatchFeatures(network, pending.values[:, :own].to(device_of(network)))
 
 
 def _match_labels(state: State, pending: Batch) -> InversionLoss:
-    network = nn.Sequential(state.trunk, state.tail, moved(state.head, device_of(state.tail)))
-    return match_labels(network, state.columns(pending.labels))
+    device = device_of(state.tail)
+    network = nn.Sequential(state.trunk, state.tail, moved(state.head, device))
+    return match_labels(network, state.columns(pending.labels).to(device))
 
 
 def _inverted(
@@ -361,7 +363,7 @@ def _inverted(
         inversion = replace(inversion, batch=inversion.new_batch)
     measured = start.to(like.device) if memory.priors else start
     goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, measured)
-    result = invert_with(goal, start, inversion, device=like.device)
+    result = invert_with(goal, start, inversion, like.device)
     session = state.session + 1
     curves = [Curve("invert", session, result.curve)]
     curves += [

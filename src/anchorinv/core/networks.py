@@ -130,6 +130,9 @@ GEOMETRIES: dict[str, Geometry] = {
 
 Module = TypeVar("Module", bound=nn.Module)
 
+#: Where all is that is not on a device of its own.
+HOST = torch.device("cpu")
+
 #: Samples per pass in inference; fixed, so that results do not depend on free memory.
 CHUNK = 64
 
@@ -148,7 +151,7 @@ def device_of(module: nn.Module) -> torch.device:
     """Return where a module takes its values: where its buffers are, or else its parameters."""
     # Buffers first, and its own before those of its parts: an encoder is where these are, not its networks.
     tensor = next(chain(module.buffers(), module.parameters()), None)
-    return torch.device("cpu") if tensor is None else tensor.device
+    return HOST if tensor is None else tensor.device
 
 
 def moved(module: Module, device: torch.device) -> Module:

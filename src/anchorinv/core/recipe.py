@@ -52,10 +52,6 @@ class BaseLearner(Protocol):
     def backbone(self) -> Callable[[], nn.Module]:
         """Makes an untrained network, where there is one."""
 
-    @property
-    def device(self) -> str:
-        """Where networks are."""
-
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Learn the base classes from signals (n, n_chans, n_times)."""
 
@@ -101,17 +97,13 @@ class BaseSpec:
             Signals (n, n_chans, n_times); their groups say which are held out together.
         checkpoint : Checkpoint or None, default=None
             Where the training can be interrupted and resumed.
-        rng : torch.Generator
-            Of the base session.
         """
-        classes, shape = samples.classes, samples.values.shape[1:]
+        classes, signals = samples.classes, samples.values
         if len(classes) < 2:
             raise ValueError(f"base training needs at least two classes, got {len(classes)}")
-        signals = samples.values
         with scoped_seed(stream(rng, "initialise")):
             network = self.backbone().to(signals)
-            with torch.no_grad():
-                dim = network.eval()(signals[:1]).shape[1]
+            dim = encode(network.eval(), signals[:1]).shape[1]
             head = self.head(len(classes), dim).to(signals)
         network, head = network.to(self.device), head.to(self.device)
         targets = columns(samples.labels, classes)
@@ -125,7 +117,7 @@ class BaseSpec:
             head=frozen(head.cpu().finalise(features, targets)),
             classes=classes,
             n_base=len(classes),
-            shape=(shape[0], shape[1]),
+            shape=(signals.shape[1], signals.shape[2]),
             seed=rng.initial_seed(),
             curves=(Curve("base", 0, curve),),
         )

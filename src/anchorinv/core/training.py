@@ -34,8 +34,7 @@ def _of_classes(labels: Tensor, rng: torch.Generator) -> Tensor:
     kept = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):
         places = (labels == label).nonzero().flatten()
-        n_kept = int(len(places) * SHARE)
-        if n_kept == 0:  # the others alone would decide
+        if (n_kept := int(len(places) * SHARE)) == 0:  # the others alone would decide
             return torch.zeros_like(kept)
         order = torch.randperm(len(places), generator=stream(rng, "aside", label))
         kept[places[order[:n_kept]]] = True
@@ -91,8 +90,7 @@ class BestWeights:
     @torch.no_grad()
     def ended(self) -> bool:
         """Evaluate the held-out loss, keep the weights if it is the lowest so far, say whether to stop."""
-        loss = self.loss()
-        if loss < self._loss:
+        if (loss := self.loss()) < self._loss:
             self._loss.fill_(loss)
             self._stale.zero_()
             for kept, tensor in zip(self._kept, self._tensors, strict=True):
@@ -189,8 +187,8 @@ def train(
     -------
     (n_steps,) the loss curve.
     """
-    device, weights = device_of(network), _class_weights(samples, plan)
-    weights = None if weights is None else weights.to(device)
+    device = device_of(network)
+    weights = _class_weights(samples, plan, device)
     samples, aside = _divided(samples, plan, rng)
     n_batches = -(-len(samples) // plan.batch_size)
     order = torch.empty(0)
@@ -242,11 +240,11 @@ def inverse_frequency(sizes: Tensor) -> Tensor:
     return weights / weights.mean()
 
 
-def _class_weights(samples: Batch, plan: Training) -> Tensor | None:
+def _class_weights(samples: Batch, plan: Training, device: torch.device) -> Tensor | None:
     if plan.class_weights is False:
         return None
     counts = samples.labels.bincount()
     sizes = counts if plan.class_weights is True else torch.tensor(plan.class_weights)
     if len(sizes) != len(counts):
         raise ValueError(f"class_weights has {len(sizes)} sizes for {len(counts)} base classes")
-    return inverse_frequency(sizes).to(samples.values)
+    return inverse_frequency(sizes).to(samples.values).to(device)

@@ -77,11 +77,12 @@ class Condition:
     @property
     def base_spec(self) -> BaseSpec:
         """How the study's base models are made."""
-        return base_spec_of(self.experiment, self.geometry, self.protocol.base_classes, self.device)
+        spec = base_spec_of(self.experiment, self.geometry, self.protocol.base_classes)
+        return replace(spec, device=self.device)
 
     def methods(self, own: Mapping[str, MethodFactory]) -> dict[str, Method]:
         """Return the study's methods and one's own, by name and in order."""
-        methods = methods_of(self.experiment, self.geometry, self.protocol.base_classes, self.device)
+        methods = methods_of(self.experiment, self.base_spec)
         return methods | {name: make(self.base_spec) for name, make in own.items()}
 
     def samples(self, data: Dataset) -> Samples:

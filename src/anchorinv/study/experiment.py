@@ -146,23 +146,18 @@ def geometry_of(experiment: Experiment, data: Dataset) -> Geometry:
     return experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
 
 
-def base_spec_of(
-    experiment: Experiment, geometry: Geometry, base_classes: Sequence[int], device: str = "cpu"
-) -> BaseSpec:
+def base_spec_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> BaseSpec:
     """Return how base models are made; the numbers of the base classes are in the config's order."""
     settings = experiment.training.model_dump()
     settings["schedule"] = OneCycle() if settings["schedule"] == "one-cycle" else None
     if isinstance(sizes := settings["class_weights"], tuple):
         # A network's outputs are in the order of the classes' numbers.
         settings["class_weights"] = tuple(size for _, size in sorted(zip(base_classes, sizes, strict=True)))
-    return BaseSpec(partial(Conformer, geometry), Cosine.start, Training(**settings), device)
+    return BaseSpec(partial(Conformer, geometry), Cosine.start, Training(**settings))
 
 
-def methods_of(
-    experiment: Experiment, geometry: Geometry, base_classes: Sequence[int], device: str = "cpu"
-) -> dict[str, Any]:
+def methods_of(experiment: Experiment, base_spec: BaseSpec) -> dict[str, Any]:
     """Return the methods of an experiment by name, in its order; each takes the options that it knows."""
-    base_spec = base_spec_of(experiment, geometry, base_classes, device)
     methods: dict[str, Any] = {}
     for name in experiment.methods:
         method = METHODS[name].make(base_spec, method_options(name, experiment))

@@ -110,6 +110,25 @@ def capacity(threads: int, gpus: float) -> int:
     return room
 
 
+def device(asked: str, gpus: float) -> str:
+    """Return where workers have their networks who are given so many GPUs each; ``"auto"`` takes what is given.
+
+    Examples
+    --------
+    >>> device("auto", 0.5), device("auto", 0)
+    ('cuda', 'cpu')
+    """
+    if asked == "auto":
+        return "cuda" if gpus else "cpu"
+    if asked.startswith("cuda:"):
+        raise ValueError(f"a worker sees the GPU that it is given, and no other; say cuda, not {asked}")
+    if asked == "cuda" and not gpus:
+        raise ValueError(
+            "workers are given no GPU; say with --gpus-per-worker how much of one each is given, as 0.5"
+        )
+    return asked
+
+
 def described(address: str) -> str:
     """Return a line on what a cluster is made of."""
     alive = nodes()

@@ -28,7 +28,7 @@ from anchorinv.study.execute import (
     Running,
     describe_error,
 )
-from anchorinv.study.ray_cluster import capacity, connected, described, first_line, local, nodes, ray
+from anchorinv.study.ray_cluster import capacity, connected, described, device, first_line, local, nodes, ray
 from anchorinv.study.ray_tasks import (
     BETWEEN,
     Order,
@@ -75,15 +75,7 @@ class RayExecutor:
 
     def choose_device(self, asked: str) -> str:
         """Return where workers have their networks: with ``"auto"`` on the GPU that each is given, if any."""
-        if asked == "auto":
-            return "cuda" if self.gpus else "cpu"
-        if asked.startswith("cuda:"):
-            raise ValueError(f"a worker sees the GPU that it is given, and no other; say cuda, not {asked}")
-        if asked == "cuda" and not self.gpus:
-            raise ValueError(
-                "workers are given no GPU; say with --gpus-per-worker how much of one each is given, as 0.5"
-            )
-        return asked
+        return device(asked, self.gpus)
 
     def __call__(self, work: PendingWork) -> Generator[JobResult | Running, None, None]:
         """Compute the jobs, and yield the result of each as it comes."""

@@ -23,13 +23,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.core.devices import choose_device, placed
+from anchorinv.core.devices import choose_device
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, State
-from anchorinv.persistence.format import packed, unpacked
+from anchorinv.persistence.format import packed
 from anchorinv.progress import Tick, listening, tick
-from anchorinv.study.cache import FileCheckpoint, ModelCache, Packed, inverted
+from anchorinv.study.cache import FileCheckpoint, ModelCache, Packed, inverted, restored
 from anchorinv.study.execute import Condition, JobResult, MethodFactory, reset_peak
 from anchorinv.study.ray_cluster import ray
 from anchorinv.study.results import Job
@@ -135,8 +135,8 @@ def _packed(state: State, began: float) -> Packed:
 
 
 def _unpacked(state: Packed, shared: SharesBase) -> tuple[State, float]:
-    (tensors, facts), spec = state, shared.base_spec
-    return placed(unpacked(tensors, facts, spec.backbone), spec.device), float(facts["seconds"])
+    tensors, facts = state
+    return restored(tensors, facts, shared.base_spec), float(facts["seconds"])
 
 
 class StoredPosition(FileCheckpoint):
