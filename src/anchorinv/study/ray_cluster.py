@@ -111,7 +111,7 @@ def capacity(threads: int, gpus: float) -> int:
 
 
 def device(asked: str, gpus: float) -> str:
-    """Return where workers have their networks who are given so many GPUs each; ``"auto"`` takes what is given.
+    """Return where workers have their networks who are given so many GPUs each; auto takes what is given.
 
     Examples
     --------
