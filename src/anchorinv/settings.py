@@ -94,6 +94,7 @@ _SETTINGS = {
         "reject": (Annotated[float, Field(gt=0, lt=1)] | None, "a share between 0 and 1, as 0.05, or None"),
         "reject_label": (str | int | None, "text, a whole number or None"),
         "device": (Annotated[str, Field(pattern=f"^({PATTERN})$")], WORDS),
+        "group_by": (str | None, "the name of a column, or None"),
         "geometry": (InstanceOf[Geometry] | None, "a Geometry or None"),
         "preprocessing": (InstanceOf[Preprocessing] | None, "a Preprocessing or None"),
     }.items()

@@ -26,6 +26,12 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Device = Annotated[
     str, typer.Option(help="Where networks run: auto (the best there is), cpu, cuda, cuda:1 ..., or mps.")
 ]
+Note = Annotated[
+    str | None, typer.Option("--note", help="What this is, kept in the model's history and shown by info.")
+]
+Author = Annotated[
+    str | None, typer.Option("--author", help="Who did it, kept in the model's history and shown by info.")
+]
 ZeroPhase = Annotated[
     bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
 ]

@@ -97,6 +97,7 @@ class BaseSpec:
             Signals (n, n_chans, n_times); their groups say which are held out together.
         checkpoint : Checkpoint or None, default=None
             Where the training can be interrupted and resumed.
+        rng : Generator
         """
         classes, signals = samples.classes, samples.values
         if len(classes) < 2:
@@ -106,15 +107,14 @@ class BaseSpec:
             dim = encode(network.eval(), signals[:1]).shape[1]
             head = self.head(len(classes), dim).to(signals)
         network, head = network.to(self.device), head.to(self.device)
-        targets = columns(samples.labels, classes)
-        labelled = Batch(signals, targets, samples.groups)
+        labelled = Batch(signals, columns(samples.labels, classes), samples.groups)
         curve = train(network, head, labelled, self.training, checkpoint=checkpoint, rng=rng)
         trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
         features = encode(tail, encode(trunk, signals))
         return State(
             trunk=trunk,
             tail=tail,
-            head=frozen(head.cpu().finalise(features, targets)),
+            head=frozen(head.cpu().finalise(features, labelled.labels)),
             classes=classes,
             n_base=len(classes),
             shape=(signals.shape[1], signals.shape[2]),
