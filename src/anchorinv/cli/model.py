@@ -15,6 +15,7 @@ from anchorinv.cli.options import (
     REJECT,
     Allow,
     Author,
+    Device,
     InputOptions,
     Json,
     Model,
@@ -62,6 +63,7 @@ class ExampleOptions:
         bool, typer.Option("--force", help="Also from examples whose scale is nothing like the base data's.")
     ] = False
     allow_recordings: Allow = False
+    device: Device = "auto"
     note: Note = None
     author: Author = None
     quiet: Quiet = False
@@ -128,6 +130,7 @@ def calibrate(
         bool,
         typer.Option("--force", help="Also where rehearsal speaks against it or says nothing, or units do."),
     ] = False,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Adapt a model to a person or a day that it has not seen, by windows without labels."""
@@ -137,7 +140,7 @@ def calibrate(
     from anchorinv.serving.files import read_shots
 
     check_target(out, *windows)
-    learner = AnchorInvClassifier.load(model)
+    learner = AnchorInvClassifier.load(model, device=device)
     reading = inputs.reading()
     with progress(quiet):
         signals = [read_shots(learner, path, reading)[0] for path in windows]
@@ -168,6 +171,7 @@ def predict(
     inputs: InputOptions,
     steadying: SteadyOptions,
     allow_recordings: Allow = False,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Predict each window of files: a row with its time, class, probability of each class, and novelty.
@@ -200,7 +204,7 @@ def predict(
 
     if table != "-":
         check_target(Path(table), model, *sources, such_as="predictions.csv")
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
     if reject is not None:
         check_settings(learner.set_params(reject=reject).get_params(deep=False))
         known_confidence(learner.state_)
@@ -246,6 +250,7 @@ def suggest(
     inputs: InputOptions,
     as_json: Json = False,
     allow_recordings: Allow = False,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Look for windows that fit no known class and resemble each other: a class that might be taught.
@@ -259,7 +264,7 @@ def suggest(
         if shots.suffix.lower() != ".npz":
             raise ValueError(f"windows are written as .npz, got {shots}; name a file such as shots.npz")
         check_target(shots, model, *sources, such_as="shots.npz")
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
     with progress(quiet):
         signals, places = read_unlabelled(learner, sources, inputs.reading())
     found = learner.suggest_class(signals, reject=reject, least=least)
@@ -299,6 +304,7 @@ def evaluate(
     ] = None,
     as_json: Json = False,
     allow_recordings: Allow = False,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Score a model on labelled windows, and tell whether its probabilities mean what they say."""
@@ -309,7 +315,7 @@ def evaluate(
     if figure is not None:
         check_picture(figure)
         check_target(figure, model, data, such_as="reliability.png")
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
     monitor = DriftMonitor(learner)
     with progress(quiet):
         scores = evaluate_file(learner, data, inputs.reading(), labelling=trials.labelling(), note=monitor)
@@ -409,7 +415,9 @@ def _taught(
 
     check_target(examples.out, *examples.shots)
     check_words(note=examples.note, author=examples.author)
-    model = AnchorInvClassifier.load(examples.model, allow_recordings=examples.allow_recordings)
+    model = AnchorInvClassifier.load(
+        examples.model, allow_recordings=examples.allow_recordings, device=examples.device
+    )
     with_signals = model.state_.signals is not None
     with progress(examples.quiet):
         windows, labels = _read_examples(model, examples, trials.labelling(), inputs.reading())

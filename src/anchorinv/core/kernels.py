@@ -15,6 +15,7 @@ class Dropout(nn.Module):
 
     A mask takes 16 random bits per value, a quarter of one draw of the global generator, where the stock
     one takes a whole draw and a comparison in double precision. ``p`` is met within 2⁻¹⁷, and exactly at 0.5.
+    Masks are drawn on the host, whatever the device: a seed then means the same masks everywhere.
     """
 
     def __init__(self, p: float) -> None:
@@ -31,10 +32,10 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return None
         n = math.prod(shape)
-        words = torch.empty((n + 3) // 4, dtype=torch.int64, device=like.device)
+        words = torch.empty((n + 3) // 4, dtype=torch.int64)
         bits = words.random_(-(2**63), None).view(torch.int16)[:n].view(shape)
         threshold = round(self.p * 2**16) - 2**15
-        return (bits >= threshold).to(like.dtype).mul_(1 / (1 - self.p))
+        return (bits >= threshold).to(like.device).to(like.dtype).mul_(1 / (1 - self.p))
 
 
 #: Scores of so many bytes are worked on at a time: they stay in the cache between one product and the next.
