@@ -135,7 +135,7 @@ def attend(qkv: Tensor, *, heads: int, scale: float, mask: Tensor | None = None)
     if torch.compiler.is_exporting():
         n, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
         query, key, value = qkv.view(n, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-        mixed = F.softmax(scale * query @ key.mT, dim=3) @ value
+        mixed: Tensor = F.softmax(scale * query @ key.mT, dim=3) @ value
         return mixed.transpose(1, 2).reshape(n, length, width)
     attended: Tensor = _Attend.apply(qkv, heads, scale, mask)
     return attended

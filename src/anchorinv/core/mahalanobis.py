@@ -230,7 +230,7 @@ class MahalanobisHead(CovarianceHead):
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return minus the squared distance of features (n, dim) and others (m, dim), over views (n, m)."""
         # Products instead of differences; that features far from zero lose digits does not matter for ranks.
-        total = some.new_zeros(len(some), len(others))
+        total = some.new_zeros(some.shape[0], others.shape[0])
         for mine, theirs in zip(*self._whitened(some, others), strict=True):
             squares = mine.square().sum(1, keepdim=True) + theirs.square().sum(1)
             total = total + (2 * mine @ theirs.T - squares)

@@ -1,7 +1,7 @@
 """A fitted model as one graph of ONNX: standardisation, features, head, probabilities, novelty, class.
 
-The model's own modules are traced; what ONNX lacks is replaced on the way: eigenvalues (``jacobi.py``) and the
-tables of p-values, which elsewhere are looked up in numpy.
+The model's own modules are traced; what ONNX lacks is replaced: eigenvalues (``jacobi.py``), and the tables
+of p-values, which elsewhere are looked up in numpy.
 """
 
 import logging
@@ -100,7 +100,7 @@ class PValues(nn.Module):
         )
 
     def forward(self, statistics: Tensor, taught: Tensor) -> Tensor:
-        """Return p-values (n,) of statistics (n, n_statistics), by whether the nearest class was taught (n,)."""
+        """Return p-values (n,) of statistics (n, n_statistics); ``taught`` (n,) if the nearest class was."""
         inside, shares = statistics.double(), SHARES[statistics.shape[1]]
         first = self._log_p(0, inside[:, 0], taught)
         large = (-((-first.clamp(-20, -1e-12).expm1()).log() / shares[0]).expm1()).log()
@@ -132,7 +132,7 @@ class _Table(nn.Module):
         places, logs = self.places, self.logs
         right = (scores[:, None] > places[:-1]).sum(1).clamp(min=1)
         low, high = places[right - 1], places[right]
-        # The share is bounded, not the score, which several tables take: torch's exporter would mix bounds up.
+        # The share is bounded, not the score, which several tables take: the exporter would mix bounds up.
         share = ((scores - low) / (high - low)).clamp(0, 1)
         return logs[right - 1] + share * (logs[right] - logs[right - 1])
 

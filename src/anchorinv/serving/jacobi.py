@@ -17,9 +17,9 @@ DOMAIN = "anchorinv"
 #: Sweeps at the most; matrices of 32 rows take about nine.
 _SWEEPS = 12
 
-# Rows 2i and 2i + 1 meet: a and b are their entries on the diagonal, c is the one that they share. `turn` holds
-# the rotations of all pairs, and then seats rows for the next round. The loop ends when for a whole sweep every
-# c was lost beside its a and b.
+# Rows 2i and 2i + 1 meet: a and b are their entries on the diagonal, c is the one that they share. `turn`
+# holds the rotations of all pairs, and then seats rows for the next round. The loop ends when for a whole
+# sweep every c was lost beside its a and b.
 _EIGH = """
 <opset_import: ["" : {opset}], domain: "{domain}">
 {name} (matrices) => (values, vectors)
