@@ -259,8 +259,10 @@ class WhitenedHead(CovarianceHead):
 
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return the cosine of features (n, dim) and others (m, dim), averaged over views (n, m)."""
-        pairs = zip(*self._whitened(some, others), strict=True)
-        return torch.stack([F.normalize(mine) @ F.normalize(theirs).T for mine, theirs in pairs]).mean(0)
+        total = some.new_zeros(some.shape[0], others.shape[0])
+        for mine, theirs in zip(*self._whitened(some, others), strict=True):
+            total = total + F.normalize(mine) @ F.normalize(theirs).T
+        return total / len(self.covariances)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return ``scale`` · cosine (n, n_classes)."""

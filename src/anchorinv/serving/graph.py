@@ -232,12 +232,11 @@ def _is_traceable(module: nn.Module, example: Tensor) -> bool:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what torch's exporter says of itself, which is nothing about the model, from the terminal."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(before)
