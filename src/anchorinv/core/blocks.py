@@ -94,8 +94,8 @@ class TimeDomain(Block):
         centred = _centred(signals)
         slopes = centred.diff(dim=2)
         amplitudes = [(each.abs().mean(2) + FLOOR).log() for each in (centred, slopes)]
-        # Double: of whole numbers many are the mean itself, and which side they are on would be rounding's say,
-        # another one in each runtime.
+        # Double: of whole numbers many are the mean itself, and on which side of it rounding would put them
+        # differs from runtime to runtime.
         exact = _centred(signals.double())
         events = [
             (each[..., 1:] * each[..., :-1] < 0).to(signals.dtype).mean(2)

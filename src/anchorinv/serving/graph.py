@@ -31,7 +31,6 @@ OPSET = 20
 INPUT = "signals"
 #: The class of a window that is rejected.
 REJECTED = -1
-_REMEDY = "pip install 'anchorinv[onnx]'"
 
 
 class ModelGraph(nn.Module):
@@ -140,29 +139,46 @@ class _Table(nn.Module):
 def onnx_graph(model: AnchorInvClassifier) -> "ModelProto":
     """Return a fitted model as a graph of ONNX with constants and all, or say which part cannot be one."""
     graph = ModelGraph(model).eval()
-    shape = (model.n_chans_, model.n_times_)
+    example = torch.zeros(3, model.n_chans_, model.n_times_)
     try:
-        import onnx.inliner
-        import onnxscript  # noqa: F401 - torch's exporter asks for it
+        return onnx_of(graph, (example,), inputs=[INPUT], outputs=list(graph.outputs))
     except ImportError as error:
-        raise ValueError(f"ONNX is written with the package {error.name}; {_REMEDY}") from None
+        raise ValueError(
+            f"ONNX is written with the package {error.name}; pip install 'anchorinv[onnx]'"
+        ) from None
+    except Exception as error:  # whatever a module from elsewhere makes torch raise
+        raise ValueError(
+            f"{_culprit(graph, example)} cannot be written as ONNX: torch's exporter does not follow it "
+            f"({str(error).strip().splitlines()[0]}); use another network, or serve the model from Python"
+        ) from error
+
+
+def onnx_of(
+    module: nn.Module,
+    examples: tuple[Tensor, ...],
+    *,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+) -> "ModelProto":
+    """Return a module in evaluation mode as a graph of ONNX, for any number of rows of its inputs."""
+    import onnx.inliner
+    import onnxscript  # noqa: F401 - torch's exporter asks for it
+
     sizes: set[int] = set()
+    rows = tuple({0: torch.export.Dim("n")} for _ in examples)
+    # A function of several inputs by position has one shape for all of them.
+    shapes = (rows,) if len(rows) > 1 else rows
     with _quiet(), torch.no_grad():
-        try:
-            traced = _traced(graph, torch.zeros(3, *shape), sizes)
-            program = torch.onnx.export(
-                traced,
-                dynamo=True,
-                verbose=False,
-                input_names=[INPUT],
-                output_names=list(graph.outputs),
-                opset_version=OPSET,
-            )
-        except Exception as error:  # whatever a module from elsewhere makes torch raise
-            raise ValueError(
-                f"{_culprit(graph, shape)} cannot be written as ONNX: torch's exporter does not follow it "
-                f"({str(error).strip().splitlines()[0]}); use another network, or serve the model from Python"
-            ) from error
+        with _Replaced(sizes):
+            traced = torch.export.export(module, examples, dynamic_shapes=shapes, strict=False)
+        program = torch.onnx.export(
+            traced,
+            dynamo=True,
+            verbose=False,
+            input_names=inputs,
+            output_names=outputs,
+            opset_version=OPSET,
+        )
     assert program is not None
     proto = program.model_proto
     proto.functions.extend(eigh_function(size, opset=OPSET) for size in sorted(sizes))
@@ -170,13 +186,6 @@ def onnx_graph(model: AnchorInvClassifier) -> "ModelProto":
         proto.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     inlined: ModelProto = onnx.inliner.inline_local_functions(proto)
     return inlined
-
-
-def _traced(module: nn.Module, example: Tensor, sizes: set[int]) -> Any:
-    """Return a module as torch's exporter has it, for any number of windows; note which sizes it needs."""
-    n = torch.export.Dim("n")
-    with _Replaced(sizes):
-        return torch.export.export(module, (example,), dynamic_shapes=({0: n},), strict=False)
 
 
 class _Replaced(TorchFunctionMode):
@@ -207,23 +216,22 @@ class _Replaced(TorchFunctionMode):
         )
 
 
-def _culprit(graph: ModelGraph, shape: tuple[int, int]) -> str:
-    """Return what the first part that cannot be traced is called."""
-    example = torch.zeros(3, *shape)
+def _culprit(graph: ModelGraph, example: Tensor) -> str:
+    """Return what the first part that no graph can be made of is called."""
     if isinstance(graph.trunk, Encoder):
         for block in graph.trunk.blocks:
-            if not _is_traceable(block, example):
+            if not _has_graph(block, example):
                 return f"the feature block {block.name!r}"
     for name, part in (("trunk", graph.trunk), ("tail", graph.tail), ("head", graph.head)):
-        if not _is_traceable(part, example):
+        if not _has_graph(part, example):
             return f"the model's {name} ({type(part).__name__})"
         example = part(example)
     return "the model"
 
 
-def _is_traceable(module: nn.Module, example: Tensor) -> bool:
+def _has_graph(module: nn.Module, example: Tensor) -> bool:
     try:
-        torch.onnx.export(_traced(module, example, set()), dynamo=True, verbose=False, opset_version=OPSET)
+        onnx_of(module, (example,))
     except Exception:
         return False
     return True
