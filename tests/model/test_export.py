@@ -311,3 +311,9 @@ def test_the_command_checks_and_writes(run, tmp_path):
     assert "model.onnx (0." in out and "takes signals (n, 4, 64) and gives probabilities, label" in out
     code, _, err = run("export", "model.anchorinv", "model.anchorinv")
     assert code == 1 and "graphs are written as .onnx, got model.anchorinv" in err
+
+
+@pytest.mark.parametrize("name", ["predict.py", "predict.mjs"])
+def test_the_page_shows_the_examples_that_run(name):
+    page = (EXAMPLES.parents[1] / "docs/export.md").read_text(encoding="utf-8")
+    assert (EXAMPLES / name).read_text(encoding="utf-8").strip() in page

@@ -43,9 +43,9 @@ _EIGH = """
     zero = Constant <value = double {{0.0}}> ()
     unit = Constant <value = double {{1.0}}> ()
     two = Constant <value = double {{2.0}}> ()
-    tiny = Constant <value = double {{1e-300}}> ()
+    tiny = Constant <value = double {{1e-30}}> ()
     rounding = Constant <value = double {{1e-20}}> ()
-    least = Constant <value = double {{1e-60}}> ()
+    least = Constant <value = double {{1e-37}}> ()
     {padding}
     zeros = Mul (zero, whole)
     start = Add (identity, zeros)
