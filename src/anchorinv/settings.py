@@ -92,6 +92,7 @@ _SETTINGS = {
         "network": (Literal["never", "rehearse", "always"], "one of never, rehearse, always"),
         "reject": (Annotated[float, Field(gt=0, lt=1)] | None, "a share between 0 and 1, as 0.05, or None"),
         "reject_label": (str | int | None, "text, a whole number or None"),
+        "group_by": (str | None, "the name of a column, or None"),
         "geometry": (InstanceOf[Geometry] | None, "a Geometry or None"),
         "preprocessing": (InstanceOf[Preprocessing] | None, "a Preprocessing or None"),
     }.items()

@@ -13,9 +13,11 @@ import typer
 from anchorinv.cli.options import (
     REJECT,
     Allow,
+    Author,
     InputOptions,
     Json,
     Model,
+    Note,
     Out,
     Quiet,
     SteadyOptions,
@@ -59,7 +61,14 @@ class ExampleOptions:
         bool, typer.Option("--force", help="Also from examples whose scale is nothing like the base data's.")
     ] = False
     allow_recordings: Allow = False
+    note: Note = None
+    author: Author = None
     quiet: Quiet = False
+
+    def save(self, model: "AnchorInvClassifier", *, with_signals: bool) -> None:
+        """Write the model that learned them."""
+        words = {"note": self.note, "author": self.author}
+        model.save(self.out, with_signals=with_signals, allow_recordings=self.allow_recordings, **words)
 
 
 @with_options
@@ -70,7 +79,7 @@ def learn(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) 
     model, report, with_signals = _taught(learn_classes, examples, trials, inputs)
     say(*report.lines())
     complain(*(f"anchorinv: warning: {line}" for line in report.warnings()))
-    model.save(examples.out, with_signals=with_signals, allow_recordings=examples.allow_recordings)
+    examples.save(model, with_signals=with_signals)
     say(_known(examples.out, model))
 
 
@@ -81,7 +90,7 @@ def add(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) ->
 
     model, added, with_signals = _taught(add_examples, examples, trials, inputs)
     say(*(each.line() for each in added))
-    model.save(examples.out, with_signals=with_signals, allow_recordings=examples.allow_recordings)
+    examples.save(model, with_signals=with_signals)
     counts = zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
     say(f"Model: {examples.out} has examples of {', '.join(f'{name} ({n})' for name, n in counts)}")
 
@@ -349,16 +358,55 @@ def export(
     )
 
 
-def info(model: Model, as_json: Json = False) -> None:
-    """Tell what a model file holds and what it does not."""
+def info(
+    model: Model,
+    as_json: Json = False,
+    card: Annotated[bool, typer.Option("--card", help="As a model card, in Markdown.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Write the card into this file, which is not there.", metavar="FILE"
+        ),
+    ] = None,
+) -> None:
+    """Tell what a model file holds and what it does not, and where it comes from."""
     from anchorinv.persistence.bundle import read_facts
     from anchorinv.persistence.manifest import manifest, manifest_lines
 
+    if as_json and card:
+        raise ValueError("--json and --card are two forms of the same; leave one of them out")
+    if out is not None:
+        _check_card_target(out, model, card=card)
     facts = manifest(*read_facts(model)) | {"file": str(model), "bytes": model.stat().st_size}
     if as_json:
         say(*to_json(facts).split("\n"))
+    elif card:
+        _write_card(facts, out)
     else:
         say(f"{model}: {facts['bytes'] / 1e6:.2f} MB", *manifest_lines(facts))
+
+
+def _check_card_target(out: Path, model: Path, *, card: bool) -> None:
+    if not card:
+        raise ValueError(f"--out {out} is for a card; add --card")
+    check_target(out, model, such_as="card.md")
+    if out.exists():
+        raise ValueError(
+            f"{out} is there already, and may hold what somebody filled in; name another file, or remove it"
+        )
+
+
+def _write_card(facts: dict[str, Any], out: Path | None) -> None:
+    from anchorinv.files import replacing
+    from anchorinv.serving.model_card import model_card
+
+    lines = model_card(facts)
+    if out is None:
+        say(*lines)
+        return
+    with replacing(out) as beside:
+        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    say(f"Card: {out}; fill in the parts in italics")
 
 
 def _taught(
@@ -366,8 +414,10 @@ def _taught(
 ) -> "tuple[AnchorInvClassifier, Report, bool]":
     """Load a model and teach it; return it, the report, and whether its file held inverted signals."""
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.persistence.provenance import check_words
 
     check_target(examples.out, *examples.shots)
+    check_words(note=examples.note, author=examples.author)
     model = AnchorInvClassifier.load(examples.model, allow_recordings=examples.allow_recordings)
     with_signals = model.state_.signals is not None
     with progress(examples.quiet):

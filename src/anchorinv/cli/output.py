@@ -35,7 +35,7 @@ def scores_table(results: Sequence[SessionResult], *, spread: bool = True, of: s
     """
     last = max(result.session for result in results)
     table = Table(title=f"Macro-F1 in percent, {'mean ± standard deviation' if spread else 'mean'} {of}")
-    table.add_column("classes", no_wrap=True)
+    table.add_column("classes" if spread else "", no_wrap=True)
     table.add_column("method", no_wrap=True)
     for session in range(last + 1):
         header = f"session {session}" if spread else str(session)

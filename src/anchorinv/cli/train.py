@@ -10,7 +10,9 @@ import typer
 from anchorinv.cli.options import (
     REJECT,
     Allow,
+    Author,
     CuttingOptions,
+    Note,
     Out,
     Quiet,
     TrialOptions,
@@ -127,12 +129,16 @@ def train(
         bool, typer.Option("--with-signals", help="Write the inverted signals too, to look at.")
     ] = False,
     allow_recordings: Allow = False,
+    note: Note = None,
+    author: Author = None,
     quiet: Quiet = False,
 ) -> None:
     """Train on base classes and write a model file that can be handed over."""
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.persistence.provenance import check_words
 
     check_target(out, *data)
+    check_words(note=note, author=author)
     settings = learning.settings(allow_recordings=allow_recordings)
     band, labelling = signals.filter(), trials.labelling()
     if labelling is None:
@@ -147,7 +153,7 @@ def train(
     model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
     model.fit(windows, labels, groups)
     model.set_params(verbose=False)
-    model.save(out, with_signals=with_signals, allow_recordings=allow_recordings)
+    model.save(out, with_signals=with_signals, allow_recordings=allow_recordings, note=note, author=author)
     say(
         f"Trained on {len(labels)} windows of {len(model.classes_)} classes: "
         f"{', '.join(map(str, model.classes_.tolist()))}",

@@ -125,7 +125,7 @@ class ClosedForm:
         curves = [
             Curve(name, 0, torch.tensor([value])) for name, value in chosen.items() if math.isfinite(value)
         ]
-        return replace(state, curves=tuple(curves))
+        return replace(state, curves=(*curves, *comparison.curves))
 
     def _encoder(self, samples: Batch, networks: Sequence[FeatureNetwork], rng: torch.Generator) -> Encoder:
         return fit_encoder(

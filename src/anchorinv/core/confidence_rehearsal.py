@@ -221,7 +221,8 @@ def _taught_factor(rounds: list[Answers], n_shots: int, blank: Confidence) -> fl
         trial = replace(blank, factors=torch.tensor([factor] * len(SHOTS) + [base]))
         return sum(_loss(answers, _calibrated(trial, answers, n_shots)) for answers in rounds)
 
-    return min((factor for factor in _FACTORS if factor <= base), key=loss)
+    # Of noise the base classes' is the smallest there is, and rounded to a tensor's digits less than that.
+    return min([factor for factor in _FACTORS if factor <= base] or _FACTORS[:1], key=loss)
 
 
 def _loss(answers: Answers, logits: Tensor) -> float:

@@ -119,9 +119,11 @@ class TangentBlock(Block):
         n_kept = min(n_sources, MOST_SOURCES)
         self.whitening: Tensor
         self.components: Tensor | None
-        self.register_buffer("whitening", torch.eye(n_kept))
+        # Not torch.eye: on the meta device, where model files are read, it loads torch's compiler (seconds).
+        self.register_buffer("whitening", torch.zeros(n_kept, n_kept).fill_diagonal_(1))
         # Of few sources none is left out.
-        components = torch.eye(n_kept, n_sources) if n_kept < n_sources else None
+        some = n_kept < n_sources
+        components = torch.zeros(n_kept, n_sources).fill_diagonal_(1) if some else None
         self.register_buffer("components", components)
 
     @property

@@ -31,6 +31,7 @@ from anchorinv.study.scores import method_title
 
 _TABLES: dict[str, Callable[[Run, str], Table]] = {
     "scores": lambda run, method: brief_scores(run),
+    "last": lambda run, method: brief_scores(run, between=False),
     "differences": lambda run, method: differences_table(run, method),
     "advantage": lambda run, method: differences_table(run, method, turned=True),
     "choices": lambda run, method: choices_table(run),
@@ -152,12 +153,15 @@ def fill(page: Path, runs: Sequence[Run]) -> Filled:
     return result
 
 
-def brief_scores(run: Run) -> Table:
-    """Return macro-F1 over all classes after each session; over base and new classes after the last."""
+def brief_scores(run: Run, *, between: bool = True) -> Table:
+    """Return macro-F1 over all classes after each session; over base and new classes after the last.
+
+    Without the sessions in ``between``, the base session and the last one remain.
+    """
     group = only_group(run)
     last = group.last
     shown = [
-        *((session, "f1_all", str(session) if session else "base") for session in range(last + 1)),
+        *((s, "f1_all", str(s) if s else "base") for s in range(last + 1) if between or s in (0, last)),
         *((last, part, f"{CLASSES[part]} after {last}") for part in ("f1_base", "f1_new")),
     ]
     marked = significant(group)
@@ -171,9 +175,10 @@ def brief_scores(run: Run) -> Table:
         ]
         for line in group.lines
     ]
+    when = "each session" if between else "the base session and the last"
     notes = [
-        "Macro-F1 in percent after each session, over all classes seen so far unless the column says "
-        f"otherwise. {averaged_over(run)} The base session is one for each base seed.",
+        f"Macro-F1 in percent after {when}, over all classes seen so far unless the column says otherwise. "
+        f"{averaged_over(run)} The base session is one for each base seed.",
         *test_notes(run, [group])[:-1],  # the table of differences says what that means
     ]
     columns = [Column("Method"), *(Column(name) for _, _, name in shown)]

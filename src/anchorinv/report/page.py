@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from anchorinv import __version__
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.npz_sets import EMG_DEMO
 from anchorinv.errors import shown
 from anchorinv.files import replacing
 from anchorinv.progress import tick
@@ -297,7 +298,7 @@ def command(run: Run) -> str:
     if ours.threads != theirs.threads:
         words.append(f"--threads {ours.threads}")
     names = dict.fromkeys(each.data.name for each in study.variants.values() if each.synthetic is None)
-    words += [f"--data {name}=FOLDER" for name in names]
+    words += [f"--data {name}=FOLDER" for name in names if name != EMG_DEMO.name]  # it is in the package
     own = "" if _same(study, usual) else f"  # and settings of its own, in {settings}"
     return " ".join([*words, f"--out {folder}"]) + own
 

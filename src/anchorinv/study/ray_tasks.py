@@ -206,7 +206,7 @@ def _reported(order: Order) -> Any:
 
     def listen(now: Tick) -> None:
         nonlocal last
-        if time.monotonic() - last >= BETWEEN:
+        if not now.sentence and time.monotonic() - last >= BETWEEN:
             last = time.monotonic()
             with suppress(Exception):  # it is for show
                 kv_store()._internal_kv_put(order.key, json.dumps(asdict(now)))
