@@ -76,7 +76,7 @@ def _root(
 _COMMANDS: list[Callable[..., None]]
 _COMMANDS = [study.demo, data.download, data.data, data.events, study.run, study.status, study.report]
 _COMMANDS += [train.train, model.learn, model.add, model.forget, model.calibrate]
-_COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, live.live, model.info]
+_COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, live.live, model.export, model.info]
 for command in _COMMANDS:
     app.command()(command)
 app.add_typer(data.prepare_app, name="prepare")

@@ -355,6 +355,41 @@ def check(
         raise typer.Exit(1)
 
 
+@with_options
+def export(
+    model: Model,
+    graph: Annotated[Path, typer.Argument(help="The graph to write.", metavar="OUT.onnx")],
+    check: Annotated[
+        bool, typer.Option("--check", help="First compare it with the model on random windows.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="Compare it on these windows, too.", metavar="INPUT")
+    ] = None,
+    *,
+    inputs: InputOptions,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a model as one graph of ONNX, for other languages and devices, with a JSON that describes it."""
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.export import described, export_model
+    from anchorinv.serving.files import read_shots
+
+    for path in described(graph):
+        check_target(path, model, *([] if data is None else [data]), such_as="model.onnx")
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    with progress(quiet):
+        windows = None if data is None else read_shots(learner, data, inputs.reading())[0]
+        facts = export_model(learner, graph, check=check, windows=windows)
+    say(*(f"Checked on {each.n} {name} windows: {each}" for name, each in facts.get("checked", {}).items()))
+    takes = f"{facts['input']['name']} ({', '.join(map(str, facts['input']['shape']))})"
+    says = ", ".join(each["name"] for each in facts["outputs"])
+    say(
+        f"Graph: {graph} ({facts['bytes'] / 1e6:.2f} MB, opset {facts['opset']}) takes {takes} "
+        f"and gives {says}; {described(graph)[1]} describes it"
+    )
+
+
 def info(
     model: Model,
     as_json: Json = False,

@@ -65,7 +65,7 @@ class ClosedForm:
     rehearsed: bool = True
     network: BaseLearner | None = None
     always: bool = False
-    revision: int = 2
+    revision: int = 3
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:

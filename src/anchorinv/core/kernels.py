@@ -133,6 +133,11 @@ def attend(qkv: Tensor, *, heads: int, scale: float, mask: Tensor | None = None)
     -------
     (n, n_tokens, width)
     """
+    if torch.compiler.is_exporting():
+        n, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+        query, key, value = qkv.view(n, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+        mixed: Tensor = F.softmax(scale * query @ key.mT, dim=3) @ value
+        return mixed.transpose(1, 2).reshape(n, length, width)
     attended: Tensor = _Attend.apply(qkv, heads, scale, mask)
     return attended
 
@@ -171,6 +176,8 @@ def _by_input(gradient: Tensor, planes: Tensor, weight: Tensor, stride: int) -> 
 
 def convolve(planes: Tensor, weight: Tensor, bias: Tensor, *, stride: int) -> Tensor:
     """Return ``F.conv2d(planes, weight, bias, stride=(1, stride))`` for (n, n_chans, 1, n_times)."""
+    if torch.compiler.is_exporting():
+        return F.conv2d(planes, weight, bias, stride=(1, stride))
     convolved: Tensor = _Convolve.apply(planes, weight, bias, stride)
     return convolved
 
@@ -212,5 +219,7 @@ def _block_shares(share: Tensor, n_blocks: int, per_window: int, stride: int) ->
 
 def elu_pool(steps: Tensor, *, pool: int, stride: int) -> Tensor:
     """Return ``F.avg_pool2d(F.elu(steps), (1, pool), (1, stride))`` for (n, width, 1, n_steps)."""
+    if torch.compiler.is_exporting():
+        return F.avg_pool2d(F.elu(steps), (1, pool), (1, stride))
     pooled: Tensor = _EluPool.apply(steps, pool, stride)
     return pooled
