@@ -302,7 +302,7 @@ def test_a_study_takes_a_backbone_and_former_hashes_stay():
     geometry = Geometry.for_shape(*SHAPE)
     before = base_spec_of(plain, geometry, (0, 1))
     spec = made_for(Backbone("eegnet"), 2, 100.0)
-    made = methods_of(other, spec, (0, 1))["protonet"].base_spec
+    made = methods_of(other, base_spec_of(other, spec, (0, 1)))["protonet"].base_spec
     assert digest(made) != digest(before) and digest(made) == digest(base_spec_of(other, spec, (0, 1)))
     assert made.backbone().dim == spec.dim
     with pytest.raises(ValueError, match="'eegnett' must be a name"):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from anchorinv.backbones import asked_for, elsewhere
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
+from anchorinv.core.devices import choose_device, device_here, placed
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.networks import Geometry, encode
@@ -91,8 +92,8 @@ from anchorinv.validation import (
     weighed,
 )
 
-# Settings that a bundle holds in a form of their own.
-_APART = ("geometry", "backbone", "preprocessing", "sfreq")
+# Settings that a bundle holds in a form of their own, or that are the machine's affair.
+_APART = ("geometry", "backbone", "preprocessing", "sfreq", "device")
 
 
 class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -150,6 +151,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         :meth:`fit` takes groups from where it is given none, as by MOABB: ``"subject"``.
     preprocessing : Preprocessing or None, default=None
         Channels, unit and filter of the recordings behind the signals; kept with the model.
+    device : str, default="auto"
+        Where networks are trained and run: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, or the first of
+        cuda, mps and cpu that is there. It is no part of a model file; see :meth:`load`.
     random_state : int, RandomState or None, default=None
         An int for results that repeat; None draws one.
     verbose : bool, default=False
@@ -175,6 +179,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         The sizes in use, of this package's own network.
     architecture_ : Geometry or BackboneFor
         What networks are made by: these sizes, or another backbone.
+    device_ : str
+        The device that was chosen; methods without a network compute on the CPU whatever it is.
     state_ : State
         All that was learned, see :class:`anchorinv.core.types.State`; its classes are in the order learned.
 
@@ -212,6 +218,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         reject_label: str | int | None = None,
         group_by: str | None = None,
         preprocessing: Preprocessing | None = None,
+        device: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
@@ -235,6 +242,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self.reject_label = reject_label
         self.group_by = group_by
         self.preprocessing = preprocessing
+        self.device = device
         self.random_state = random_state
         self.verbose = verbose
 
@@ -275,7 +283,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         warn_single_shots(labels)
         began = time.perf_counter()
         seed = resolve_seed(self.random_state)
-        recipe = self._recipe(architecture, len(labels))
+        device = choose_device(self.device)
+        recipe = self._recipe(architecture, len(labels), device)
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
         batch = Batch(
             _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
@@ -284,6 +293,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self._know(
             geometry_=geometry,
             architecture_=architecture,
+            device_=device,
             standardisation_=standardisation,
             seed_=seed,
             n_chans_=n_chans,
@@ -345,7 +355,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         standardised = self._standardised(signals, force=force, shapes=False)
         batch = Batch(standardised, _tensor(numbers + first), weights=_optional(weights))
         rng = stream(self.seed_, "session", index)
-        recipe = self._recipe(self.architecture_, len(labels))
+        recipe = self._recipe(self.architecture_, len(labels), self.device_)
         with self._progress():
             state = recipe.learn_session(self.state_, Session(index, batch), rng=rng)
         self._check_room(check_converged(state, before=self.state_))
@@ -387,7 +397,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             torch.tensor(state.classes)[columns],
             weights=_optional(weights),
         )
-        recipe = self._recipe(self.architecture_, len(labels))
+        recipe = self._recipe(self.architecture_, len(labels), self.device_)
         learned = recipe.add_shots(state, features, self._counts.tolist())
         self._check_room(learned)
         check_finite(encode(learned.head, features.values))
@@ -533,15 +543,24 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self._know(history_=annotated(self.history_, note=note, author=author))
 
     @classmethod
-    def load(cls, path: Path | str, *, allow_recordings: bool = False, backbone: Any = None) -> Self:
+    def load(
+        cls,
+        path: Path | str,
+        *,
+        allow_recordings: bool = False,
+        device: str = "auto",
+        backbone: Any = None,
+    ) -> Self:
         """Return the model in a file; it predicts bit by bit as it did, and can go on learning.
 
-        A file names a network that is neither this package's nor braindecode's, and cannot bring it along:
-        ``backbone`` is that network, or its factory.
+        Files know nothing of devices: ``device`` says where this model's networks shall run. On another one
+        than before, predictions agree to rounding. A file names a network that is neither this package's nor
+        braindecode's, and cannot bring it along: ``backbone`` is that network, or its factory.
         """
+        choose_device(device)  # before anything is read
         bundle = load_bundle(path, allow_recordings=allow_recordings, backbone=backbone)
         try:
-            return cls.from_bundle(bundle)
+            return cls.from_bundle(bundle, device=device)
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}") from None
 
@@ -573,7 +592,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         )
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle) -> Self:
+    def from_bundle(cls, bundle: Bundle, *, device: str = "auto") -> Self:
         """Return a fitted model from a value; settings that it does not name keep their defaults."""
         apart = {
             "method": bundle.method,
@@ -581,13 +600,15 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             "preprocessing": bundle.preprocessing,
             "sfreq": bundle.sfreq,
             "backbone": asked_for(bundle.backbone),
+            "device": device,
         }
         if unknown := sorted(set(bundle.settings) - set(cls().get_params(deep=False))):
             raise ValueError(f"nobody knows its settings {', '.join(unknown)}")
         model = cls(**{**bundle.settings, **apart})
         check_settings(model.get_params(deep=False))
-        model.state_, model.geometry_ = bundle.state, bundle.geometry
+        model.device_, model.geometry_ = choose_device(device), bundle.geometry
         model.architecture_ = bundle.backbone or bundle.geometry
+        model.state_ = placed(bundle.state, model.device_)
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
         model._know(**by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
@@ -694,8 +715,24 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """Take over what was learned, all at once: a thread that predicts sees the model before or after."""
         self.__dict__ = vars(self) | learned
 
-    def _recipe(self, architecture: Architecture, n_samples: int) -> Recipe:
-        return recipe_of(self.get_params(deep=False), architecture, n_samples)
+    def _recipe(self, architecture: Architecture, n_samples: int, device: str) -> Recipe:
+        return recipe_of(self.get_params(deep=False), architecture, n_samples, device)
+
+    def __copy__(self) -> Self:
+        other = type(self).__new__(type(self))
+        other.__dict__ = dict(vars(self))
+        return other
+
+    def __getstate__(self) -> Any:
+        """Return what pickle writes: networks in host memory, so that it can be read where no such GPU is."""
+        values = super().__getstate__()
+        return values | {"state_": placed(values["state_"], "cpu")} if "state_" in values else values
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        super().__setstate__(values)
+        if "state_" in values:
+            self.device_ = device_here(values.get("device", "auto"))
+            self.state_ = placed(values["state_"], self.device_)
 
     def _progress(self) -> AbstractContextManager[None]:
         return progress_bars() if self.verbose else nullcontext()

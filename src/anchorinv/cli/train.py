@@ -12,6 +12,7 @@ from anchorinv.cli.options import (
     Allow,
     Author,
     CuttingOptions,
+    Device,
     Note,
     Out,
     Quiet,
@@ -70,6 +71,7 @@ class MethodOptions:
         typer.Option(help=f"{REJECT} Kept in the model; default: none is.", metavar="SHARE"),
     ] = None
     seed: Annotated[int | None, typer.Option(help="For results that repeat.")] = None
+    device: Device = "auto"
 
     def settings(self, *, allow_recordings: bool) -> dict[str, Any]:
         """Return them as the estimator takes them, if a model may keep what the method keeps of people."""
@@ -91,6 +93,7 @@ class MethodOptions:
             "finetune_steps": self.finetune_steps,
             "reject": self.reject,
             "random_state": self.seed,
+            "device": self.device,
         }
 
     def _backbone(self) -> "Backbone | str | None":
@@ -171,8 +174,7 @@ def train(
         known = file.preprocessing
     windows, labels, groups = _chosen(file, classes, new_people=new_people)
     model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
-    model.fit(windows, labels, groups)
-    model.set_params(verbose=False)
+    model.fit(windows, labels, groups).set_params(verbose=False)
     model.save(out, with_signals=with_signals, allow_recordings=allow_recordings, note=note, author=author)
     say(
         f"Trained on {len(labels)} windows of {len(model.classes_)} classes: "

@@ -61,7 +61,7 @@ def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     }
     if isinstance(state.trunk, Encoder):
         facts["encoder"] = _encoder_facts(state.trunk)
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, facts
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, facts
 
 
 def _encoder_facts(encoder: Encoder) -> dict[str, Any]:

@@ -28,13 +28,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
+from anchorinv.core.devices import choose_device
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, State
 from anchorinv.errors import import_extra
-from anchorinv.persistence.format import packed, unpacked
+from anchorinv.persistence.format import packed
 from anchorinv.progress import Tick, listening, tick
-from anchorinv.study.cache import FileCheckpoint, ModelCache, Packed, inverted
+from anchorinv.study.cache import FileCheckpoint, ModelCache, Packed, inverted, restored
 from anchorinv.study.execute import Condition, JobResult, MethodFactory, reset_peak
 from anchorinv.study.results import Job
 from anchorinv.study.runner import InMemory, MethodRun, Scorer, SharesBase, fit_base_model, shares_base
@@ -138,6 +139,25 @@ def capacity(threads: int, gpus: float) -> int:
     return room
 
 
+def device(asked: str, gpus: float) -> str:
+    """Return where workers have their networks who are given so many GPUs each; auto takes what is given.
+
+    Examples
+    --------
+    >>> device("auto", 0.5), device("auto", 0)
+    ('cuda', 'cpu')
+    """
+    if asked == "auto":
+        return "cuda" if gpus else "cpu"
+    if asked.startswith("cuda:"):
+        raise ValueError(f"a worker sees the GPU that it is given, and no other; say cuda, not {asked}")
+    if asked == "cuda" and not gpus:
+        raise ValueError(
+            "workers are given no GPU; say with --gpus-per-worker how much of one each is given, as 0.5"
+        )
+    return asked
+
+
 def described(address: str) -> str:
     """Return a line on what a cluster is made of."""
     alive = nodes()
@@ -223,6 +243,7 @@ def _prepared(order: Order, base: Any = None, replay: Packed | None = None) -> _
             f"node {ray().util.get_node_ip_address()} has anchorinv {here[0]} and torch {here[1]}, the run "
             f"{order.versions[0]} and {order.versions[1]}; install the same on all nodes"
         )
+    choose_device(order.condition.device)  # says so if this node has none
     torch.set_num_threads(order.condition.experiment.threads)
     train, scorer = _samples(order.samples)
     method = order.condition.methods(ray().get(order.own))[order.method]
@@ -251,7 +272,7 @@ def _packed(state: State, began: float) -> Packed:
 
 def _unpacked(state: Packed, shared: SharesBase) -> tuple[State, float]:
     tensors, facts = state
-    return unpacked(tensors, facts, shared.base_spec.backbone), float(facts["seconds"])
+    return restored(tensors, facts, shared.base_spec), float(facts["seconds"])
 
 
 class StoredPosition(FileCheckpoint):

@@ -30,6 +30,7 @@ from anchorinv.study.ray_cluster import (
     capacity,
     connected,
     described,
+    device,
     first_line,
     fit_base,
     kv_store,
@@ -72,6 +73,10 @@ class RayExecutor:
     workers: int | None = None
     cluster: str | None = None
     gpus: float = 0.0
+
+    def choose_device(self, asked: str) -> str:
+        """Return where workers have their networks: with ``"auto"`` on the GPU that each is given, if any."""
+        return device(asked, self.gpus)
 
     def __call__(self, work: PendingWork) -> Generator[JobResult | Running, None, None]:
         """Compute the jobs, and yield the result of each as it comes."""
