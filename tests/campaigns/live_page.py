@@ -53,7 +53,7 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 
-def page(seconds: float = 30.0) -> None:
+def page(n_chans: int = 8, sfreq: float = 200.0, seconds: float = 30.0) -> None:
     """Print latency in a page and of a decision, and from the click to the model in use."""
     import uvicorn
     from playwright.sync_api import sync_playwright
@@ -61,9 +61,11 @@ def page(seconds: float = 30.0) -> None:
     from anchorinv.live.server import LiveServer
     from tests.report.looking import CHROMIUM, FLAGS
 
-    source = Noise(8, 200.0)
+    source = Noise(n_chans, sfreq)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        session = LiveSession(model(8, 300, 200.0), source, folder=Path(folder))
+        session = LiveSession(
+            model(n_chans, 300 if n_chans < 32 else 500, sfreq), source, folder=Path(folder)
+        )
         door = socket.create_server(("127.0.0.1", 0))
         host = f"127.0.0.1:{door.getsockname()[1]}"
         live = LiveServer(session, [host])
@@ -89,6 +91,7 @@ def page(seconds: float = 30.0) -> None:
         while session.number == number or session.predictions[-1].model == number:
             shown.wait_for_timeout(10)
         taught = time.perf_counter() - began
+        print(f"{n_chans} channels at {sfreq:g} Hz:")
         print(
             f"to the page: {np.percentile(late, [50, 95, 99]).round(1)} ms (50, 95, 99 %), {len(late)} labels"
         )
@@ -118,4 +121,5 @@ def memory(minutes: float = 10.0, speed: float = 50.0) -> None:
 
 if __name__ == "__main__":
     page()
+    page(64, 1000.0)
     memory()

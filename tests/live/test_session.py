@@ -231,6 +231,11 @@ class TestTeaching:
         whole = np.load(io.BytesIO(zipfile.ZipFile(io.BytesIO(asked)).read("recordings.npz")))
         assert whole["X"].shape == (6, 4, 64)
 
+    def test_windows_for_an_export_are_bounded(self, given, monkeypatch):
+        monkeypatch.setattr(live, "MOST_TAUGHT", 1)
+        self.teach(given)
+        assert given.taught == []
+
     def test_practice_counts_by_prompts(self, given):
         given.practise(1, hold=0.5)
         assert given.practice.phase == "ready"

@@ -35,6 +35,8 @@ STEP, COUNTDOWN = 0.1, 3.0
 SHOTS, MOST_SHOTS = 10, 100
 #: Seconds of predictions that a page shows, and at most so many of them.
 RIBBON, MOST_PREDICTIONS = 30.0, 1000
+#: Bytes of taught windows that are kept for an export; the oldest lessons go first.
+MOST_TAUGHT = 200_000_000
 #: Models to go back to.
 MOST_UNDO = 20
 #: Rejected windows that are looked at for a new class, and how many more before they are looked at again.
@@ -325,6 +327,8 @@ class LiveSession:
         self._replace(model, f"taught {label}", report=facts)
         with self.lock:
             self.taught.append((label, windows))
+            while sum(each.nbytes for _, each in self.taught) > MOST_TAUGHT:
+                self.taught.pop(0)
             self._rejected.clear()
         self._say("taught", label=str(label), shots=len(windows), new=not known)
 
