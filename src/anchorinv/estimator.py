@@ -277,10 +277,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         architecture = resolve_backbone(self.get_params(deep=False), geometry, len(classes), sfreq)
         n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
         check_kept(method, architecture, len(classes), n_kept)
-        warn_former_name(self.method, method)
-        warn_mistakes(likely_mistakes(n_chans, n_times, classes.tolist()))
-        warn_flat(signals.values, ch_names)
-        warn_single_shots(labels)
+        self._warn_base(signals, labels, ch_names)
         began = time.perf_counter()
         seed = resolve_seed(self.random_state)
         device = choose_device(self.device)
@@ -309,6 +306,14 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             ],
         )
         return self
+
+    def _warn_base(self, signals: Signals, labels: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
+        """Warn of what is probably meant otherwise."""
+        warn_former_name(self.method, METHODS.name_of(self.method))
+        _, n_chans, n_times = signals.values.shape
+        warn_mistakes(likely_mistakes(n_chans, n_times, np.unique(labels).tolist()))
+        warn_flat(signals.values, ch_names)
+        warn_single_shots(labels)
 
     def _base_state(self, recipe: Recipe, batch: Batch, *, rng: torch.Generator) -> State:
         """Return a base model that is whole: with what a first lesson and a rejection will need."""
