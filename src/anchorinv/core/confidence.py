@@ -10,7 +10,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 #: Numbers of examples that taught classes are rehearsed with; a class of ``MANY`` is as well known as a base
@@ -124,9 +123,9 @@ class Confidence:
 
     Parameters
     ----------
-    factors : Tensor, shape (n_shots + 1,)
-        What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, and last for
-        base classes (temperature scaling: Guo et al., ICML 2017).
+    factors : Tensor, shape (n_shots + 2,)
+        What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, then for base
+        classes, and last for these once others were taught (temperature scaling: Guo et al., ICML 2017).
     base, taught : Scores, shape (n_statistics + 1,)
         The statistics of :meth:`~anchorinv.core.head.Head.novelty`, of base classes and of classes taught
         with ten examples, and last :meth:`surprise`, what they say together.
@@ -137,7 +136,7 @@ class Confidence:
     Examples
     --------
     >>> some = Scores.stack([Scores.of(torch.linspace(0, 1, 100))] * 2)
-    >>> sure = Confidence(torch.tensor([1.0, 1.0, 2.0]), some, some, Scores.stack([some.rows[0]] * 5))
+    >>> sure = Confidence(torch.tensor([1.0, 1.0, 2.0, 1.5]), some, some, Scores.stack([some.rows[0]] * 5))
     >>> sure.scaled(torch.tensor([[0.0, 1.0]]), torch.tensor([50, 50]), n_base=2).round(decimals=3)
     tensor([[0., 2.]])
     >>> sure.p_values(torch.tensor([[0.3], [3.0]]), torch.tensor([False, False])).round(decimals=2)
@@ -152,18 +151,17 @@ class Confidence:
     def scaled(self, logits: Tensor, counts: Tensor | None, *, n_base: int) -> Tensor:
         """Return calibrated logits (n, n_classes), the largest the same; ``counts`` of examples if known.
 
-        A window takes the factors of the classes that it may be of, each by its probability.
+        A window takes the factor of its likeliest class.
         """
-        last = self.factors[-1].to(logits)
+        base = self.factors[len(SHOTS)].to(logits)
         if logits.shape[1] == n_base:
-            return last * logits
+            return base * logits
         each = self._factors_of(logits.shape[1], counts, n_base).to(logits)
-        likely = F.softmax(last * logits, dim=1)
-        return logits * (likely @ each)[:, None]
+        return logits * each[logits.argmax(1), None]
 
     def _factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
         known = np.full(n_classes, SHOTS[-1]) if counts is None else counts.numpy()
-        logs = np.log(self.factors.numpy())
+        logs = np.log(self.factors.numpy())[:-1]
         factors = np.exp(np.interp(np.log(np.maximum(known, 1)), np.log([*SHOTS, MANY]), logs))
         factors[:n_base] = self.factors[-1]
         return torch.from_numpy(factors)
@@ -237,9 +235,12 @@ class Confidence:
         if missing:
             raise ValueError(f"its confidence lacks {', '.join(missing)}")
         tables = {name: Scores(*(tensors[f"{name}.{p}"] for p in _PARTS)) for name in _TABLES}
-        confidence = cls(tensors["factors"], **tables)
+        factors = tensors["factors"]
+        if factors.shape == (len(SHOTS) + 1,):  # a former version's: lessons changed nothing for base classes
+            factors = torch.cat([factors, factors[-1:]])
+        confidence = cls(factors, **tables)
         rows = {"base": n_statistics + 1, "taught": n_statistics + 1, "misfits": n_base + 3}
-        if confidence.factors.shape != (len(SHOTS) + 1,) or any(
+        if confidence.factors.shape != (len(SHOTS) + 2,) or any(
             tables[name].values.shape != (n, MOST_SCORES) or tables[name].counts.shape != (n,)
             for name, n in rows.items()
         ):
