@@ -21,8 +21,8 @@ from anchorinv.core.rng import stream
 from anchorinv.progress import tick
 
 FOLDS = 5
-#: Neighbours kept aside together in each fold: with one stretch, a fifth of all days or records at once, models
-#: lack far more than the final one does, and too few windows are rejected; with many, neighbours stay behind.
+#: Stretches of neighbours in each fold. With one, models lack a fifth of all days or records in a row, far more
+#: than the final one does, and too few windows are rejected; with many, neighbours stay behind.
 STRETCHES = 2
 TEN = SHOTS[-1]
 #: Base classes, to say how sure a model may be of them after lessons.
@@ -208,7 +208,7 @@ class _Rounds:
     def _factors(self) -> Tensor:
         """Return those of taught classes by their shots, of base classes, and of these after lessons."""
         base = _factor([self.plain], lambda answers: ~answers.taught, _FACTORS)
-        # Of more shots nobody is less sure, nor of base classes after lessons; what speaks against it is chance.
+        # Of more shots nobody is less sure, nor surer after lessons; what speaks against it is chance.
         most = [factor for factor in _FACTORS if factor <= base]
         lessons = {n: [rounds] for n, rounds in self.third.items()}
         lessons[TEN] = [self.one, self.third[TEN]]
@@ -229,18 +229,22 @@ class _Rounds:
 
 
 def _factor(kinds: list[list[Answers]], which: Callable[[Answers], Tensor], factors: list[float]) -> float:
-    """Return the factor that makes some answers of rounds likeliest, each kind of rounds with the same weight.
+    """Return the factor that makes some answers likeliest, each kind of rounds with the same weight.
 
-    Without any, it is the largest.
+    Without any answers it is the largest.
     """
+    # One by one: where groups lack a class, rounds have different numbers of classes.
     asked = [[(a.logits[which(a)], a.targets[which(a)]) for a in rounds] for rounds in kinds]
-    there = [torch.cat(part) for rounds in asked if rounds for part in zip(*rounds, strict=True)]
-    pairs = [
-        (logits, targets) for logits, targets in zip(there[::2], there[1::2], strict=True) if len(targets)
-    ]
-    return min(
-        reversed(factors), key=lambda factor: sum(float(F.cross_entropy(factor * a, t)) for a, t in pairs)
-    )
+
+    def loss(factor: float) -> float:
+        total = 0.0
+        for rounds in asked:
+            parts = [F.cross_entropy(factor * logits, t, reduction="none") for logits, t in rounds]
+            each = torch.cat(parts) if parts else torch.zeros(0)
+            total += float(each.mean()) if len(each) else 0.0
+        return total
+
+    return min(reversed(factors), key=loss)
 
 
 def _misfit(confidence: Confidence, answers: Answers) -> Tensor:
