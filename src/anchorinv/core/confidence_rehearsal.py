@@ -21,8 +21,8 @@ from anchorinv.core.rng import stream
 from anchorinv.progress import tick
 
 FOLDS = 5
-#: Stretches of neighbours in each fold. With one, models lack a fifth of all days or records in a row, far more
-#: than the final one does, and too few windows are rejected; with many, neighbours stay behind.
+#: Stretches of neighbours in each fold. With one, models lack a fifth of all days or records in a row, far
+#: more than the final one does, and too few windows are rejected; with many, neighbours stay behind.
 STRETCHES = 2
 TEN = SHOTS[-1]
 #: Base classes, to say how sure a model may be of them after lessons.
