@@ -225,9 +225,10 @@ class TestConfidence:
         few = replace(clear, logits=clear.logits[:, :5])
         assert len(set(_Rounds([replace(few, targets=targets % 5)])._factors().tolist())) == 1
 
-    def test_what_is_no_signal_at_all_is_told_alike_by_whatever_class_is_nearest(self) -> None:
+    def test_what_is_no_signal_at_all_is_none_by_base_windows_either(self) -> None:
+        """By whichever class is nearest: a table of taught windows, of few classes, may be far too wide."""
         sure = rehearsed(*windows(150))
-        assert torch.equal(sure.base.values[1:3], sure.taught.values[1:3])
+        assert (sure.taught.values[1:3] <= sure.base.values[1:3]).all()
         assert not torch.equal(sure.base.values[0], sure.taught.values[0])
 
     def test_what_says_otherwise_is_taken_for_chance(self) -> None:

@@ -69,6 +69,10 @@ class Scores:
         """Put tables into the rows of one."""
         return cls(torch.stack([s.values for s in each]), torch.stack([s.counts for s in each]))
 
+    def lower(self, other: "Scores") -> "Scores":
+        """Return the table of the lower quantiles of both: beside it, more is unusual."""
+        return Scores(torch.minimum(self.values, other.values), self.counts)
+
     @property
     def is_sound(self) -> bool:
         """Whether values ascend, are not beyond bounds, and counts are not below 0."""

@@ -193,9 +193,11 @@ class _Rounds:
         known = torch.cat([answers.statistics for answers in self.plain])
         lessons = torch.cat([known[:0], *(a.statistics[a.taught] for a in self.one)])
         lessons = lessons if len(lessons) else known  # none of a taught class may have been kept aside
-        # What is no such signal at all is a matter of signals, not of classes: only the first differs.
-        tables = [[Scores.of(column) for column in known.T]] * 2
-        tables[1] = [Scores.of(lessons[:, 0]), *tables[0][1:]]
+        tables = [[Scores.of(column) for column in known.T], [Scores.of(column) for column in lessons.T]]
+        # What is no such signal at all is none by base windows either: the first statistic alone is told by
+        # taught windows, of which few classes show little, the others by whichever of both are nearer.
+        pairs = zip(*tables, strict=True)
+        tables[1] = [own if i == 0 else base.lower(own) for i, (base, own) in enumerate(pairs)]
         apart = replace(confidence, base=Scores.stack(tables[0]), taught=Scores.stack(tables[1]))
         of_base, of_lessons = torch.zeros(len(known)).bool(), torch.ones(len(lessons)).bool()
         return replace(
