@@ -117,12 +117,13 @@ class Posterior:
         others = np.einsum("nd,nd->n", whitened, whitened) - on.sum(1)
         variances, rest, volume = self._anywhere
         anywhere = on @ variances + others * rest + volume
-        ratio = 0.5 * (distance + determinants[nearest] - anywhere)
         along = (whitened - self.means.numpy()[nearest]) @ leading.T
-        within = np.einsum("nd,nd->n", along, along) / across[nearest]
-        logs = np.log(np.maximum(np.stack([distance, within], axis=1), 1e-12))
-        statistics = torch.from_numpy(np.concatenate([ratio[:, None], logs], axis=1))
-        return statistics.to(distances[2]), torch.from_numpy(nearest)
+        statistics = np.empty((len(squared), 3), dtype=squared.dtype)
+        statistics[:, 0] = 0.5 * (distance + determinants[nearest] - anywhere)
+        statistics[:, 1] = distance
+        statistics[:, 2] = np.einsum("nd,nd->n", along, along) / across[nearest]
+        statistics[:, 1:] = np.log(np.maximum(statistics[:, 1:], 1e-12))
+        return torch.from_numpy(statistics), torch.from_numpy(nearest)
 
     @property
     def _anywhere(self) -> tuple[np.ndarray, float, float]:
