@@ -11,7 +11,7 @@ A study computes it for any number of methods, and can be stopped and taken up a
 # %%
 # The study
 # ---------
-# ``load`` reads a config by name (here that of ``anchorinv demo``: five base classes, three new ones, one
+# ``load`` reads a config by name (here the synthetic one: five base classes, three new ones, one
 # in each session) and changes some of its keys; ``run_study`` computes what is not in the folder yet.
 # ``anchorinv run`` does the same from the command line.
 

@@ -35,6 +35,14 @@ def test_data():
     assert run_blocks("data.md")["data"].class_names == ("fist", "rest")
 
 
+def test_moabb(tmp_path, monkeypatch):
+    pytest.importorskip("moabb", reason="the extra moabb is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("_MNE_FAKE_HOME_DIR", str(tmp_path))
+    scope = run_blocks("moabb.md")
+    assert len(scope["scores"]) == 6 and scope["taught"].classes_.tolist() == [0, 1, 2]
+
+
 def test_own_method():
     results = run_blocks("own-method.md")["results"]
     methods = ("protonet", "halfway", "power")

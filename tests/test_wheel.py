@@ -95,6 +95,19 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {".py", ".toml", ".j2"} <= endings and "anchorinv/py.typed" in packed
 
 
+def test_the_recordings_in_the_wheel_come_with_their_licence_and_origin(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        sizes = {each.filename: each.file_size for each in archive.infolist()}
+        about = {Path(name).name: archive.read(name).decode() for name in sizes if name.endswith(".md")}
+        licences = [archive.read(name).decode() for name in sizes if name.endswith("/LICENSE")]
+        metadata = next(archive.read(name).decode() for name in sizes if name.endswith("/METADATA"))
+    assert 1e6 < sizes["anchorinv/datasets/emg_demo/emg_demo.npz"] <= 4e6
+    assert "Suguru55/Wearable_Sensor_Long-term_sEMG_Dataset" in about["ORIGIN.md"]
+    # Beside the file, and where installers look for licences.
+    assert sum("Apache License" in text and "Version 2.0" in text for text in licences) == 2
+    assert "License-Expression: BSD-3-Clause AND Apache-2.0" in metadata
+
+
 def test_the_demo_a_study_its_status_and_its_report(anchorinv, tmp_path):
     shown = anchorinv(
         "demo --quick",
@@ -103,7 +116,7 @@ def test_the_demo_a_study_its_status_and_its_report(anchorinv, tmp_path):
         "report runs/bci2a-smoke",
     )
     check_demo(shown, tmp_path / "runs" / "demo-quick" / "results.jsonl")
-    assert "Macro-F1" in shown and "no evidence about real people" in shown
+    assert "Macro-F1" in shown and "no evidence about real people" in shown  # of the study at a small scale
     assert "All 3 jobs are finished" in shown
     for run in ("demo-quick", "bci2a-smoke"):
         assert (tmp_path / "runs" / run / "report" / "report.html").stat().st_size > 100_000
@@ -112,12 +125,13 @@ def test_the_demo_a_study_its_status_and_its_report(anchorinv, tmp_path):
 def check_demo(shown, path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     methods = {line["method"] for line in lines}
-    assert methods == {"anchorinv", "protonet", "finetune"}
-    assert all(method in shown for method in ("AnchorInv", "ProtoNet", "Finetune", "report.html"))
-    assert "synthetic" in shown.lower() and "After 3 new classes" in shown
+    assert methods == {"discriminant", "lda", "anchorinv", "protonet"}
+    assert all(method in shown for method in ("Discriminant", "LDA", "AnchorInv", "ProtoNet", "report.html"))
+    assert "Real forearm EMG of one person" in shown and "After 6 new classes" in shown
     trials = {(line["method"], line["trial"], line["session"]) for line in lines}
     assert trials == {(m, None, 0) for m in methods} | {
-        (m, trial, session) for m in methods for trial in range(5) for session in (1, 2, 3)
+        (m, trial, session) for m in methods for trial in range(2) for session in range(1, 7)
     }
-    last = next(line for line in lines if line["session"] == 3)
-    assert np.array(last["confusion"]).shape == (8, 8)
+    confusion = np.array(next(line for line in lines if line["session"] == 6)["confusion"])
+    assert confusion.shape == (16, 16) and (confusion.sum(axis=1) == 20).all()  # ten days, two of each
+    assert confusion.trace() > 0.6 * confusion.sum()  # of the default method: it works on real recordings

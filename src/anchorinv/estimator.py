@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
+from anchorinv.core.devices import choose_device, device_here, placed
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.networks import Geometry, encode
@@ -24,6 +25,7 @@ from anchorinv.core.registry import METHODS
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Session, Standardisation, State
 from anchorinv.core.views import feature_blocks
+from anchorinv.forecast import announce
 from anchorinv.learning import (
     answers_of,
     by_class,
@@ -41,6 +43,14 @@ from anchorinv.persistence.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.persistence.format import packed
 from anchorinv.persistence.limits import check_held, check_kept, check_names, kept_by
 from anchorinv.persistence.manifest import without_class
+from anchorinv.persistence.provenance import (
+    annotated,
+    check_words,
+    origin,
+    utc_date,
+    with_curves,
+    without_fingerprint,
+)
 from anchorinv.settings import (
     check_settings,
     recipe_of,
@@ -59,6 +69,7 @@ from anchorinv.validation import (
     check_new_names,
     check_same_shape,
     check_scale,
+    groups_by,
     in_order,
     in_unit,
     label_kind,
@@ -79,8 +90,8 @@ from anchorinv.validation import (
     weighed,
 )
 
-# Settings that a bundle holds in a form of their own.
-_APART = ("geometry", "preprocessing", "sfreq")
+# Settings that a bundle holds in a form of their own, or that are the machine's affair.
+_APART = ("geometry", "preprocessing", "sfreq", "device")
 
 
 class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -130,12 +141,19 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         windows of known classes is rejected. None never rejects.
     reject_label : str, int or None, default=None
         What rejected windows are called; None takes ``"unknown"``, or -1 among whole numbers.
+    group_by : str or None, default=None
+        A column of the metadata of ``mne.Epochs``, or of the descriptions of a braindecode data set, that
+        :meth:`fit` takes groups from where it is given none, as by MOABB: ``"subject"``.
     preprocessing : Preprocessing or None, default=None
         Channels, unit and filter of the recordings behind the signals; kept with the model.
+    device : str, default="auto"
+        Where networks are trained and run: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, or the first of
+        cuda, mps and cpu that is there. It is no part of a model file; see :meth:`load`.
     random_state : int, RandomState or None, default=None
         An int for results that repeat; None draws one.
     verbose : bool, default=False
-        Show progress bars.
+        Tell what :meth:`fit` will take, where that is more than some seconds, and how far it is: by bars in
+        terminals and notebooks, by a line now and then elsewhere; on standard error.
 
     Attributes
     ----------
@@ -148,9 +166,14 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     n_features_in_ : int
         Number of channels.
     history_ : list of dict
-        One for each session: what was learned, losses, inversion error, seconds.
+        One for each lesson: what was learned, in how many seconds; ``date`` (UTC), ``versions``,
+        ``fingerprint`` of the windows and labels, ``author`` and ``note`` if :meth:`save` was told; losses as
+        they were at the end (``training_loss``, ``inversion_error``, ``finetuning_loss``), and step by step
+        in ``curves``, under the same names. A file thins curves out beyond a million values in all.
     geometry_ : Geometry
         The sizes in use.
+    device_ : str
+        The device that was chosen; methods without a network compute on the CPU whatever it is.
     state_ : State
         All that was learned, see :class:`anchorinv.core.types.State`; its classes are in the order learned.
 
@@ -185,7 +208,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         network: str = "rehearse",
         reject: float | None = None,
         reject_label: str | int | None = None,
+        group_by: str | None = None,
         preprocessing: Preprocessing | None = None,
+        device: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
@@ -206,20 +231,23 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self.network = network
         self.reject = reject
         self.reject_label = reject_label
+        self.group_by = group_by
         self.preprocessing = preprocessing
+        self.device = device
         self.random_state = random_state
         self.verbose = verbose
 
     @one_at_a_time
-    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, groups: Any = None, sample_weight: Any = None) -> Self:
         """Learn the base classes.
 
         Parameters
         ----------
-        X : array, mne.Epochs or Signals, shape (n, channels, times)
-            A method with a network holds out about a tenth for early stopping, where no epochs are given.
-        y : array_like, shape (n,)
-            Text, whole numbers or booleans.
+        X : array, mne.Epochs, torch Dataset or Signals, shape (n, channels, times)
+            Items of a data set, braindecode's among others, are (signal, label, ...) or signals alone. A
+            method with a network holds out about a tenth for early stopping, where no epochs are given.
+        y : array_like, shape (n,), or None, default=None
+            Text, whole numbers or booleans; None takes the labels of a data set.
         groups : array_like, shape (n,), or None, default=None
             What will be new where the model is used: people, days, recordings. Choices are then made on whole
             groups that are held out in turn, and :meth:`calibrate` knows what it brings.
@@ -245,7 +273,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         warn_single_shots(labels)
         began = time.perf_counter()
         seed = resolve_seed(self.random_state)
-        recipe = self._recipe(geometry, len(labels))
+        device = choose_device(self.device)
+        recipe = self._recipe(geometry, len(labels), device)
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
         batch = Batch(
             _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
@@ -253,6 +282,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         state = self._base_state(recipe, batch, rng=stream(seed, "base"))
         self._know(
             geometry_=geometry,
+            device_=device,
             standardisation_=standardisation,
             seed_=seed,
             n_chans_=n_chans,
@@ -262,7 +292,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             statistics_=BaseStatistics.of(signals.values),
             state_=state,
             **by_class(classes, np.bincount(numbers), state.n_base),
-            history_=[history_entry("base", 0, count_labels(labels), state.curves, began)],
+            history_=[
+                history_entry("base", 0, count_labels(labels), state.curves, began)
+                | origin(signals.values, labels, among)
+            ],
         )
         return self
 
@@ -271,6 +304,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         needed = self.reject is not None
         check_held_out(recipe, batch, needed=needed, rng=rng)
         with self._progress():
+            announce(recipe, batch)
             # The replay is made now: teaching a new class later should not take longer than it must.
             base = check_converged(recipe.base_spec.fit(batch, rng=rng))
             state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
@@ -279,15 +313,15 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return state
 
     @one_at_a_time
-    def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, force: bool = False) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, *, sample_weight: Any = None, force: bool = False) -> Self:
         """Learn one or several new classes, together, from a few signals each.
 
         Parameters
         ----------
-        X : array, mne.Epochs or Signals, shape (n, channels, times)
+        X : array, mne.Epochs, torch Dataset or Signals, shape (n, channels, times)
             Of new classes only.
-        y : array_like, shape (n,)
-            Of the kind that :meth:`fit` was given.
+        y : array_like, shape (n,), or None, default=None
+            Of the kind that :meth:`fit` was given; None takes the labels of a data set.
         sample_weight : array_like, shape (n,), or None, default=None
             As in :meth:`fit`, and exact: the statistics of a class are those of repeated signals.
         force : bool, default=False
@@ -310,12 +344,13 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         standardised = self._standardised(signals, force=force, shapes=False)
         batch = Batch(standardised, _tensor(numbers + first), weights=_optional(weights))
         rng = stream(self.seed_, "session", index)
-        recipe = self._recipe(self.geometry_, len(labels))
+        recipe = self._recipe(self.geometry_, len(labels), self.device_)
         with self._progress():
             state = recipe.learn_session(self.state_, Session(index, batch), rng=rng)
         self._check_room(check_converged(state, before=self.state_))
         logits_of(state, batch.values)
         curves = state.curves[len(self.state_.curves) :]
+        line = history_entry("session", index, count_labels(labels), curves, began)
         self._know(
             state_=state,
             **by_class(
@@ -323,12 +358,12 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
                 np.concatenate([self._counts, np.bincount(numbers)]),
                 state.n_base,
             ),
-            history_=[*self.history_, history_entry("session", index, count_labels(labels), curves, began)],
+            history_=[*self.history_, line | origin(signals.values, labels)],
         )
         return self
 
     @one_at_a_time
-    def add_shots(self, X: Any, y: Any, *, sample_weight: Any = None, force: bool = False) -> Self:
+    def add_shots(self, X: Any, y: Any = None, *, sample_weight: Any = None, force: bool = False) -> Self:
         """Take in more examples of known classes: their prototypes move, the network stays.
 
         A prototype becomes the mean over the examples seen so far, each with the same weight. The features
@@ -351,14 +386,15 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             torch.tensor(state.classes)[columns],
             weights=_optional(weights),
         )
-        recipe = self._recipe(self.geometry_, len(labels))
+        recipe = self._recipe(self.geometry_, len(labels), self.device_)
         learned = recipe.add_shots(state, features, self._counts.tolist())
         self._check_room(learned)
         check_finite(encode(learned.head, features.values))
+        line = history_entry("shots", state.session, count_labels(labels), (), began)
         self._know(
             state_=learned,
             counts_=self.counts_ + np.bincount(columns, minlength=len(self.classes_))[self._columns],
-            history_=[*self.history_, history_entry("shots", state.session, count_labels(labels), (), began)],
+            history_=[*self.history_, line | origin(signals.values, labels)],
         )
         return self
 
@@ -463,7 +499,15 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
-    def save(self, path: Path | str, *, with_signals: bool = False, allow_recordings: bool = False) -> None:
+    def save(
+        self,
+        path: Path | str,
+        *,
+        with_signals: bool = False,
+        allow_recordings: bool = False,
+        note: str | None = None,
+        author: str | None = None,
+    ) -> None:
         """Write the model to one file (``*.anchorinv``), whole or not at all.
 
         Parameters
@@ -474,15 +518,30 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             Include the inverted signals, to look at; learning does not need them.
         allow_recordings : bool, default=False
             Write a model that keeps real recordings (method ``real-replay``).
+        note, author : str or None, default=None
+            What was learned last and who did it, on a line each; kept in the last line of ``history_``, too.
         """
+        self._check_fitted()
+        if note is not None or author is not None:
+            self._annotate(note, author)
         save_bundle(path, self.to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings)
 
+    @one_at_a_time
+    def _annotate(self, note: str | None, author: str | None) -> None:
+        check_words(note=note, author=author)
+        self._know(history_=annotated(self.history_, note=note, author=author))
+
     @classmethod
-    def load(cls, path: Path | str, *, allow_recordings: bool = False) -> Self:
-        """Return the model in a file; it predicts bit by bit as it did, and can go on learning."""
+    def load(cls, path: Path | str, *, allow_recordings: bool = False, device: str = "auto") -> Self:
+        """Return the model in a file; it predicts bit by bit as it did, and can go on learning.
+
+        Files know nothing of devices: ``device`` says where this model's networks shall run. On another one
+        than before, predictions agree to rounding.
+        """
+        choose_device(device)  # before anything is read
         bundle = load_bundle(path, allow_recordings=allow_recordings)
         try:
-            return cls.from_bundle(bundle)
+            return cls.from_bundle(bundle, device=device)
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}") from None
 
@@ -513,23 +572,25 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         )
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle) -> Self:
+    def from_bundle(cls, bundle: Bundle, *, device: str = "auto") -> Self:
         """Return a fitted model from a value; settings that it does not name keep their defaults."""
         apart = {
             "method": bundle.method,
             "geometry": bundle.geometry if bundle.geometry_given else None,
             "preprocessing": bundle.preprocessing,
             "sfreq": bundle.sfreq,
+            "device": device,
         }
         if unknown := sorted(set(bundle.settings) - set(cls().get_params(deep=False))):
             raise ValueError(f"nobody knows its settings {', '.join(unknown)}")
         model = cls(**{**bundle.settings, **apart})
         check_settings(model.get_params(deep=False))
-        model.state_, model.geometry_ = bundle.state, bundle.geometry
+        model.device_, model.geometry_ = choose_device(device), bundle.geometry
+        model.state_ = placed(bundle.state, model.device_)
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
         model._know(**by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
-        model.seed_, model.history_ = bundle.seed, list(bundle.history)
+        model.seed_, model.history_ = bundle.seed, with_curves(bundle.history, bundle.state.curves)
         model.sfreq_, model.ch_names_ = bundle.sfreq, bundle.ch_names
         return model
 
@@ -620,10 +681,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         except ValueError as error:
             raise ValueError(f"class {label!r} cannot be forgotten: {error}") from None
         label, count = self._names.tolist()[column], self._counts.tolist()[column]
+        line = history_entry("forgotten", state.session, {label: count}, (), began) | {"date": utc_date()}
         self._know(
             state_=state,
             **by_class(np.delete(self._names, column), np.delete(self._counts, column), state.n_base),
-            history_=[*self.history_, history_entry("forgotten", state.session, {label: count}, (), began)],
+            history_=[*without_fingerprint(self.history_, label), line],
         )
         return self
 
@@ -631,8 +693,24 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """Take over what was learned, all at once: a thread that predicts sees the model before or after."""
         self.__dict__ = vars(self) | learned
 
-    def _recipe(self, geometry: Geometry, n_samples: int) -> Recipe:
-        return recipe_of(self.get_params(deep=False), geometry, n_samples)
+    def _recipe(self, geometry: Geometry, n_samples: int, device: str) -> Recipe:
+        return recipe_of(self.get_params(deep=False), geometry, n_samples, device)
+
+    def __copy__(self) -> Self:
+        other = type(self).__new__(type(self))
+        other.__dict__ = dict(vars(self))
+        return other
+
+    def __getstate__(self) -> Any:
+        """Return what pickle writes: networks in host memory, so that it can be read where no such GPU is."""
+        values = super().__getstate__()
+        return values | {"state_": placed(values["state_"], "cpu")} if "state_" in values else values
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        super().__setstate__(values)
+        if "state_" in values:
+            self.device_ = device_here(values.get("device", "auto"))
+            self.state_ = placed(values["state_"], self.device_)
 
     def _progress(self) -> AbstractContextManager[None]:
         return progress_bars() if self.verbose else nullcontext()
@@ -653,8 +731,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         how = self.preprocessing
         signals = in_order(self._read(X, how.sfreq if how else None), how.ch_names if how else None)
         signals = in_unit(signals, how.unit if how else None)
-        labels = read_labels(y, len(signals.values))
-        among = read_groups(groups, len(labels))
+        labels = read_labels(signals.labels if y is None else y, len(signals.values))
+        given = groups_by(self.group_by, signals) if groups is None else groups
+        among = read_groups(given, len(labels))
         signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
         if len(classes := np.unique(labels)) < 2:
             raise ValueError(
@@ -680,7 +759,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[Signals, np.ndarray, np.ndarray | None]:
         signals = self._read_known(X)
-        labels = read_labels(y, len(signals.values))
+        labels = read_labels(signals.labels if y is None else y, len(signals.values))
         if label_kind(labels) != label_kind(self.classes_):
             raise ValueError(
                 f"the model's classes are {label_kind(self.classes_)}, these labels are "

@@ -18,6 +18,7 @@ from anchorinv.core.networks import CHUNK, encode
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.training import holdout
 from anchorinv.core.types import Batch, Curve, State, columns
+from anchorinv.persistence.provenance import DESCENTS, loss_curves
 
 Given = ParamSpec("Given")
 Learned = TypeVar("Learned")
@@ -168,13 +169,6 @@ def by_class(names: np.ndarray, counts: np.ndarray, n_base: int) -> dict[str, np
     }
 
 
-# Of each descent: what its steps and its last loss are called, and the setting that tames it.
-_NAMES = {
-    "base": ("training_steps", "training_loss", "lr"),
-    "invert": ("inversion_steps", "inversion_error", "inversion_lr"),
-    "finetune": ("finetuning_steps", "finetuning_loss", "finetune_lr"),
-}
-
 # What was chosen without a descent.
 _CHOICES = {
     "rehearsed macro-F1": "rehearsed_f1",
@@ -187,8 +181,8 @@ _CHOICES = {
 def check_converged(state: State, *, before: State | None = None) -> State:
     """Return what was learned, if the losses since an earlier state are numbers."""
     for curve in state.curves[len(before.curves) if before else 0 :]:
-        if curve.name in _NAMES and not curve.values.isfinite().all():
-            *_, setting = _NAMES[curve.name]
+        if curve.name in DESCENTS and not curve.values.isfinite().all():
+            *_, setting = DESCENTS[curve.name]
             raise ValueError(f"learning diverged: its loss is not finite; lower {setting}")
     return state
 
@@ -224,10 +218,10 @@ def history_entry(
     for curve in curves:
         if curve.name in _CHOICES:
             line[_CHOICES[curve.name]] = float(curve.values[-1])
-        if curve.name not in _NAMES:  # what priors weighed
+        if curve.name not in DESCENTS:  # what priors weighed
             continue
-        steps, loss, _ = _NAMES[curve.name]
+        steps, loss, _ = DESCENTS[curve.name]
         # An inversion's curve ends with the error that it reached.
         line[steps] = len(curve.values) - (curve.name == "invert")
         line[loss] = float(curve.values[-1]) if len(curve.values) else float("nan")
-    return line
+    return {**line, "curves": loss_curves(curves)}

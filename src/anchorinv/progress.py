@@ -16,7 +16,7 @@ class Tick:
     >>> with listening(ticks.append):
     ...     tick("base training", 10, 200)
     >>> ticks
-    [Tick(task='base training', done=10, total=200, loss=nan, note='')]
+    [Tick(task='base training', done=10, total=200, loss=nan, note='', sentence=False)]
     """
 
     task: str
@@ -24,6 +24,7 @@ class Tick:
     total: int
     loss: float = float("nan")  # the last one; nan where there is none
     note: str = ""  # anything else to show beside the steps
+    sentence: bool = False  # the task is something to say, and nothing is under way
 
 
 Listener = Callable[[Tick], None]
@@ -44,3 +45,14 @@ def tick(task: str, done: int, total: int, loss: float = float("nan"), *, note: 
     """Report progress, if anybody listens; the arguments are those of :class:`Tick`."""
     if listener := _listener.get():
         listener(Tick(task, done, total, loss, note))
+
+
+def tell(sentence: str) -> None:
+    """Say something about what is computed, if anybody listens."""
+    if listener := _listener.get():
+        listener(Tick(sentence, 1, 1, sentence=True))
+
+
+def is_heard() -> bool:
+    """Return whether anybody listens: what is only to be told need not be computed otherwise."""
+    return _listener.get() is not None

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
 from anchorinv.core.adaptation import Adaptation, CrossValidatedFinetune, Finetune
 from anchorinv.core.conformer import Conformer
+from anchorinv.core.devices import PATTERN, WORDS
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.minimise import OneCycle
@@ -92,6 +93,8 @@ _SETTINGS = {
         "network": (Literal["never", "rehearse", "always"], "one of never, rehearse, always"),
         "reject": (Annotated[float, Field(gt=0, lt=1)] | None, "a share between 0 and 1, as 0.05, or None"),
         "reject_label": (str | int | None, "text, a whole number or None"),
+        "device": (Annotated[str, Field(pattern=f"^({PATTERN})$")], WORDS),
+        "group_by": (str | None, "the name of a column, or None"),
         "geometry": (InstanceOf[Geometry] | None, "a Geometry or None"),
         "preprocessing": (InstanceOf[Preprocessing] | None, "a Preprocessing or None"),
     }.items()
@@ -116,10 +119,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         parsed(PreprocessingFacts, asdict(preprocessing))
 
 
-def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -> Recipe:
-    """Return the method that the settings describe; each takes those that it knows."""
+def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int, device: str = "cpu") -> Recipe:
+    """Return the method that the settings describe, on a device; each takes those that it knows."""
     training = training_of(settings["epochs"], settings["batch_size"], settings["lr"], n_samples)
-    base_spec = BaseSpec(partial(Conformer, geometry), Cosine.start, training)
+    base_spec = BaseSpec(partial(Conformer, geometry), Cosine.start, training, device)
     spec = METHODS[settings["method"]]
     inversion = Inversion.lbfgs(settings["inversion_steps"], lr=settings["inversion_lr"])
     options = {

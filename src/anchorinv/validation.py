@@ -19,6 +19,7 @@ from anchorinv.signal.drift import Drift
 from anchorinv.signal.limits import VOLTAGES
 from anchorinv.signal.preprocessing import UNITS, conversion, unit_of
 from anchorinv.signal.readers import pick_channels, renamed
+from anchorinv.torch_data import is_torch_data, read_windows
 
 #: So many times more channels than samples are rather samples in the place of channels.
 _WIDE = 4
@@ -136,7 +137,7 @@ class Signals:
 
     Parameters
     ----------
-    values : array or mne.Epochs
+    values : array, mne.Epochs or torch Dataset
         Windows (n, n_chans, n_times).
     sfreq : float or None, default=None
         In Hz, to be compared with the model's.
@@ -146,6 +147,10 @@ class Signals:
         Names that channels have here, and those that the model knows them by.
     unit : str or None, default=None
         V, mV, µV or nV; brought to the model's where that is known. ``mne.Epochs`` are in volts.
+    labels : sequence or None, default=None
+        One for each signal, where they come with it; taken where no ``y`` is given.
+    columns : mapping or None, default=None
+        What else is known of each signal, such as the subject, by name; see ``group_by`` of the estimator.
 
     Examples
     --------
@@ -158,12 +163,18 @@ class Signals:
     ch_names: Sequence[str] | None = None
     rename: Mapping[str, str] | None = None
     unit: str | None = None
+    labels: Any = None
+    columns: Mapping[str, Any] | None = None
 
 
 def read_signals(X: Any) -> Signals:
-    """Take (n, n_chans, n_times) from numpy, torch, ``__array__``, ``mne.Epochs`` or `Signals`."""
+    """Take (n, n_chans, n_times) from arrays, tensors, torch data sets, ``mne.Epochs`` or `Signals`."""
     if isinstance(X, Signals):
         return _named(X)
+    if is_torch_data(X):
+        windows = read_windows(X)
+        signals = Signals(_checked(windows.values), windows.sfreq, windows.ch_names)
+        return replace(signals, labels=windows.labels, columns=windows.columns)
     if hasattr(X, "get_data") and hasattr(X, "info"):
         # A trigger channel is no signal; all others were the user's choice.
         kinds = X.get_channel_types()
@@ -171,7 +182,10 @@ def read_signals(X: Any) -> Signals:
         names = tuple(X.ch_names[i] for i in picks)
         volts = all(kinds[i] in VOLTAGES for i in picks)
         values = _checked(X.get_data(picks=picks))
-        return Signals(values, float(X.info["sfreq"]), names, unit="V" if volts else None)
+        table = getattr(X, "metadata", None)
+        columns = None if table is None else {str(name): table[name].to_numpy() for name in table}
+        unit = "V" if volts else None
+        return Signals(values, float(X.info["sfreq"]), names, unit=unit, columns=columns)
     if issparse(X):
         raise ValueError("sparse signals are not supported; pass a dense array (n, channels, times)")
     if np.ma.is_masked(X):
@@ -215,7 +229,9 @@ def _named(given: Signals) -> Signals:
     if given.unit is not None and (unit := unit_of(given.unit)) is None:
         raise ValueError(f"unit (={given.unit!r}) must be one of {', '.join(UNITS)}")
     rate = given.sfreq if given.sfreq is not None else signals.sfreq
-    return Signals(signals.values, rate, named, unit=unit)
+    labels = signals.labels if given.labels is None else given.labels
+    columns = signals.columns if given.columns is None else given.columns
+    return Signals(signals.values, rate, named, unit=unit, labels=labels, columns=columns)
 
 
 def in_unit(signals: Signals, unit: str | None) -> Signals:
@@ -304,6 +320,20 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
             f"there are {n_signals} signals but {len(labels)} labels; one label per signal is needed"
         )
     return _plain(_from_objects(labels) if labels.dtype.kind in "OT" else labels)
+
+
+def groups_by(column: str | None, signals: Signals) -> Any:
+    """Return a column of what is known of signals, for groups; None without a name."""
+    if column is None:
+        return None
+    known = signals.columns or {}
+    if column not in known:
+        found = f"theirs are {', '.join(known)}" if known else "these signals have none"
+        raise ValueError(
+            f"group_by (={column!r}) names a column of the metadata of mne.Epochs or of a data set, and "
+            f"{found}; pass groups to fit, or hand in epochs with metadata (MOABB: return_epochs=True)"
+        )
+    return known[column]
 
 
 def read_groups(groups: Any, n_signals: int) -> np.ndarray | None:
@@ -419,6 +449,24 @@ def _plain(labels: np.ndarray) -> np.ndarray:
             f"the label of sample {np.flatnonzero(labels == '')[0]} is empty; give the class a name"
         )
     return labels
+
+
+def as_label(classes: np.ndarray, text: str) -> Any:
+    """Return a class given as text, of the kind of a model's classes (n,).
+
+    Examples
+    --------
+    >>> as_label(np.array([0, 1]), "7")
+    7
+    """
+    if classes.dtype.kind == "U":
+        return text
+    flags = classes.dtype.kind == "b"
+    try:
+        return {"True": True, "False": False}[text] if flags else int(text)
+    except (KeyError, ValueError):
+        wanted = "True or False" if flags else "whole numbers"
+        raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
 
 
 def label_kind(labels: np.ndarray) -> str:

@@ -246,6 +246,14 @@ class TestConfidence:
         rounds = _Rounds([replace(said(3), n_base=4)], third={3: [said(0.2)], 10: [said(3)]})
         assert rounds.confidence(4).factors[0] < 0.5 * few
 
+    def test_answers_that_are_noise_have_the_smallest_factor_there_is(self) -> None:
+        targets = torch.arange(40) % 4
+        wrong = Answers(
+            -9.0 * F.one_hot(targets), targets, randn(40, 3, seed=0, dtype=torch.float32), targets, 3, targets
+        )
+        rounds = _Rounds([replace(wrong, n_base=4)], third={3: [wrong], 10: [wrong]})
+        assert torch.allclose(rounds.confidence(4).factors, torch.full((3,), 0.01))
+
     def test_fresh_windows_are_rejected_and_covered_as_often_as_asked(self) -> None:
         features, targets = windows(1000)
         sure, head = rehearsed(features, targets), EMPTY.learned(features, targets)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from anchorinv.core import catalogue
 from anchorinv.core.closed_form import MinimumDistance
+from anchorinv.core.encoder import CLASSICAL, make_blocks
 from anchorinv.core.riemannian import (
     RiemannianMeans,
     geodesic,
@@ -137,3 +138,15 @@ def test_what_is_no_number_makes_no_number() -> None:
     far = head(torch.tensor([[15.0, 0, -15.0]]))
     assert float(far) == pytest.approx(-450, rel=1e-3)
     assert head(torch.tensor([[100.0, 0, -100.0]])).isfinite().all()
+
+
+def test_blocks_on_the_meta_device_need_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a model file makes them there; ``torch.eye`` would load torch's compiler first, for seconds."""
+    on_the_cpu = make_blocks((40, 64), CLASSICAL)
+    with torch.device("meta"):
+        torch.zeros(1)  # the first call looks up all functions that take a device
+        monkeypatch.delattr(torch, "eye")
+        made = make_blocks((40, 64), CLASSICAL)
+    for one, other in zip(made, on_the_cpu, strict=True):
+        shapes = [{name: tensor.shape for name, tensor in block.named_buffers()} for block in (one, other)]
+        assert shapes[0] == shapes[1] and all(tensor.is_meta for tensor in one.buffers())

@@ -99,7 +99,7 @@ def edf_values(digital: np.ndarray, *, limit=1000.0, bdf=False) -> np.ndarray:
 
 def bnci(path: Path, runs: list[dict[str, np.ndarray]], *, compressed=True) -> None:
     """Write runs with X (samples, 25), trial, y, artifacts as BNCI Horizon's struct array."""
-    names = ("X", "trial", "y", "fs", "classes", "artifacts")
+    names = ("X", "trial", "y", "fs", "classes", "artifacts", "gender", "age")
     data = np.empty((1, len(runs)), dtype=object)
     for i, run in enumerate(runs):
         n = len(run["trial"])
@@ -107,6 +107,8 @@ def bnci(path: Path, runs: list[dict[str, np.ndarray]], *, compressed=True) -> N
             "fs": 250,
             "classes": np.array(["left hand", "right hand", "feet", "tongue"], dtype=object),
             "artifacts": np.zeros((n, 1)),
+            "gender": "female",
+            "age": 22,
             **{key: np.asarray(value).reshape(-1, 1) if key != "X" else value for key, value in run.items()},
         }
         data[0, i] = {name: full[name] for name in names}

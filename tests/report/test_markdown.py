@@ -115,6 +115,15 @@ def test_differences_are_paired_within_base_seeds(record, mark, one, sign):
     assert f"Holm-corrected over the {N_METHODS - 1} comparisons" in notes
 
 
+def test_the_base_session_and_the_last_alone(record):
+    head, rows, _ = table(record, "scores")
+    fewer, cells, notes = table(record, "last")
+    last = head.index(f"base classes after {head[-1].split()[-1]}") - 1
+    kept = [0, 1, *range(last, len(head))]
+    assert fewer == [head[i] for i in kept] and last > 2 and "the base session and the last" in notes
+    assert cells == {name: [row[i - 1] for i in kept[1:]] for name, row in rows.items()}
+
+
 def test_cost_and_choices(record, tmp_path):
     _, rows, _ = table(record, "cost")
     lines = [json.loads(line) for line in record.read_text().splitlines()[1:]]
@@ -156,7 +165,7 @@ def test_a_figure_of_two_runs_has_a_panel_for_each(record, tmp_path, undrawn):
 @pytest.mark.parametrize(
     ("mark", "told"),
     [
-        ("table: eeg score", "no mark that can be filled; it takes a run, then one of scores, differences"),
+        ("table: eeg score", "no mark that can be filled; it takes a run, then one of scores, last, diff"),
         ("table: scores", "no mark that can be filled"),
         ("table: eeg other scores", "no mark that can be filled"),
         ("figure: eeg cost", "one of sessions, differences, advantage"),

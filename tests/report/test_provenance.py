@@ -123,6 +123,8 @@ def test_deviations_of_a_small_run_name_the_data(tmp_path):
     assert {"training.epochs", "protocol.trials", "inversion.steps"} <= set(found)
 
 
-@pytest.mark.parametrize("config", ["demo", "emg-longterm", "eeg-stress", "eeg-motor-imagery-published"])
+@pytest.mark.parametrize(
+    "config", ["demo", "demo-emg", "emg-longterm", "eeg-stress", "eeg-motor-imagery-published"]
+)
 def test_a_study_that_is_not_the_papers_deviates_from_nothing(tmp_path, config):
     assert keys(tmp_path, smoke(config)) is None

@@ -32,7 +32,7 @@ OURS = {
     "ecg-beats": ECG_BEATS,
 }
 #: Other questions to the same recordings.
-BESIDE = ["eeg-stress-people", "eeg-motor-imagery-people", "eeg-motor-imagery-published"]
+BESIDE = ["bnci2014-001", "eeg-stress-people", "eeg-motor-imagery-people", "eeg-motor-imagery-published"]
 FINETUNED = [name for name, spec in METHODS.items() if spec.finetunes]
 PUBLISHED = [name for name, spec in METHODS.items() if spec.published]
 SEVEN = ("finetune", "nc-fscil", "protonet", "teen", "deepdream", "deepinv", "anchorinv")
@@ -45,7 +45,7 @@ def only(name: str) -> Experiment:
 
 
 def test_every_table_and_figure_is_shipped():
-    assert set(shipped()) == {*NAMES, *OURS, *BESIDE, "demo"}
+    assert set(shipped()) == {*NAMES, *OURS, *BESIDE, "demo", "demo-emg"}
     assert {name for name in shipped() if load(name).paper} == set(NAMES)
 
 

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import anchorinv.cli.data as data
+import anchorinv.cli.live as live
 import anchorinv.cli.model as model
 import anchorinv.cli.study as study
 import anchorinv.cli.train as train
@@ -75,7 +76,7 @@ def _root(
 _COMMANDS: list[Callable[..., None]]
 _COMMANDS = [study.demo, data.download, data.data, data.events, study.run, study.status, study.report]
 _COMMANDS += [train.train, model.learn, model.add, model.forget, model.calibrate]
-_COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, model.info]
+_COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, live.live, model.export, model.info]
 for command in _COMMANDS:
     app.command()(command)
 app.add_typer(data.prepare_app, name="prepare")

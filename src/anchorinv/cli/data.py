@@ -418,6 +418,77 @@ def own(
     _prepare(source.plan, trials, processing, out=out, replace=replace)
 
 
+@dataclass(frozen=True, slots=True)
+class MoabbOptions:
+    """What is taken of a data set of MOABB, and what is done to it."""
+
+    subjects: Annotated[str | None, typer.Option(help="These people alone: 1-3,7.")] = None
+    split: Annotated[
+        str | None,
+        typer.Option(help="What tests: the last quarter of each person's session or run, or of subject."),
+    ] = None
+    filter: Annotated[
+        str | None, typer.Option(help="Band in Hz: 4-38, 1- or -30; none; default: that of MOABB's paradigm.")
+    ] = None
+    zero_phase: ZeroPhase = False
+    resample: Annotated[float | None, typer.Option(help="Rate to bring all to, in Hz.")] = None
+    channels: Annotated[
+        list[str] | None, typer.Option(help="Names to keep, in order: C3,Cz,C4; default: all EEG.")
+    ] = None
+    reference: Annotated[str | None, typer.Option(help="average, bipolar, or a channel to subtract.")] = None
+    start: Annotated[
+        float | None, typer.Option("--from", help="Where a window begins, in seconds from MOABB's beginning.")
+    ] = None
+    stop: Annotated[float | None, typer.Option("--to", help="Where it ends, in seconds from the same.")] = (
+        None
+    )
+
+    def given(self) -> dict[str, Any]:
+        """Return them as the plan takes them."""
+        from anchorinv.signal.readers import parse_channels
+
+        same = ("subjects", "split", "resample", "reference", "start", "stop")
+        causal = not self.zero_phase
+        text = None if self.filter == "none" else self.filter
+        band = "paradigm" if self.filter is None else _band(text, order=4, causal=causal)
+        channels = parse_channels(self.channels or [])
+        return {name: getattr(self, name) for name in same} | {
+            "band": band,
+            "causal": causal,
+            "channels": channels,
+        }
+
+
+@prepare_app.command()
+@with_options
+def moabb(
+    options: MoabbOptions,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as BNCI2014_001.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Prepared folder to make.")] = None,
+    list_sets: Annotated[bool, typer.Option("--list", help="Show MOABB's data sets.")] = False,
+    replace: Replace = False,
+) -> None:
+    """Any data set of MOABB, which downloads what is not there; its trials, labels and paradigms."""
+    if list_sets:
+        _list_moabb()
+        return
+    if name is None or out is None:
+        raise typer.BadParameter("name a data set and a folder: NAME --out DIR; --list shows the names")
+    _prepare("anchorinv.datasets.moabb_sets.plan_moabb", name, out=out, replace=replace, **options.given())
+
+
+def _list_moabb() -> None:
+    from anchorinv.datasets.moabb_sets import known_sets
+
+    found = known_sets()
+    table = Table("name", "paradigm", "people", "sessions", "classes", title=f"{len(found)} data sets")
+    for each in found:
+        first = ", ".join(each.classes[:5]) + (" ..." if len(each.classes) > 5 else "")
+        counts = (str(each.n_subjects), str(each.n_sessions))
+        table.add_row(each.name, each.paradigm, *counts, f"{len(each.classes)}: {first}")
+    Terminal().print(table)
+
+
 def _band(text: str | None, **design: Any) -> "Filter | None":
     from anchorinv.signal.preprocessing import parse_band
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorinv.cli.options import interruptible, with_options
+from anchorinv.cli.options import Device, interruptible, with_options
 from anchorinv.terminal import Terminal, progress_bars, say
 
 if TYPE_CHECKING:
@@ -23,16 +23,23 @@ _SCALES = ("full", "tiny", "smoke")
 def demo(
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="A smaller network, trained and inverted for less time: half a minute."),
+        typer.Option(
+            "--quick", help="Fewer trials, networks trained and inverted for less time: 20 seconds."
+        ),
+    ] = False,
+    synthetic: Annotated[
+        bool,
+        typer.Option("--synthetic", help="On synthetic recordings, which say nothing about people."),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder.  [default: runs/demo, with --quick runs/demo-quick]")
+        Path | None, typer.Option(help="Run folder.  [default: runs/demo, with -synthetic, -quick]")
     ] = None,
 ) -> None:
-    """See it work on synthetic recordings: base training, three new classes of ten examples, a report."""
-    folder = out or Path("runs") / ("demo-quick" if quick else "demo")
+    """See it work on real recordings, which come along: ten motions, six new ones, a report."""
+    name = "-".join(["demo", *(["synthetic"] if synthetic else []), *(["quick"] if quick else [])])
+    folder = out or Path("runs") / name
     with interruptible(f"finished trials are in {folder}. Run the same command again to go on."):
-        _demo(folder, quick=quick)
+        _demo(folder, quick=quick, synthetic=synthetic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,10 @@ class WorkerOptions:
     cluster: Annotated[
         str | None, typer.Option(help="Address of an existing Ray cluster: HOST:PORT, or auto.")
     ] = None
-    gpus_per_worker: Annotated[float, typer.Option(min=0, help="GPUs that each worker is given.")] = 0.0
+    gpus_per_worker: Annotated[
+        float, typer.Option(min=0, help="GPUs that each worker is given, and has its networks on.")
+    ] = 0.0
+    device: Device = "auto"
 
     def executor(self) -> "Executor | None":
         """Return who computes; None is this process."""
@@ -137,7 +147,7 @@ def run(
     name = study.name if overrides.scale == "full" else f"{study.name}-{overrides.scale}"
     executor = who.executor()
     folders = folders_of([study], data or [])
-    _run(study, out or Path("runs") / name, folders, bases, executor, log_level, verify)
+    _run(study, out or Path("runs") / name, folders, bases, executor, log_level, verify, who.device)
 
 
 def status(
@@ -196,7 +206,7 @@ def report(
         _report(runs, out, data or [], bases, selections)
 
 
-def _demo(out: Path, *, quick: bool) -> None:
+def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     import time
 
     from anchorinv.cli.output import scores_table, titled
@@ -207,26 +217,45 @@ def _demo(out: Path, *, quick: bool) -> None:
     from anchorinv.study.scores import in_words
 
     console, began = Terminal(), time.perf_counter()
-    study, folder = demo_study(quick=quick), RunFolder(out)
+    study, folder = demo_study(quick=quick, synthetic=synthetic), RunFolder(out)
     folder.check_free()  # before anything is computed
-    protocol = next(iter(study.variants.values())).protocol
-    console.say("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
-    console.say(
-        f"{len(protocol.base_classes)} base classes with all their recordings, then "
-        f"{len(protocol.sessions)} new classes, one per session, {protocol.shots} examples each; "
-        f"{protocol.trials} trials, the same examples for all methods."
-    )
+    _describe_demo(console, study)
     before = len(folder.read().results)
-    with progress_bars(console):
-        run_study(study, out)
+    with progress_bars():
+        data = folders_of([study], [])
+        run_study(study, out, data)
         results = titled(folder.read().results)
-        page = make_report([out], out / "report")
-    console.print(scores_table(results, spread=console.width >= 72))
+        page = make_report([out], out / "report", data)
+    wide = console.width >= 31 + 13 * max(result.session for result in results)
+    console.print(scores_table(results, spread=wide))
     console.say(in_words(results))
     console.say(f"Results: {folder.results} ({time.perf_counter() - began:.0f} s)")
     if before == len(results):
         console.say(f"All of it was there already; remove {out} to see it run anew.")
     console.say(f"Report: {page}")
+
+
+def _describe_demo(console: Terminal, study: "Study") -> None:
+    """Print what the demo is about to show."""
+    from anchorinv.datasets.npz_sets import EMG_DEMO, split_values
+
+    (asked,) = study.variants.values()
+    protocol = asked.protocol
+    if asked.synthetic is not None:
+        console.say("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
+    else:
+        console.say(f"{study.title}.")
+        console.say(f"From {EMG_DEMO.origin}, {EMG_DEMO.licence}; {split_values(EMG_DEMO, None)[1]}.")
+    console.say(
+        f"{len(protocol.base_classes)} base classes with all their training windows, then "
+        f"{len(protocol.sessions)} new classes, one per session, {protocol.shots} windows each; "
+        f"{protocol.trials} trials, the same windows for all methods."
+    )
+    if asked.synthetic is None:
+        console.say(
+            f"Networks (AnchorInv, ProtoNet) are trained for {asked.training.epochs} epochs, which is short; "
+            "docs/results.md has studies of full length."
+        )
 
 
 def _run(
@@ -237,6 +266,7 @@ def _run(
     executor: "Executor | None",
     log_level: str,
     verify: bool,
+    device: str,
 ) -> None:
     from anchorinv.cli.output import logging_to, show_results
     from anchorinv.study.execute import Unfinished, run_study
@@ -249,7 +279,7 @@ def _run(
     begun = interruptible(f"what is finished is in {out}. Run the same command again to go on.")
     try:
         with begun, logging_to(folder.log, log_level, errors), progress_bars(errors):
-            run_study(study, out, folders, cache=bases, executor=executor, verify=verify)
+            run_study(study, out, folders, cache=bases, executor=executor, verify=verify, device=device)
     except Unfinished:
         show_results(console, study, folder.read().results)
         raise
@@ -259,8 +289,9 @@ def _run(
 
 
 def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Dataset]":
-    """Open what --data names; a folder alone is the studies' only data set."""
+    """Open what --data names or comes with the package; a folder alone is the studies' only data set."""
     from anchorinv.datasets.dataset import Dataset
+    from anchorinv.datasets.npz_sets import EMG_DEMO, emg_demo
     from anchorinv.study.config import nearest
 
     variants = [each for study in studies for each in study.variants.values()]
@@ -279,6 +310,8 @@ def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Datas
         if name not in needed:
             raise ValueError(f"this study has no data set {name!r}; {nearest(name, needed or ['none'])}")
         folders[name] = Dataset.open(Path(folder))
+    if EMG_DEMO.name in needed and EMG_DEMO.name not in folders:
+        folders[EMG_DEMO.name] = emg_demo()
     return folders
 
 

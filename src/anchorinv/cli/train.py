@@ -10,7 +10,10 @@ import typer
 from anchorinv.cli.options import (
     REJECT,
     Allow,
+    Author,
     CuttingOptions,
+    Device,
+    Note,
     Out,
     Quiet,
     TrialOptions,
@@ -56,6 +59,7 @@ class MethodOptions:
         typer.Option(help=f"{REJECT} Kept in the model; default: none is.", metavar="SHARE"),
     ] = None
     seed: Annotated[int | None, typer.Option(help="For results that repeat.")] = None
+    device: Device = "auto"
 
     def settings(self, *, allow_recordings: bool) -> dict[str, Any]:
         """Return them as the estimator takes them, if a model may keep what the method keeps of people."""
@@ -76,6 +80,7 @@ class MethodOptions:
             "finetune_steps": self.finetune_steps,
             "reject": self.reject,
             "random_state": self.seed,
+            "device": self.device,
         }
 
 
@@ -127,12 +132,16 @@ def train(
         bool, typer.Option("--with-signals", help="Write the inverted signals too, to look at.")
     ] = False,
     allow_recordings: Allow = False,
+    note: Note = None,
+    author: Author = None,
     quiet: Quiet = False,
 ) -> None:
     """Train on base classes and write a model file that can be handed over."""
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.persistence.provenance import check_words
 
     check_target(out, *data)
+    check_words(note=note, author=author)
     settings = learning.settings(allow_recordings=allow_recordings)
     band, labelling = signals.filter(), trials.labelling()
     if labelling is None:
@@ -145,9 +154,8 @@ def train(
         known = file.preprocessing
     windows, labels, groups = _chosen(file, classes, new_people=new_people)
     model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
-    model.fit(windows, labels, groups)
-    model.set_params(verbose=False)
-    model.save(out, with_signals=with_signals, allow_recordings=allow_recordings)
+    model.fit(windows, labels, groups).set_params(verbose=False)
+    model.save(out, with_signals=with_signals, allow_recordings=allow_recordings, note=note, author=author)
     say(
         f"Trained on {len(labels)} windows of {len(model.classes_)} classes: "
         f"{', '.join(map(str, model.classes_.tolist()))}",

@@ -65,12 +65,17 @@ class ClosedForm:
     rehearsed: bool = True
     network: BaseLearner | None = None
     always: bool = False
-    revision: int = 2
+    revision: int = 3
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
         """Makes an untrained network, where there may be one."""
         return self.network.backbone if self.network else _no_network
+
+    @property
+    def device(self) -> str:
+        """Where its networks are; all else is computed on the host."""
+        return str(getattr(self.network, "device", "cpu"))
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds.
@@ -125,7 +130,7 @@ class ClosedForm:
         curves = [
             Curve(name, 0, torch.tensor([value])) for name, value in chosen.items() if math.isfinite(value)
         ]
-        return replace(state, curves=tuple(curves))
+        return replace(state, curves=(*curves, *comparison.curves))
 
     def _encoder(self, samples: Batch, networks: Sequence[FeatureNetwork], rng: torch.Generator) -> Encoder:
         return fit_encoder(

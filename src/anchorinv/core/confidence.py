@@ -100,12 +100,12 @@ class Scores:
 
         In numpy, which for a single window takes a tenth of torch's time.
         """
-        places, logs = self._curve
+        places, logs = self.curve
         found: np.ndarray = np.interp(scores, places, logs)
         return found
 
     @cached_property
-    def _curve(self) -> tuple[np.ndarray, np.ndarray]:
+    def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Scores and logs of their p-values: those kept up to the tail, which is a straight line of logs."""
         values = self.values.double().numpy()
         start = float(np.quantile(values, 1 - TAIL))
@@ -157,17 +157,17 @@ class Confidence:
 
         A window takes the factor of its likeliest class.
         """
-        base = self.factors[len(SHOTS)].to(logits)
         if logits.shape[1] == n_base:
-            return base * logits
-        each = self._factors_of(logits.shape[1], counts, n_base).to(logits)
-        return logits * each[logits.argmax(1), None]
+            return self.factors[len(SHOTS)].to(logits) * logits
+        return scaled_by(logits, self.factors_of(logits.shape[1], counts, n_base))
 
-    def _factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
+    def factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
+        """Return what logits are multiplied by where they speak for each class (n_classes,)."""
         known = np.full(n_classes, SHOTS[-1]) if counts is None else counts.numpy()
-        logs = np.log(self.factors.numpy())[:-1]
+        *taught, base, after = self.factors.numpy()
+        logs = np.log([*taught, base])
         factors = np.exp(np.interp(np.log(np.maximum(known, 1)), np.log([*SHOTS, MANY]), logs))
-        factors[:n_base] = self.factors[-1]
+        factors[:n_base] = after if n_classes > n_base else base
         return torch.from_numpy(factors)
 
     def p_values(self, statistics: Tensor, taught: Tensor) -> Tensor:
@@ -258,6 +258,11 @@ class Confidence:
         if not sound:
             raise ValueError("its confidence holds values that no windows give")
         return confidence
+
+
+def scaled_by(logits: Tensor, factors: Tensor) -> Tensor:
+    """Return logits (n, n_classes), each row by the factor (n_classes,) of its likeliest class."""
+    return logits * factors.to(logits)[logits.argmax(1), None]
 
 
 def misfits_of(logits: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anchorinv.core.conformer import FrontEnd
 from anchorinv.core.minimise import EarlyStopping, Optimiser, minimise
+from anchorinv.core.networks import HOST, device_of
 
 # The published loss is a mean over a batch, ours a sum over samples, so that no sample depends on its
 # neighbours. Gradients are as many times larger as a batch has samples, and so is Adam's eps: same steps.
@@ -84,8 +85,7 @@ class Inverted:
     errors : Tensor, shape (n,)
         Of each signal, the mean absolute error of its features where anchors are to be matched.
     curve : Tensor, shape (n_steps + 1,)
-        Mean error before each step and at the end; a chunk that stopped early counts with its last value from
-        there on.
+        Mean error before each step and at the end; of a chunk that stopped early the last value goes on.
     """
 
     signals: Tensor
@@ -125,24 +125,24 @@ def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, 
     anchors : Tensor, shape (n, dim)
     start : Tensor, shape (n, n_chans, n_times)
     plan : Inversion
-        How to invert.
 
     Returns
     -------
     Inverted. A signal that got no closer than it started is returned as it started.
     """
-    return invert_with(MatchFeatures(network, anchors), start, plan)
+    device = device_of(network) if isinstance(network, nn.Module) else HOST
+    return invert_with(MatchFeatures(network, anchors.to(device)), start, plan, device)
 
 
-def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion) -> Inverted:
-    """Move signals (n, n_chans, n_times) until an inversion loss is small, chunk by chunk."""
+def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion, device: torch.device = HOST) -> Inverted:
+    """Move signals (n, n_chans, n_times) until an inversion loss is small, chunk by chunk on a device."""
     signals = torch.empty_like(start)  # filled in place: of long windows, a copy more is gigabytes
     results = []
     for first in range(0, len(start), plan.chunk):
         part = slice(first, first + plan.chunk)
-        chunk = _invert_chunk(loss, part, start[part], plan)
+        chunk = _invert_chunk(loss, part, start[part].to(device), plan)
         signals[part] = chunk.signals
-        results.append((chunk.errors, chunk.curve))
+        results.append((chunk.errors.cpu(), chunk.curve.cpu()))
     longest = max(len(curve) for _, curve in results)
     curves = torch.stack([torch.cat([c, c[-1:].expand(longest - len(c))]) for _, c in results])
     sizes = torch.tensor([len(errors) for errors, _ in results]).to(curves)
@@ -230,7 +230,7 @@ def with_priors(
 
     Returns
     -------
-    The sum as a loss, and the weights used by name, where left open measured on ``start``.
+    The sum as a loss, and the weights used by name, where left open measured on ``start``, on its device.
     """
     if not priors:
         return loss, {}

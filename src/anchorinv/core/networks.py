@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -129,6 +130,9 @@ GEOMETRIES: dict[str, Geometry] = {
 
 Module = TypeVar("Module", bound=nn.Module)
 
+#: Where all is that is not on a device of its own.
+HOST = torch.device("cpu")
+
 #: Samples per pass in inference; fixed, so that results do not depend on free memory.
 CHUNK = 64
 
@@ -143,10 +147,28 @@ def trainable(module: Module) -> Module:
     return copy.deepcopy(module).requires_grad_(True)
 
 
+def device_of(module: nn.Module) -> torch.device:
+    """Return where a module takes its values: where its buffers are, or else its parameters."""
+    # Buffers first, and its own before those of its parts: an encoder is where these are, not its networks.
+    tensor = next(chain(module.buffers(), module.parameters()), None)
+    return HOST if tensor is None else tensor.device
+
+
+def moved(module: Module, device: torch.device) -> Module:
+    """Return a module on a device: itself if it is there, or a copy."""
+    return module if device_of(module) == device else copy.deepcopy(module).to(device)
+
+
+def apply_there(module: nn.Module, values: Tensor) -> Tensor:
+    """Apply a module to (n, ...) values where it is; what comes out is where the values are."""
+    result: Tensor = module(values.to(device_of(module)))
+    return result.to(values.device)
+
+
 @torch.no_grad()
 def encode(module: nn.Module, values: Tensor) -> Tensor:
-    """Apply a frozen module to (n, ...) values chunk by chunk."""
-    return torch.cat([module(chunk) for chunk in torch.split(values, CHUNK)])
+    """Apply a frozen module to (n, ...) values chunk by chunk, each on the module's device and back."""
+    return torch.cat([apply_there(module, chunk) for chunk in torch.split(values, CHUNK)])
 
 
 WIDTH, HIDDEN = 512, 1024

@@ -23,7 +23,7 @@ from anchorinv.core.metrics import confusion, macro_f1
 from anchorinv.core.networks import encode, frozen
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State, columns
+from anchorinv.core.types import Batch, Curve, State, columns
 from anchorinv.progress import tick
 
 FOLDS = 3
@@ -265,11 +265,14 @@ class NetworkComparison:
     classical, learned : float
         Macro-F1 over the base classes on windows kept aside, by classical features and by networks; nan
         where nothing could be kept aside, or no network was trained.
+    curves : tuple of Curve
+        How the loss of each network fell.
     """
 
     networks: tuple[FeatureNetwork, ...] = ()
     classical: float = math.nan
     learned: float = math.nan
+    curves: tuple[Curve, ...] = ()
 
     def __str__(self) -> str:
         if math.isnan(self.learned):
@@ -313,17 +316,18 @@ def compare_networks(
     classical = base_score(features, targets, folds, shrinkage=shrinkage, prior=prior)
     if not always and (not folds or (classical - 1 / n_classes) / (1 - 1 / n_classes) >= HARDLY):
         return NetworkComparison(classical=classical)
-    networks, scores = [], []
+    networks, scores, curves = [], [], []
     whole = torch.ones_like(targets, dtype=torch.bool)
     for i, (known, aside) in enumerate(folds or [(whole, ~whole)]):
         state = learner.fit(samples[known], rng=stream(rng, "network", i))
         networks.append(_feature_network(state, samples.values[:1]))
+        curves += [replace(curve, name=f"network {i + 1}") for curve in state.curves if curve.name == "base"]
         logits = encode(state.head, encode(networks[-1], samples.values[aside])) if aside.any() else None
         scores += [] if logits is None else [f1_of(logits, targets[aside])]
         tick("networks", i + 1, max(1, len(folds)))
     learned = sum(scores) / len(scores) if scores else math.nan
     used = tuple(networks) if always or learned > classical else ()
-    return NetworkComparison(used, classical=classical, learned=learned)
+    return NetworkComparison(used, classical=classical, learned=learned, curves=tuple(curves))
 
 
 def _feature_network(state: State, signal: Tensor) -> FeatureNetwork:

@@ -1,4 +1,4 @@
-"""Public sets that come as one ``.npz`` file of labelled trials each: four declarations and their reader."""
+"""Public sets that are one ``.npz`` file of labelled trials each; a part of one comes with the package."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from anchorinv.datasets.bci2a import CH_NAMES as BCI2A_CHANNELS
-from anchorinv.datasets.prepare import DatasetPlan, LabelledWindow, PreparedRecording, RecordingSource
+from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.prepare import (
+    DatasetPlan,
+    LabelledWindow,
+    PreparedRecording,
+    RecordingSource,
+    prepare_in_memory,
+)
 from anchorinv.errors import listed, raise_if_any, ranges
 from anchorinv.signal.arrays import load_arrays
 from anchorinv.signal.pipeline import process, window_starts
@@ -195,6 +202,14 @@ EMG_LONGTERM = NpzSet(
     licence="Apache-2.0",
 )
 
+#: What comes with the package, for the demo: of one person sixteen motions, two repetitions on each day.
+EMG_DEMO = replace(
+    EMG_LONGTERM,
+    name="emg-demo",
+    classes=EMG_LONGTERM.classes[:16],
+    columns={"subject": range(1, 2), "day": range(1, 31), "repetition": range(1, 3)},
+)
+
 #: SAM 40: EEG of twenty people, relaxed and in three stressful tasks. Trials 1 and 2 train, 3 tests.
 EEG_STRESS = NpzSet(
     "eeg-stress",
@@ -259,6 +274,23 @@ ECG_BEATS = NpzSet(
     origin="MIT-BIH Arrhythmia Database 1.0.0 (PhysioNet; Moody & Mark, IEEE EMB 2001)",
     licence="ODC-BY 1.0",
 )
+
+
+def emg_demo() -> Dataset:
+    """Return real recordings that come with the package, those of ``anchorinv demo``.
+
+    Surface EMG of one forearm on thirty days, eight channels at 200 Hz: 960 windows of 1.5 s, two of each of
+    16 motions on each day; days 1 to 20 are the training part, 21 to 30 the test part. From
+    Suguru55/Wearable_Sensor_Long-term_sEMG_Dataset under the Apache License 2.0, which lies beside the file.
+
+    Examples
+    --------
+    >>> data = emg_demo()
+    >>> train = data.split == "train"
+    >>> data.signals(train).shape, data.class_names[:2]
+    ((640, 8, 300), ('motion 1', 'motion 2'))
+    """
+    return prepare_in_memory(EMG_DEMO.plan(Path(__file__).parent / "emg_demo" / EMG_DEMO.file))
 
 
 def split_values(data_set: NpzSet, hold_out: str | None) -> tuple[dict[int, str], str]:

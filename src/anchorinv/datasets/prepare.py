@@ -41,6 +41,11 @@ class LabelledWindow:
     session: str
     split: str
     rejected: bool = False
+    recording: str = ""  # where a source is several recordings, the one it was cut from
+
+
+class Unavailable(ValueError):  # noqa: N818
+    """A recording that cannot be had now; others need not be tried, as when there is no network."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,6 +207,8 @@ def _write_samples(plan: DatasetPlan, unfinished: Path) -> list[dict[str, Any]]:
                 continue
             try:
                 recording = source.read()
+            except Unavailable:
+                raise
             except (ValueError, OSError) as error:
                 problems.append(str(error))  # the others are still read: all problems in one message
                 continue
@@ -266,8 +273,8 @@ def _assemble(
     counts: Counter[str] = Counter()
     offset = 0
     for entry in entries:
-        windows += [LabelledWindow(offset + start, *facts) for start, *facts in entry["rows"]]
-        recordings += [entry["name"]] * len(entry["rows"])
+        windows += (here := [LabelledWindow(offset + start, *facts) for start, *facts in entry["rows"]])
+        recordings += [window.recording or entry["name"] for window in here]
         offset += entry["n_samples"]
         counts.update(entry["counts"])
     numbers = {name: i for i, name in enumerate(plan.class_names)}

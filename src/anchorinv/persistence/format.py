@@ -30,6 +30,7 @@ from anchorinv.core.views import TrunkWithViews, add_views, without_views
 from anchorinv.files import replacing
 from anchorinv.persistence import limits
 from anchorinv.persistence.limits import Name, check_names
+from anchorinv.persistence.provenance import Origin
 from anchorinv.signal.preprocessing import PreprocessingFacts
 
 _BATCHES = ("anchors", "replay", "recordings", "signals")
@@ -59,7 +60,7 @@ def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     }
     if isinstance(state.trunk, Encoder):
         facts["encoder"] = _encoder_facts(state.trunk)
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, facts
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, facts
 
 
 def _encoder_facts(encoder: Encoder) -> dict[str, Any]:
@@ -197,6 +198,7 @@ class SettingsFacts(_Facts):
     network: Literal["never", "rehearse", "always"] = "never"
     reject: Annotated[float, Field(gt=0, lt=1)] | None = None
     reject_label: Label | None = None
+    group_by: Name | None = None
     random_state: Seed | None = None
     verbose: bool = False
 
@@ -246,16 +248,19 @@ class Entry(_Facts):
     samples: tuple[tuple[Label, Count], ...]
     seconds: float
     numbers: dict[Name, Annotated[int, Field(ge=-(2**53), le=2**53)] | float | None]
+    origin: Origin = Origin()
 
     @staticmethod
     def facts(line: Mapping[str, Any]) -> dict[str, Any]:
         """Return a line of an estimator's history as plain JSON; a number that is none becomes None."""
         named = ("kind", "session", "seconds")
-        numbers = {key: value for key, value in line.items() if key not in (*named, "samples")}
+        others = (*named, "samples", "curves", *Origin.model_fields)  # curves are among the tensors
+        numbers = {key: value for key, value in line.items() if key not in others}
         return {
             **{key: line[key] for key in named},
             "samples": list(line["samples"].items()),
             "numbers": {key: value if math.isfinite(value) else None for key, value in numbers.items()},
+            "origin": Origin.facts(line),
         }
 
     @property
@@ -263,7 +268,7 @@ class Entry(_Facts):
         """The line of an estimator's history."""
         numbers = {key: math.nan if value is None else value for key, value in self.numbers.items()}
         plain = {"kind": self.kind, "session": self.session, "samples": dict(self.samples)}
-        return {**plain, "seconds": self.seconds, **numbers}
+        return {**plain, "seconds": self.seconds, **numbers, **self.origin.model_dump(exclude_none=True)}
 
 
 class Header(_Facts):

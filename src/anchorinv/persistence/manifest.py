@@ -10,18 +10,22 @@ from torch import Tensor
 from anchorinv.core.confidence import MOST_SCORES
 from anchorinv.core.networks import frozen
 from anchorinv.core.registry import METHODS
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, Curve, State
 from anchorinv.persistence.format import Header
+from anchorinv.persistence.provenance import loss_lines, score_lines, some_of, with_curves
 from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from
 from anchorinv.signal.statistics import SHAPES
 
-_MEMORY = {
+MEMORY = {
     "none": "nothing is replayed",
     "synthetic": "signals that were computed, kept as inputs of the last block",
     "class statistics": "of each class counts, means or sums of features; nothing is replayed",
     "features of real samples": "numbers computed from real samples, which may be traced back to them",
     "real recordings": "recordings of people",
 }
+
+#: Values of a loss curve in a manifest; an estimator's history has them all.
+MOST_SHOWN = 50
 
 
 def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -44,6 +48,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "method": header.method,
         "memory": header.memory,
         "classes": list(header.classes),
+        "base_classes": list(header.classes[: header.state.n_base]),
         "examples": dict(zip(map(str, header.classes), header.counts, strict=True)),
         "anchors": per_class("anchors"),
         "views": list(header.state.views),
@@ -58,9 +63,25 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "sfreq": header.sfreq,
         "ch_names": list(header.ch_names) if header.ch_names else None,
         "preprocessing": facts_of(header.preprocessing.value) if header.preprocessing else None,
-        "sessions": [line.model_dump(mode="json") for line in header.history],
+        "sessions": _lessons(header, tensors),
         "forgotten": forgotten,
     }
+
+
+def _lessons(header: Header, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """Return the lines of the history as plain JSON values, each with a few values of its loss curves."""
+    curves = [
+        Curve(name, session, tensors[f"curves.{i}"]) for i, (name, session) in enumerate(header.state.curves)
+    ]
+    lines = with_curves([line.line for line in header.history], curves)
+    return [
+        {
+            **entry.model_dump(mode="json"),
+            "origin": entry.origin.model_dump(mode="json", exclude_none=True),
+            "curves": {name: some_of(values, MOST_SHOWN) for name, values in line["curves"].items()},
+        }
+        for entry, line in zip(header.history, lines, strict=True)
+    ]
 
 
 def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
@@ -69,13 +90,13 @@ def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
     length = f" ({n_times / facts['sfreq']:g} s at {facts['sfreq']:g} Hz)" if facts["sfreq"] else ""
     lines = [
         f"method       {facts['method']} (written by anchorinv {facts['package']})",
-        f"memory       {facts['memory']}: {_MEMORY[facts['memory']]}",
+        f"memory       {facts['memory']}: {MEMORY[facts['memory']]}",
         f"window       {n_chans} channels x {n_times} samples{length}",
         f"channels     {', '.join(facts['ch_names']) if facts['ch_names'] else 'names not known'}",
         f"unit         {(facts['preprocessing'] or {}).get('unit') or 'not known'}",
-        f"processing   {_processing(preprocessing_from(facts['preprocessing'] or {}))}",
+        f"processing   {processing(preprocessing_from(facts['preprocessing'] or {}))}",
         f"weights      {facts['weights']} numbers",
-        f"unknown      {_rejection(facts)}",
+        f"unknown      {rejection(facts)}",
         "",
         f"{'class':<16} {'examples':>8} {'anchors':>8} {'replay':>8} {'signals':>8} {'recordings':>10}",
     ]
@@ -83,10 +104,10 @@ def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
     for name in map(str, facts["classes"]):
         numbers = " ".join(f"{facts[part][name]:>8}" for part in parts)
         lines.append(f"{name:<16} {numbers} {facts['recordings'][name]:>10}")
-    return [*lines, "", *_sentences(facts), "", *_sessions(facts)]
+    return [*lines, "", *file_sentences(facts), "", *lesson_lines(facts)]
 
 
-def _processing(how: Preprocessing) -> str:
+def processing(how: Preprocessing) -> str:
     """Return what recordings go through, and where they cannot."""
     done = "; ".join(how.steps) or "none"
     if how.not_repeatable:
@@ -94,16 +115,16 @@ def _processing(how: Preprocessing) -> str:
     return f"{done}; live sources cannot be brought to it" if how.not_live else done
 
 
-def _rejection(facts: Mapping[str, Any]) -> str:
+def rejection(facts: Mapping[str, Any]) -> str:
     """Return what becomes of windows that are like none of the classes."""
     if not facts["tells_unknown"]:
-        return "windows of other classes are not told: each is called one of those below"
+        return "windows of other classes are not detected: each is given one of the classes below"
     if facts["reject"] is None:
-        return "windows of other classes are told by novelty, and rejected if you ask for it (--reject)"
+        return "windows of other classes are detected by novelty, and rejected if you ask for it (--reject)"
     return f"windows with a novelty up to {facts['reject']:g} are rejected"
 
 
-def _sentences(facts: Mapping[str, Any]) -> list[str]:
+def file_sentences(facts: Mapping[str, Any]) -> list[str]:
     """Return what is and what is not in the file, without flattery."""
     spec = METHODS[facts["method"]]
     lines = list(spec.holds)
@@ -133,18 +154,44 @@ def _sentences(facts: Mapping[str, Any]) -> list[str]:
             f"distances and logits of base windows that were held out; of so few windows or fewer that is a "
             f"number of each, and nothing more of any window by itself."
         )
+    if any(line["origin"].get("fingerprint") for line in facts["sessions"]):
+        lines.append(
+            "Of each lesson it holds the date and a fingerprint of the windows: nothing can be computed back "
+            "from it, but whoever has the same windows can tell that they were learned."
+        )
     for label in facts["forgotten"]:
         lines.append(f"Class {label!r} was forgotten: {spec.forgetting}")
     return lines
 
 
-def _sessions(facts: Mapping[str, Any]) -> list[str]:
-    words = {"base": "base", "session": "taught", "shots": "more shots", "forgotten": "forgotten"}
-    return [
-        f"{words.get(line['kind'], line['kind']):<12} "
-        + ", ".join(f"{label} ({count})" for label, count in line["samples"])
-        for line in facts["sessions"]
-    ]
+KINDS = {"base": "base", "session": "taught", "shots": "more shots", "forgotten": "forgotten"}
+
+
+def lesson_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return the history: what was learned, and below it when, by whom, from what and how losses fell."""
+    lines = []
+    for line in facts["sessions"]:
+        counts = ", ".join(f"{label} ({count})" for label, count in line["samples"])
+        lines.append(f"{KINDS.get(line['kind'], line['kind']):<12} {counts}")
+        lines += [f"{'':<12} {sentence}" for sentence in lesson_sentences(line)]
+    return lines
+
+
+def lesson_sentences(line: Mapping[str, Any]) -> list[str]:
+    """Return what is known of a lesson beside its counts; of files of former versions that may be nothing."""
+    origin, numbers = line["origin"], {**line["numbers"], "samples": line["samples"]}
+    made_with = ", ".join(f"{name} {number}" for name, number in origin.get("versions", {}).items())
+    lines = {
+        f"{origin.get('date', '').replace('T', ' ').replace('Z', ' UTC')}": "date" in origin,
+        f"by {origin.get('author')}": "author" in origin,
+        f"note: {origin.get('note')}": "note" in origin,
+        f"fingerprint {origin.get('fingerprint')} of these windows and labels": "fingerprint" in origin,
+        f"with {made_with}": bool(made_with),
+    }
+    said = [sentence for sentence, known in lines.items() if known]
+    if line["kind"] == "base":
+        said += score_lines(numbers) or ["no score: none was measured on windows that training did not use"]
+    return [*said, *loss_lines({**numbers, "curves": line["curves"]})]
 
 
 def without_class(state: State, label: int) -> State:

@@ -106,6 +106,7 @@ def fitted_run(
     replay: dict[tuple[str, str], State] = {}
     try:
         for start in run.starts[::-1]:
+            condition = replace(condition, device=str(start.get("device", "cpu")))
             cache = ModelCache(
                 folder, key, seed, experiment.threads, start.get("torch"), start.get("anchorinv")
             )

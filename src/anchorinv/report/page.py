@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from anchorinv import __version__
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.npz_sets import EMG_DEMO
 from anchorinv.errors import shown
 from anchorinv.files import replacing
 from anchorinv.progress import tick
@@ -256,7 +257,9 @@ def provenance(run: Run, asked: str) -> Provenance:
     """Return how a run was made; ``asked`` is the command that made the report."""
     seeds = sorted({seed for each in run.study.variants.values() for seed in each.protocol.seeds})
     start, unknown = run.starts[-1] if run.starts else {}, "not recorded"
-    machine = (start.get("processor"), f"{start.get('cores')} cores", start.get("system"))
+    device = start.get("device", "cpu")
+    on_device = None if device == "cpu" else f"networks on {device}"
+    machine = (start.get("processor"), f"{start.get('cores')} cores", start.get("system"), on_device)
     libraries = ("python", "torch", "numpy", "scipy", "scikit-learn")
     facts = {
         "Seeds of base sessions": ", ".join(map(str, seeds)),
@@ -297,7 +300,7 @@ def command(run: Run) -> str:
     if ours.threads != theirs.threads:
         words.append(f"--threads {ours.threads}")
     names = dict.fromkeys(each.data.name for each in study.variants.values() if each.synthetic is None)
-    words += [f"--data {name}=FOLDER" for name in names]
+    words += [f"--data {name}=FOLDER" for name in names if name != EMG_DEMO.name]  # it is in the package
     own = "" if _same(study, usual) else f"  # and settings of its own, in {settings}"
     return " ".join([*words, f"--out {folder}"]) + own
 

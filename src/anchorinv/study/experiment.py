@@ -156,9 +156,8 @@ def base_spec_of(experiment: Experiment, geometry: Geometry, base_classes: Seque
     return BaseSpec(partial(Conformer, geometry), Cosine.start, Training(**settings))
 
 
-def methods_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> dict[str, Any]:
+def methods_of(experiment: Experiment, base_spec: BaseSpec) -> dict[str, Any]:
     """Return the methods of an experiment by name, in its order; each takes the options that it knows."""
-    base_spec = base_spec_of(experiment, geometry, base_classes)
     methods: dict[str, Any] = {}
     for name in experiment.methods:
         method = METHODS[name].make(base_spec, method_options(name, experiment))

@@ -18,12 +18,13 @@ logger = logging.getLogger(__name__)
 _SHIPPED = Path(__file__).parent / "configs"
 _OF_THE_STUDY = ("title", "paper", "reference")
 
-# A smaller network, trained and inverted for less time; finetuned as far, in fewer and larger steps.
+# A small network, trained, inverted and finetuned for less time, to see it run.
 _QUICK: dict[str, Any] = {
     "geometry": {"depth": 2},
-    "training": {"epochs": 20},
-    "inversion": {"steps": 40},
-    "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [28], "finetune": [28]}},
+    "protocol": {"trials": 2},
+    "training": {"epochs": 10, "lr": 1e-3},
+    "inversion": {"steps": 20},
+    "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [10], "finetune": [10]}},
     "threads": 1,  # so small a network gains nothing from more
 }
 
@@ -239,7 +240,10 @@ def _rate(full: DataConfig) -> float | None:
     return None if full.sfreq is None else max(full.sfreq, least)
 
 
-def demo_study(*, quick: bool = False) -> Study:
-    """Return the demo's study; ``quick`` has a smaller network, fewer epochs and fewer steps."""
-    study = load("demo", methods=["anchorinv", "protonet", "finetune"], **(_QUICK if quick else {}))
+def demo_study(*, quick: bool = False, synthetic: bool = False) -> Study:
+    """Return the demo's study, on the recordings in the package or synthetic ones; ``quick`` has less."""
+    less = _QUICK if quick else {}
+    if not synthetic:
+        return load("demo-emg", **less)
+    study = load("demo", methods=["anchorinv", "protonet", "finetune"], **less)
     return study.model_copy(update={"title": "Three methods on synthetic recordings (anchorinv demo)"})

@@ -1,0 +1,436 @@
+"""Data sets of MOABB: its readers, trials and labels, and our one way from samples to windows.
+
+MOABB says which trials there are, of which class, and where a window lies (its paradigms); filters and rates
+are those of :mod:`anchorinv.signal.pipeline`, so that a model of such a set can go live.
+"""
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorinv.datasets.prepare import (
+    DatasetPlan,
+    LabelledWindow,
+    PreparedRecording,
+    RecordingSource,
+    Unavailable,
+)
+from anchorinv.errors import import_extra, listed, shown
+from anchorinv.signal.pipeline import process
+from anchorinv.signal.preprocessing import Filter, Preprocessing
+from anchorinv.signal.readers import pick_channels, renamed
+
+#: What train and test parts differ in.
+SPLITS = ("session", "run", "subject")
+#: MOABB's own paradigm for each kind of set.
+_PARADIGMS = {
+    "imagery": "MotorImagery",
+    "p300": "P300",
+    "ssvep": "SSVEP",
+    "cvep": "CVEP",
+    "rstate": "RestingStateToP300Adapter",
+}
+_ORDER = 4  # of MOABB's filters
+_LONGEST = 300  # characters of what MOABB says
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """The trials of one continuous recording, as MOABB has them."""
+
+    session: str
+    run: str
+    raw: Any  # mne.io.Raw
+    events: npt.NDArray[np.int64]  # (n,): samples from the beginning of the recording
+    labels: Sequence[str]
+
+    @property
+    def sfreq(self) -> float:
+        return float(self.raw.info["sfreq"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reader:
+    """A set with the paradigm that reads it."""
+
+    dataset: Any
+    paradigm: Any
+    unit_factor: float
+    rename: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return type(self.dataset).__name__
+
+    def runs(self, subject: Any) -> list[_Run]:
+        """Return the runs of a person that have trials, in the order of time."""
+        from moabb.datasets.base import apply_step
+        from moabb.datasets.bids_interface import StepType
+
+        (pipeline,) = self.paradigm.make_process_pipelines(self.dataset, return_epochs=True)
+        ((_, epoching),) = pipeline.find_steps(StepType.EPOCHS)
+        labelling = self.paradigm.make_labels_pipeline(self.dataset, return_epochs=True)
+        runs = []
+        with _quiet():
+            for session, recordings in _in_time(self._load(subject)):
+                for run, raw in _in_time(recordings):
+                    epochs = apply_step(epoching, raw)
+                    if epochs is None or not len(epochs):
+                        continue
+                    first = epochs.events[:, 0] - raw.first_samp
+                    start = first + round(float(epochs.tmin) * float(raw.info["sfreq"]))
+                    runs.append(_Run(session, run, raw, start, labelling.transform(epochs)))
+        if not runs:
+            raise ValueError(f"subject {subject} of {self.name} has no trials; leave it out with --subjects")
+        return runs
+
+    def _load(self, subject: Any) -> dict[str, dict[str, Any]]:
+        try:
+            loaded: dict[str, dict[str, Any]] = self.dataset.get_data([subject])[subject]
+        except Exception as error:  # whatever a server, an archive or one of many readers comes up with
+            said = shown(" ".join(str(error).split())[:_LONGEST]) or type(error).__name__
+            raise Unavailable(
+                f"MOABB could not provide subject {subject} of {self.name}: {said.rstrip('.')}; if it "
+                f"was the network, run the same command again, or put the files where MOABB looks for them "
+                f"(MNE_DATA, now {_data_folder()})"
+            ) from error
+        return loaded
+
+    def channels(self, run: _Run) -> tuple[str, ...]:
+        """Return the channels that MOABB takes, by the names that they are to have."""
+        from moabb.datasets.utils import pick_channels_for_modalities
+
+        picks = pick_channels_for_modalities(run.raw.info, self.dataset.return_all_modalities)
+        names = renamed(run.raw.ch_names, self.rename, source=self.name)
+        return tuple(names[i] for i in picks)
+
+    def samples(self, subject: Any, run: _Run, how: Preprocessing) -> npt.NDArray[np.float64]:
+        """Return the channels (n_inputs, n) of a run, in the unit of the set."""
+        source = f"subject {subject}, session {run.session}, run {run.run} of {self.name}"
+        present = renamed(run.raw.ch_names, self.rename, source=source)
+        picks = pick_channels(how.inputs or (), present, source=source)
+        return np.asarray(run.raw.get_data(picks, verbose="error")) * self.unit_factor
+
+
+class SetFacts(NamedTuple):
+    """What MOABB knows of a data set before anything is downloaded."""
+
+    name: str
+    paradigm: str
+    n_subjects: int
+    n_sessions: int
+    classes: tuple[str, ...]
+
+
+def known_sets() -> list[SetFacts]:
+    """Return MOABB's data sets, by name; nothing is downloaded."""
+    with _quiet():
+        made = {name: kind() for name, kind in sorted(_registry().items())}
+    return [
+        SetFacts(name, each.paradigm, len(each.subject_list), each.n_sessions, tuple(each.event_id))
+        for name, each in made.items()
+    ]
+
+
+def find_set(name: str) -> Any:
+    """Return a data set of MOABB by its name, in any spelling: BNCI2014_001, bnci2014-001."""
+    known = {_plain(each): kind for each, kind in _registry().items()}
+    if (kind := known.get(_plain(name))) is None:
+        like = [each for each in known if each.startswith(_plain(name))] if _plain(name) else []
+        near = (like or get_close_matches(_plain(name), known))[:3]
+        hint = f"did you mean {' or '.join(known[each].__name__ for each in near)}? " if near else ""
+        raise ValueError(
+            f"MOABB has no data set {shown(name)!r}; {hint}anchorinv prepare moabb --list shows all "
+            f"{len(known)}"
+        )
+    return kind()
+
+
+def _registry() -> dict[str, Any]:
+    with _quiet():
+        sets = import_extra("moabb.datasets.utils", extra="moabb")
+    return dict(sets.dataset_dict)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what MOABB and MNE print, log and warn of on the way from the terminal; progress bars stay."""
+    import_extra("moabb", extra="moabb")
+    mne = import_extra("mne", extra="moabb")
+    logger = logging.getLogger("moabb")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with mne.utils.use_log_level("ERROR"), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _data_folder() -> Path:
+    from mne import get_config
+
+    return Path(get_config("MNE_DATA") or Path.home() / "mne_data")
+
+
+def _in_time(parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return sessions or runs by the numbers that MOABB's names begin with: 0train, 1test."""
+    numbered = {name: int((re.match(r"\d+", name) or "0")[0]) for name in parts}
+    return sorted(parts.items(), key=lambda part: numbered[part[0]])
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.casefold())
+
+
+def plan_moabb(
+    source: Any,
+    *,
+    subjects: str | None = None,
+    split: str | None = None,
+    band: Filter | Literal["paradigm"] | None = "paradigm",
+    causal: bool = True,
+    resample: float | None = None,
+    channels: tuple[Sequence[str], Mapping[str, str]] = ((), {}),
+    reference: str | None = None,
+    start: float | None = None,
+    stop: float | None = None,
+) -> DatasetPlan:
+    """Plan the preparation of a data set of MOABB; MOABB downloads what is not there yet.
+
+    Parameters
+    ----------
+    source : str or moabb.datasets.base.BaseDataset
+        A name of ``known_sets()``, or a data set of your own.
+    subjects : str or None, default=None
+        Such as "1-3,7"; None takes all.
+    split : {"session", "run", "subject"} or None, default=None
+        What tests: the last quarter of each person's sessions or runs, or of the people. None takes the first
+        of these that there are two of.
+    band : Filter, "paradigm" or None, default="paradigm"
+        Of recordings, before windows are cut; "paradigm" for the band of MOABB's paradigm.
+    causal : bool, default=True
+        Whether the filter of the paradigm runs forwards only; MOABB's own does not.
+    resample : float or None, default=None
+        Rate in Hz; None for that of the first recording.
+    channels : tuple of names and renamings
+        As ``parse_channels`` returns them; no names for all EEG channels of the first recording.
+    reference : str or None, default=None
+        As in :class:`~anchorinv.signal.preprocessing.Preprocessing`.
+    start, stop : float or None, default=None
+        Of a window, in seconds from where MOABB's begins; None for MOABB's.
+    """
+    dataset = find_set(source) if isinstance(source, str) else source
+    people = _chosen(dataset, subjects)
+    if split not in (None, *SPLITS):
+        raise ValueError(f"--split is one of {', '.join(SPLITS)}, got {split!r}")
+    names, rename = channels
+    reader = _Reader(dataset, _paradigm(dataset, start, stop), dataset.unit_factor, rename)
+    # The person that is looked at first is the first that is read: not twice from disk.
+    load = lru_cache(maxsize=1)(reader.runs)
+    first = load(people[0])
+    tmin, tmax = _interval(dataset, reader.paradigm)
+    rate = resample or first[0].sfreq
+    how = Preprocessing(
+        tuple(names) or reader.channels(first[0]),
+        unit="µV" if reader.unit_factor == 1e6 else None,
+        filter=_default_band(reader.paradigm, causal=causal) if isinstance(band, str) else band,
+        reference=reference,
+        sfreq=rate,
+        n_times=round((tmax - tmin) * rate),
+    )
+    if how.filter is not None:
+        how.filter.sections(first[0].sfreq)  # whether it fits the rate, before everybody is read
+    by = split or _default_split(first, people)
+    tested = _test_people(reader.name, people) if by == "subject" else set()
+    sources = [
+        RecordingSource(
+            f"subject {person}", (), partial(_read, reader, load, person, by, person in tested, how)
+        )
+        for person in people
+    ]
+    return DatasetPlan(
+        root=Path(reader.name),
+        sources=sources,
+        preprocessing=how,
+        class_names=tuple(_classes(reader)),
+        meta=_about(reader, how, by, (tmin, tmax)),
+    )
+
+
+def _paradigm(dataset: Any, start: float | None, stop: float | None) -> Any:
+    kind = _PARADIGMS.get(dataset.paradigm)
+    if kind is None:
+        raise ValueError(
+            f"{type(dataset).__name__} is of the paradigm {dataset.paradigm!r}; known are "
+            f"{', '.join(_PARADIGMS)}"
+        )
+    given = {"tmin": start, "tmax": stop}
+    with _quiet():
+        paradigms = import_extra("moabb.paradigms", extra="moabb")
+        paradigm = getattr(paradigms, kind)()
+        for name, value in given.items():
+            if value is not None:
+                setattr(paradigm, name, value)
+    tmin, tmax = _interval(dataset, paradigm)
+    if tmax <= tmin:
+        raise ValueError(
+            f"a window from {tmin:g} to {tmax:g} s after the event is empty; --from and --to count from "
+            f"where MOABB's begins, {dataset.interval[0]:g} s"
+        )
+    if not paradigm.is_valid(dataset):
+        raise ValueError(
+            f"MOABB's {kind} does not take {type(dataset).__name__}: it lacks events that it needs"
+        )
+    paradigm.prepare_process(dataset)
+    return paradigm
+
+
+def _default_band(paradigm: Any, *, causal: bool) -> Filter:
+    low, high = paradigm.filters[0]
+    return Filter(low, high, order=_ORDER, causal=causal)
+
+
+def _interval(dataset: Any, paradigm: Any) -> tuple[float, float]:
+    """Return where a window begins and ends, in seconds from the event."""
+    begin, end = dataset.interval
+    return begin + paradigm.tmin, end if paradigm.tmax is None else begin + paradigm.tmax
+
+
+def _chosen(dataset: Any, text: str | None) -> list[Any]:
+    """Return the people of "1-3,7", in the order of the set; all without a text."""
+    known = {str(person): person for person in dataset.subject_list}
+    if text is None:
+        return list(known.values())
+    wanted = set[str]()
+    for part in (part.strip() for part in text.split(",")):
+        span = re.fullmatch(r"(\d{1,6})-(\d{1,6})", part)
+        wanted |= (
+            {part} if part in known or not span else set(map(str, range(int(span[1]), int(span[2]) + 1)))
+        )
+    if odd := sorted(wanted - set(known)):
+        raise ValueError(
+            f"{type(dataset).__name__} has no subject {listed(odd, most=3)}; it has {listed(list(known))}, "
+            "and --subjects takes 1,2 or 1-3"
+        )
+    return [person for name, person in known.items() if name in wanted]
+
+
+def _default_split(runs: Sequence[_Run], people: Sequence[Any]) -> str:
+    """Return the first way to split that leaves a person, or people, on both sides."""
+    for by in ("session", "run"):
+        if _test_units(runs, by):
+            return by
+    if len(people) > 1:
+        return "subject"
+    raise ValueError("one person with one run leaves nothing to test on; take more people with --subjects")
+
+
+def _test_people(name: str, people: Sequence[Any]) -> set[Any]:
+    """Return the last quarter of the people."""
+    if len(people) < 2:
+        raise ValueError(
+            f"{name} with one person cannot be split by subject; take more people with --subjects, or "
+            "--split session or run"
+        )
+    return set(people[-_quarter(len(people)) :])
+
+
+def _test_units(runs: Sequence[_Run], by: str) -> set[tuple[str, ...]]:
+    """Return the last sessions or runs: a quarter, or more until both sides have every class; or none."""
+    units = dict.fromkeys(_unit(run, by) for run in runs)
+    every = {label for run in runs for label in run.labels}
+    for n in range(_quarter(len(units)), len(units)):
+        test = set(list(units)[-n:])
+        sides = {True: set[str](), False: set[str]()}
+        for run in runs:
+            sides[_unit(run, by) in test].update(run.labels)
+        if sides[True] == sides[False] == every:
+            return test
+    return set()
+
+
+def _unit(run: _Run, by: str) -> tuple[str, ...]:
+    return (run.session,) if by == "session" else (run.session, run.run)
+
+
+def _quarter(n: int) -> int:
+    return -(-n // 4)
+
+
+def _read(
+    reader: _Reader,
+    load: Callable[[Any], list[_Run]],
+    person: Any,
+    by: str,
+    tested: bool,
+    how: Preprocessing,
+) -> PreparedRecording:
+    """Return all runs of a person, one after the other."""
+    runs, notes = load(person), list[str]()
+    test = set() if by == "subject" else _test_units(runs, by)
+    if by != "subject" and not test:
+        notes.append(
+            f"subject {person} has no {by} to test on that leaves all classes to learn; all of it trains"
+        )
+    pieces, windows, offset = [], list[LabelledWindow](), 0
+    missing = left_out = 0
+    for run in runs:
+        signals = reader.samples(person, run, how)
+        gone = np.flatnonzero(~np.isfinite(signals).all(axis=0))
+        done = process(how, signals, run.sfreq)
+        split = "test" if tested or _unit(run, by) in test else "train"
+        name = f"{person}_{run.session}_{run.run}"
+        ratio = (how.sfreq or run.sfreq) / run.sfreq
+        for event, label in zip(run.events.tolist(), run.labels, strict=True):
+            first = round(event * ratio)
+            stop = first + (how.n_times or 0)
+            before, until = np.searchsorted(gone, (event, round(stop / ratio)))
+            if first < 0 or stop > len(done.samples) or before < until:
+                left_out += 1
+                continue
+            facts = (label, str(person), run.session, split)
+            windows.append(LabelledWindow(offset + first, *facts, recording=name))
+        pieces.append(done.samples)
+        offset += len(done.samples)
+        missing += done.n_missing
+    counts = {"missing samples": missing, "trials that were not recorded whole": left_out}
+    return PreparedRecording(np.concatenate(pieces), windows, counts, notes)
+
+
+def _classes(reader: _Reader) -> list[str]:
+    """Return the classes in the order of their codes."""
+    events = reader.paradigm.used_events(reader.dataset)
+    return sorted(events, key=lambda name: (int(np.min(events[name])), name))
+
+
+def _about(reader: _Reader, how: Preprocessing, by: str, window: tuple[float, float]) -> dict[str, Any]:
+    import moabb
+
+    dataset = reader.dataset
+    documented = getattr(getattr(dataset, "metadata", None), "documentation", None)
+    what = "people" if by == "subject" else f"{by}s of each person"
+    words = f"the last {what} test: a quarter, or as many more as hold every class"
+    return {
+        "name": str(dataset.code).lower(),
+        "form": "moabb",
+        "unit": how.unit or "as MOABB gives it",
+        "steps": [*how.steps, f"{window[0]:g} to {window[1]:g} s from each event"],
+        "origin": f"{dataset.code} ({dataset.doi or 'no DOI'}), read by MOABB {moabb.__version__}",
+        "licence": getattr(documented, "license", None),
+        "split": words,
+        "paradigm": dataset.paradigm,
+        "moabb": moabb.__version__,
+    }

@@ -1,0 +1,213 @@
+"""Where a model comes from: when, by whom and from which data each lesson was learned, how losses fell."""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from anchorinv import __version__
+from anchorinv.core.rehearsal import FOLDS, SHOTS
+from anchorinv.core.types import Curve
+from anchorinv.persistence.limits import LONGEST_NAME, Name
+from anchorinv.signal.preprocessing import Text
+
+_DATE = "%Y-%m-%dT%H:%M:%SZ"
+#: Says which rule a fingerprint follows: of another one it would differ.
+_RULE = b"anchorinv data 1"
+#: Of each descent: what its steps and its last loss are called in a history, and the setting that tames it.
+DESCENTS = {
+    "base": ("training_steps", "training_loss", "lr"),
+    "invert": ("inversion_steps", "inversion_error", "inversion_lr"),
+    "finetune": ("finetuning_steps", "finetuning_loss", "finetune_lr"),
+    **{f"network {i}": (f"network_{i}_steps", f"network_{i}_loss", "lr") for i in range(1, FOLDS + 1)},
+}
+
+
+def utc_date(clock: Callable[[], float] = time.time) -> str:
+    """Return the date and time to the second, in UTC.
+
+    Examples
+    --------
+    >>> utc_date(lambda: 0.0)
+    '1970-01-01T00:00:00Z'
+    """
+    return datetime.fromtimestamp(clock(), UTC).strftime(_DATE)
+
+
+def _a_date(text: str) -> str:
+    datetime.strptime(text, _DATE)
+    return text
+
+
+class Origin(BaseModel):
+    """When, by whom, from what and with what a lesson was learned; a file need not say any of it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    date: Annotated[str, Field(max_length=20), AfterValidator(_a_date)] | None = None
+    author: Name | None = None
+    note: Text | None = None
+    fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None
+    versions: Annotated[dict[Name, Name], Field(max_length=16)] | None = None
+
+    @staticmethod
+    def facts(line: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a line of an estimator's history says of it."""
+        return {name: line[name] for name in Origin.model_fields if line.get(name) is not None}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes."""
+    libraries = {name: version(name) for name in ("torch", "numpy", "scikit-learn")}
+    return {"anchorinv": __version__, "python": platform.python_version(), **libraries}
+
+
+def origin(
+    signals: np.ndarray,
+    labels: np.ndarray,
+    groups: np.ndarray | None = None,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> dict[str, Any]:
+    """Return what the history says of windows (n, n_chans, n_times), labels and groups (n,) learned now."""
+    learned = {"date": utc_date(clock), "versions": versions(), "fingerprint": fingerprint(signals, labels)}
+    return learned if groups is None else {**learned, "groups": len(np.unique(groups))}
+
+
+def fingerprint(signals: np.ndarray, labels: Sequence[Any] | np.ndarray) -> str:
+    """Return 32 hexadecimal digits that are equal for the same windows with the same labels.
+
+    In whatever order they come and in whatever numbers they are stored, as far as single precision tells
+    them apart. Nothing can be computed back from it, but whoever has the same windows can tell that they are.
+
+    Parameters
+    ----------
+    signals : ndarray, shape (n, n_chans, n_times)
+    labels : sequence, shape (n,)
+        Text, whole numbers or booleans; ``1`` and ``"1"`` are different classes.
+
+    Examples
+    --------
+    >>> X = np.arange(24).reshape(2, 3, 4)
+    >>> fingerprint(X, ["left", "right"]) == fingerprint(X[::-1].astype(float), ["right", "left"])
+    True
+    >>> fingerprint(X, ["left", "right"]) == fingerprint(X, ["left", "left"])
+    False
+    """
+    each = []
+    for window, label in zip(signals, np.asarray(labels).tolist(), strict=True):
+        # Adding 0 makes one zero of the two that there are.
+        values = np.ascontiguousarray(window, dtype="<f4") + np.float32(0)
+        digest = hashlib.blake2b(json.dumps([label, *values.shape]).encode(), digest_size=32, person=_RULE)
+        digest.update(values.data)
+        each.append(digest.digest())
+    return hashlib.blake2b(b"".join(sorted(each)), digest_size=16, person=_RULE).hexdigest()
+
+
+def check_words(*, note: str | None, author: str | None) -> None:
+    """Refuse a note or an author that a file could not hold, before anything is computed."""
+    for what, text, most in (("note", note, 1000), ("author", author, LONGEST_NAME)):
+        try:
+            Origin.model_validate({what: text})
+        except ValidationError:
+            raise ValueError(
+                f"{what} must be text of 1 to {most} characters on one line, got {text!r:.60}"
+            ) from None
+
+
+def annotated(
+    history: Iterable[Mapping[str, Any]], *, note: str | None, author: str | None
+) -> list[dict[str, Any]]:
+    """Return a history whose last line says who and what; what is None stays as it was."""
+    lines = [dict(line) for line in history]
+    given = {"note": note, "author": author}
+    if lines:
+        lines[-1] |= {name: text for name, text in given.items() if text is not None}
+    return lines
+
+
+def without_fingerprint(history: Iterable[Mapping[str, Any]], label: Any) -> list[dict[str, Any]]:
+    """Return a history that can no longer confirm which examples of a forgotten class were learned."""
+    return [
+        {name: value for name, value in line.items() if name != "fingerprint" or label not in line["samples"]}
+        for line in history
+    ]
+
+
+def loss_curves(curves: Iterable[Curve]) -> dict[str, list[float]]:
+    """Return how each loss of a lesson fell, under the name that its last value has in the history."""
+    return {
+        DESCENTS[curve.name][1]: curve.values.tolist()
+        for curve in curves
+        if curve.name in DESCENTS and len(curve.values)
+    }
+
+
+def with_curves(history: Iterable[Mapping[str, Any]], curves: Iterable[Curve]) -> list[dict[str, Any]]:
+    """Return a history with the curves of each line, which a file holds in one row, in the order learned."""
+    waiting: dict[str, list[Curve]] = {}
+    for curve in curves:
+        waiting.setdefault(curve.name, []).append(curve)
+    lines = []
+    for line in history:
+        # Where a line has the last loss of a descent it had that descent, and one of each at the most.
+        own = [
+            waiting[name].pop(0)
+            for name, (_, loss, _) in DESCENTS.items()
+            if loss in line and waiting.get(name)
+        ]
+        lines.append({**line, "curves": loss_curves(own)})
+    return lines
+
+
+def some_of(values: Sequence[float], most: int) -> list[float]:
+    """Return values of a curve from its first to its last, evenly, so many at the most."""
+    places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
+    return [values[place] for place in places.tolist()]
+
+
+def loss_lines(line: Mapping[str, Any]) -> list[str]:
+    """Return a sentence on each loss curve of a line of a history: five values of it, and its steps.
+
+    Examples
+    --------
+    >>> loss_lines({"training_steps": 9, "curves": {"training_loss": [9.0, 8, 7, 6, 5, 4, 3, 2, 1]}})
+    ['training loss 9, 7, 5, 3, 1 over 9 steps']
+    """
+    lines = []
+    for steps, loss, _ in DESCENTS.values():
+        if values := line.get("curves", {}).get(loss):
+            some = ", ".join(f"{value:.3g}" for value in some_of(values, 5))
+            lines.append(f"{loss.replace('_', ' ')} {some} over {line.get(steps, len(values))} steps")
+    return lines
+
+
+def score_lines(line: Mapping[str, Any]) -> list[str]:
+    """Return a sentence on each score that base training left: what was measured, and on what."""
+    groups = int(line.get("groups", 1))
+    if groups > 1:
+        parts = f"on whole groups of base windows, held out in turn ({groups} groups)"
+    else:
+        parts = "on base windows held out in turn, of the same recordings as those learned from"
+    as_new = (
+        f"; a third of the classes at a time taught from {SHOTS} windows each"
+        if len(line["samples"]) > 2
+        else ""
+    )
+    words = {
+        "classical_base_f1": f"of base classes by classical features, {parts}",
+        "network_base_f1": f"of base classes by networks, {parts}",
+        "rehearsed_f1": f"in rehearsal, which also chose settings, {parts}{as_new}",
+    }
+    return [
+        f"{100 * line[name]:.1f} % macro-F1 {text}"
+        for name, text in words.items()
+        if line.get(name) is not None
+    ]
