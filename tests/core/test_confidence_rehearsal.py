@@ -252,7 +252,7 @@ class TestConfidence:
             -9.0 * F.one_hot(targets), targets, randn(40, 3, seed=0, dtype=torch.float32), targets, 3, targets
         )
         rounds = _Rounds([replace(wrong, n_base=4)], third={3: [wrong], 10: [wrong]})
-        assert torch.allclose(rounds.confidence(4).factors, torch.full((3,), 0.01))
+        assert torch.allclose(rounds.confidence(4).factors, torch.full((4,), 0.01))
 
     def test_fresh_windows_are_rejected_and_covered_as_often_as_asked(self) -> None:
         features, targets = windows(1000)
