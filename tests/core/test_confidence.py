@@ -149,6 +149,16 @@ class TestNovelty:
         less, p = made().p_values(statistics, torch.tensor([taught] * 2)).flip(0).tolist()
         assert 0 < less <= p <= 1
 
+    @given(st.lists(st.floats(-60, 60), min_size=3, max_size=3), st.booleans(), st.sampled_from([1, 3]))
+    def test_of_one_window_it_is_what_it_is_of_many(
+        self, row: list[float], taught: bool, n_statistics: int
+    ) -> None:
+        sure = made(n_statistics=n_statistics)
+        statistics = torch.tensor([row[:n_statistics]], dtype=torch.float64)
+        one = sure.p_values(statistics, torch.tensor([taught]))
+        two = sure.p_values(statistics.expand(2, -1), torch.tensor([taught] * 2))
+        torch.testing.assert_close(one.expand(2), two, rtol=1e-9, atol=0)
+
     @pytest.mark.parametrize("n_statistics", sorted(SHARES))
     @pytest.mark.parametrize("together", [0.0, 0.8])
     def test_of_windows_alike_p_values_are_uniform(self, n_statistics: int, together: float) -> None:

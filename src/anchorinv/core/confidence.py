@@ -5,6 +5,7 @@ All of it rests on windows that a model of the same kind had not learned from, s
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -104,6 +105,20 @@ class Scores:
         found: np.ndarray = np.interp(scores, places, logs)
         return found
 
+    def log_p_of(self, score: float) -> float:
+        """Return :meth:`log_p` of one score."""
+        places, logs = self._points
+        right = bisect_right(places, score)
+        if right in (0, len(places)):
+            return logs[min(right, len(places) - 1)]
+        share = (score - places[right - 1]) / (places[right] - places[right - 1])
+        return logs[right - 1] + share * (logs[right] - logs[right - 1])
+
+    @cached_property
+    def _points(self) -> tuple[list[float], list[float]]:
+        places, logs = self.curve
+        return places.tolist(), logs.tolist()
+
     @cached_property
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Scores and logs of their p-values: those kept up to the tail, which is a straight line of logs."""
@@ -179,9 +194,25 @@ class Confidence:
         taught : Tensor, shape (n,), bool
             Whether the nearest class was taught, or is a base class.
         """
+        if len(statistics) == 1:  # as of a live source
+            p_value = math.exp(self._log_p_of_one(statistics[0].tolist(), bool(taught)))
+            return statistics.new_tensor([max(p_value, torch.finfo(statistics.dtype).tiny)])
         inside, lessons = statistics.double().numpy(), taught.numpy()
         log_p = self._log_p(-1, self._surprise(inside, lessons), lessons)
         return torch.from_numpy(np.exp(log_p)).to(statistics).clamp(min=torch.finfo(statistics.dtype).tiny)
+
+    def _log_p_of_one(self, statistics: list[float], taught: bool) -> float:
+        """Return the log of a window's p-value: what numpy computes of many, for a tenth of its time."""
+        shares, rows = SHARES[len(statistics)], (self.taught if taught else self.base).rows
+        first, *others = (row.log_p_of(value) for row, value in zip(rows, statistics, strict=False))
+        if first < -20:
+            smallest = first - math.log(shares[0])
+        else:
+            inside = math.log(-math.expm1(min(first, -1e-12))) / shares[0]
+            smallest = math.log(-math.expm1(inside))
+        for log_p, share in zip(others, shares[1:], strict=True):
+            smallest = min(smallest, log_p - math.log(share) if log_p < _GATE else 0.0)
+        return rows[-1].log_p_of(-max(smallest, _LEAST))
 
     def surprise(self, statistics: Tensor, taught: Tensor) -> Tensor:
         """Return minus the log of the smallest p-value that one of the statistics gives (n,)."""
