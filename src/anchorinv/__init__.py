@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anchorinv.backbones import Backbone
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.networks import GEOMETRIES, Geometry
     from anchorinv.estimator import AnchorInvClassifier
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GEOMETRIES",
     "AnchorInvClassifier",
+    "Backbone",
     "Conformer",
     "Filter",
     "Geometry",
@@ -30,6 +32,7 @@ __all__ = [
 # Names are imported when they are first used: `anchorinv --help` need not wait for torch.
 _HOMES = {
     "AnchorInvClassifier": "anchorinv.estimator",
+    "Backbone": "anchorinv.backbones",
     "Conformer": "anchorinv.core.conformer",
     "GEOMETRIES": "anchorinv.core.networks",
     "Filter": "anchorinv.signal.preprocessing",

@@ -15,6 +15,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin as FeatureNames
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from anchorinv.backbones import asked_for, elsewhere
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
 from anchorinv.core.devices import choose_device, device_here, placed
 from anchorinv.core.head import StatisticalHead
@@ -41,7 +42,7 @@ from anchorinv.learning import (
 )
 from anchorinv.persistence.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.persistence.format import packed
-from anchorinv.persistence.limits import check_held, check_kept, check_names, kept_by
+from anchorinv.persistence.limits import Architecture, check_held, check_kept, check_names, kept_by
 from anchorinv.persistence.manifest import without_class
 from anchorinv.persistence.provenance import (
     annotated,
@@ -54,6 +55,7 @@ from anchorinv.persistence.provenance import (
 from anchorinv.settings import (
     check_settings,
     recipe_of,
+    resolve_backbone,
     resolve_ch_names,
     resolve_geometry,
     resolve_rate,
@@ -91,7 +93,7 @@ from anchorinv.validation import (
 )
 
 # Settings that a bundle holds in a form of their own, or that are the machine's affair.
-_APART = ("geometry", "preprocessing", "sfreq", "device")
+_APART = ("geometry", "backbone", "preprocessing", "sfreq", "device")
 
 
 class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -103,6 +105,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         Sampling rate in Hz; kept with the model, and compared with that of ``mne.Epochs``.
     geometry : Geometry or None, default=None
         Sizes of the network; None derives them from the shape of the signals.
+    backbone : str, nn.Module, callable, Backbone or None, default=None
+        Another network than this package's: a model of braindecode by its name (``"eegnet"``), a network,
+        or a factory ``(n_chans, n_times, n_classes) -> nn.Module``; see :class:`anchorinv.Backbone`.
     epochs : int or None, default=None
         Passes over the base data, of methods with a network; None chooses by the number of windows, and stops
         early when the loss of held-out windows (see :meth:`fit`) does not fall any more.
@@ -171,7 +176,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         they were at the end (``training_loss``, ``inversion_error``, ``finetuning_loss``), and step by step
         in ``curves``, under the same names. A file thins curves out beyond a million values in all.
     geometry_ : Geometry
-        The sizes in use.
+        The sizes in use, of this package's own network.
+    architecture_ : Geometry or BackboneFor
+        What networks are made by: these sizes, or another backbone.
     device_ : str
         The device that was chosen; methods without a network compute on the CPU whatever it is.
     state_ : State
@@ -193,6 +200,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         *,
         sfreq: float | None = None,
         geometry: Geometry | None = None,
+        backbone: Any = None,
         epochs: int | None = None,
         batch_size: int = 16,
         lr: float = 1e-3,
@@ -216,6 +224,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     ) -> None:
         self.sfreq = sfreq
         self.geometry = geometry
+        self.backbone = backbone
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -263,18 +272,16 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         n_chans, n_times = signals.values.shape[1:]
         geometry = resolve_geometry(self.geometry, n_chans, n_times)
         method = METHODS.name_of(self.method)
-        n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
-        check_kept(method, geometry, len(classes), n_kept)
         ch_names = resolve_ch_names(how, signals.ch_names, n_chans)
         sfreq = resolve_rate(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
-        warn_former_name(self.method, method)
-        warn_mistakes(likely_mistakes(n_chans, n_times, classes.tolist()))
-        warn_flat(signals.values, ch_names)
-        warn_single_shots(labels)
+        architecture = resolve_backbone(self.get_params(deep=False), geometry, len(classes), sfreq)
+        n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
+        check_kept(method, architecture, len(classes), n_kept)
+        self._warn_base(signals, labels, ch_names)
         began = time.perf_counter()
         seed = resolve_seed(self.random_state)
         device = choose_device(self.device)
-        recipe = self._recipe(geometry, len(labels), device)
+        recipe = self._recipe(architecture, len(labels), device)
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
         batch = Batch(
             _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
@@ -282,6 +289,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         state = self._base_state(recipe, batch, rng=stream(seed, "base"))
         self._know(
             geometry_=geometry,
+            architecture_=architecture,
             device_=device,
             standardisation_=standardisation,
             seed_=seed,
@@ -298,6 +306,14 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             ],
         )
         return self
+
+    def _warn_base(self, signals: Signals, labels: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
+        """Warn of what is probably meant otherwise."""
+        warn_former_name(self.method, METHODS.name_of(self.method))
+        _, n_chans, n_times = signals.values.shape
+        warn_mistakes(likely_mistakes(n_chans, n_times, np.unique(labels).tolist()))
+        warn_flat(signals.values, ch_names)
+        warn_single_shots(labels)
 
     def _base_state(self, recipe: Recipe, batch: Batch, *, rng: torch.Generator) -> State:
         """Return a base model that is whole: with what a first lesson and a rejection will need."""
@@ -344,7 +360,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         standardised = self._standardised(signals, force=force, shapes=False)
         batch = Batch(standardised, _tensor(numbers + first), weights=_optional(weights))
         rng = stream(self.seed_, "session", index)
-        recipe = self._recipe(self.geometry_, len(labels), self.device_)
+        recipe = self._recipe(self.architecture_, len(labels), self.device_)
         with self._progress():
             state = recipe.learn_session(self.state_, Session(index, batch), rng=rng)
         self._check_room(check_converged(state, before=self.state_))
@@ -386,7 +402,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             torch.tensor(state.classes)[columns],
             weights=_optional(weights),
         )
-        recipe = self._recipe(self.geometry_, len(labels), self.device_)
+        recipe = self._recipe(self.architecture_, len(labels), self.device_)
         learned = recipe.add_shots(state, features, self._counts.tolist())
         self._check_room(learned)
         check_finite(encode(learned.head, features.values))
@@ -532,14 +548,22 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self._know(history_=annotated(self.history_, note=note, author=author))
 
     @classmethod
-    def load(cls, path: Path | str, *, allow_recordings: bool = False, device: str = "auto") -> Self:
+    def load(
+        cls,
+        path: Path | str,
+        *,
+        allow_recordings: bool = False,
+        device: str = "auto",
+        backbone: Any = None,
+    ) -> Self:
         """Return the model in a file; it predicts bit by bit as it did, and can go on learning.
 
         Files know nothing of devices: ``device`` says where this model's networks shall run. On another one
-        than before, predictions agree to rounding.
+        than before, predictions agree to rounding. A file names a network that is neither this package's nor
+        braindecode's, and cannot bring it along: ``backbone`` is that network, or its factory.
         """
         choose_device(device)  # before anything is read
-        bundle = load_bundle(path, allow_recordings=allow_recordings)
+        bundle = load_bundle(path, allow_recordings=allow_recordings, backbone=backbone)
         try:
             return cls.from_bundle(bundle, device=device)
         except ValueError as error:
@@ -569,6 +593,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             sfreq=now.sfreq_,
             ch_names=now.ch_names_,
             preprocessing=now.preprocessing,
+            backbone=elsewhere(now.architecture_),
         )
 
     @classmethod
@@ -579,6 +604,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             "geometry": bundle.geometry if bundle.geometry_given else None,
             "preprocessing": bundle.preprocessing,
             "sfreq": bundle.sfreq,
+            "backbone": asked_for(bundle.backbone),
             "device": device,
         }
         if unknown := sorted(set(bundle.settings) - set(cls().get_params(deep=False))):
@@ -586,6 +612,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         model = cls(**{**bundle.settings, **apart})
         check_settings(model.get_params(deep=False))
         model.device_, model.geometry_ = choose_device(device), bundle.geometry
+        model.architecture_ = bundle.backbone or bundle.geometry
         model.state_ = placed(bundle.state, model.device_)
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
@@ -693,8 +720,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """Take over what was learned, all at once: a thread that predicts sees the model before or after."""
         self.__dict__ = vars(self) | learned
 
-    def _recipe(self, geometry: Geometry, n_samples: int, device: str) -> Recipe:
-        return recipe_of(self.get_params(deep=False), geometry, n_samples, device)
+    def _recipe(self, architecture: Architecture, n_samples: int, device: str) -> Recipe:
+        return recipe_of(self.get_params(deep=False), architecture, n_samples, device)
 
     def __copy__(self) -> Self:
         other = type(self).__new__(type(self))
@@ -832,7 +859,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def _check_room(self, state: State) -> None:
         kept = (state.anchors, state.replay, state.recordings)
         most = max((len(batch) for batch in kept if batch), default=0)
-        check_kept(METHODS.name_of(self.method), self.geometry_, len(state.classes), most)
+        check_kept(METHODS.name_of(self.method), self.architecture_, len(state.classes), most)
         check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
 
 

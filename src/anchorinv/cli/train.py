@@ -27,6 +27,7 @@ from anchorinv.terminal import say
 if TYPE_CHECKING:
     import numpy as np
 
+    from anchorinv.backbones import Backbone
     from anchorinv.datasets.own import Labelling
     from anchorinv.datasets.window_files import WindowFile
     from anchorinv.estimator import AnchorInvClassifier
@@ -46,6 +47,17 @@ class MethodOptions:
             help="Networks beside the default method's features: never, always, or (rehearse) if these fail."
         ),
     ] = "rehearse"
+    backbone: Annotated[
+        str,
+        typer.Option(
+            help="The network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
+            metavar="NAME",
+        ),
+    ] = "conformer"
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Weights of that network to start from, a safetensors file.", metavar="FILE"),
+    ] = None
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Of methods with a network; default: as the data say.")
     ] = None
@@ -74,6 +86,7 @@ class MethodOptions:
         return {
             **({} if name is None else {"method": name}),
             "network": self.network,
+            "backbone": self._backbone(),
             "epochs": self.epochs,
             "n_anchors": self.anchors,
             "inversion_steps": self.inversion_steps,
@@ -82,6 +95,13 @@ class MethodOptions:
             "random_state": self.seed,
             "device": self.device,
         }
+
+    def _backbone(self) -> "Backbone | str | None":
+        from anchorinv.backbones import OWN, Backbone
+
+        if self.weights is not None:
+            return Backbone(self.backbone, weights=self.weights)
+        return None if self.backbone == OWN else self.backbone
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +180,7 @@ def train(
         f"Trained on {len(labels)} windows of {len(model.classes_)} classes: "
         f"{', '.join(map(str, model.classes_.tolist()))}",
         *_networks_used(model),
+        *_started_from(model),
         f"Model: {out} ({out.stat().st_size / 1e6:.2f} MB)",
     )
 
@@ -175,6 +196,18 @@ def _networks_used(model: "AnchorInvClassifier") -> list[str]:
         f"Networks are {used}: on held-out base windows they reach a macro-F1 of "
         f"{100 * line['network_base_f1']:.0f} %, classical features {100 * line['classical_base_f1']:.0f} %"
     ]
+
+
+def _started_from(model: "AnchorInvClassifier") -> list[str]:
+    """Return a sentence on the weights that a network started from, if there were any."""
+    from anchorinv.backbones import BackboneFor
+
+    made = model.architecture_
+    if not isinstance(made, BackboneFor) or made.backbone.weights is None:
+        return []
+    left_out = ", ".join(made.sizes.classifier)
+    but = f", all but those of its classifier ({left_out})" if left_out else ""
+    return [f"Its network started from the weights in {made.backbone.weights}{but}"]
 
 
 def _labelled_windows(paths: Sequence[Path]) -> "WindowFile":

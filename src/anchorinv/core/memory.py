@@ -9,6 +9,7 @@ A memory also knows what a model file must know of it: which parts of the state 
 about people, and how many samples it keeps.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -361,8 +362,10 @@ def _inverted(
     del parts
     if not set(pending.classes) & set(state.classes[: state.n_base]):
         inversion = replace(inversion, batch=inversion.new_batch)
+    # A copy: a prior may look into it while another thread predicts.
+    network = nn.Sequential(*map(copy.deepcopy, (state.trunk, state.tail) if memory.priors else ()))
     measured = start.to(like.device) if memory.priors else start
-    goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, measured)
+    goal, weights = with_priors(aim(state, pending), memory.priors, network, measured)
     result = invert_with(goal, start, inversion, like.device)
     session = state.session + 1
     curves = [Curve("invert", session, result.curve)]

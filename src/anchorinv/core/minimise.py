@@ -362,7 +362,8 @@ def minimise(
     with torch.enable_grad():
         for step in range(len(curve), plan.steps):
             losses = objective(step)
-            found = torch.autograd.grad(losses.sum(), params)
+            # Of weights that a network does not use, zero.
+            found = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
             gradients = [_laid_out_as(*pair) for pair in zip(params, found, strict=True)]
             curve.append(losses.detach())
             newton.step(curve[-1], gradients[0]) if newton else steps.step(gradients, plan.rate(step))

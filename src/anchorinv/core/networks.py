@@ -3,11 +3,12 @@
 import copy
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 #: Shorter signals leave no room for a kernel, a pooling window and more than a few tokens.
 MIN_TIMES = 16
@@ -169,6 +170,39 @@ def apply_there(module: nn.Module, values: Tensor) -> Tensor:
 def encode(module: nn.Module, values: Tensor) -> Tensor:
     """Apply a frozen module to (n, ...) values chunk by chunk, each on the module's device and back."""
     return torch.cat([apply_there(module, chunk) for chunk in torch.split(values, CHUNK)])
+
+
+def first_norm(network: nn.Module) -> tuple[_BatchNorm, Tensor, Tensor]:
+    """Return the first BatchNorm with running statistics, and these; deepinv needs one."""
+    for norm in (module for module in network.modules() if isinstance(module, _BatchNorm)):
+        if norm.running_mean is not None and norm.running_var is not None:
+            return norm, norm.running_mean, norm.running_var
+    raise ValueError(
+        "deepinv compares signals by the running statistics of a BatchNorm, and this backbone has none; "
+        "use deepdream, which does without, or a backbone with a BatchNorm"
+    )
+
+
+class _Reached(Exception):  # noqa: N818 (no error: what was asked for is computed)
+    pass
+
+
+def input_of(module: nn.Module, network: nn.Module, signals: Tensor) -> Tensor:
+    """Return what a module of a network is given when the network sees signals."""
+    given: list[Tensor] = []
+
+    def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
+        given.append(args[0])
+        raise _Reached
+
+    hook = module.register_forward_pre_hook(stop)
+    try:
+        network(signals)
+    except _Reached:
+        return given[0]
+    finally:
+        hook.remove()
+    raise ValueError("the first BatchNorm of this backbone is not used; deepinv needs one, deepdream none")
 
 
 WIDTH, HIDDEN = 512, 1024

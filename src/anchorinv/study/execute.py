@@ -13,10 +13,10 @@ import torch
 
 from anchorinv import __version__
 from anchorinv.core.devices import choose_device
-from anchorinv.core.networks import Geometry
 from anchorinv.core.recipe import BaseSpec, Method
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import in_use
+from anchorinv.persistence.limits import Architecture
 from anchorinv.progress import tick
 from anchorinv.study.cache import HALVES, ModelCache, digest
 from anchorinv.study.config import Experiment, Study
@@ -54,7 +54,7 @@ class Condition:
     person: str
     experiment: Experiment
     protocol: Protocol
-    geometry: Geometry
+    geometry: Architecture
     device: str = "cpu"
 
     @classmethod
