@@ -255,6 +255,8 @@ def test_train_takes_a_backbone_and_weights(run, tmp_path):
     code, out, _ = run(*command, "--weights", "w.safetensors")
     assert code == 0 and "started from the weights in w.safetensors, all but those of its classifier" in out
     assert AnchorInvClassifier.load(tmp_path / "m").backbone == "EEGNet"
+    assert "backbone     EEGNet of braindecode" in run("info", "m")[1]
+    assert "Backbone: EEGNet of braindecode" in run("info", "m", "--card")[1]
     code, _, err = run("train", "base.npz", "-o", "m2", *short, "--backbone", "eegnett")
     assert code == 1 and "backbone (='eegnett') must be a name (conformer, atcnet," in err
     code, _, err = run("train", "base.npz", "-o", "m2", *short, "--backbone", "NoSuchNet")

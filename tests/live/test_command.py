@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import anchorinv
 from anchorinv import AnchorInvClassifier
+from anchorinv.live.record import EventLog
 from tests.live.test_session import model, samples
 
 pytest.importorskip("uvicorn", reason="needs the extra live")
@@ -63,6 +65,8 @@ def test_a_killed_session_loses_nothing_that_was_saved(hand):
         (["--replay", "nowhere.npy"], "there is no nowhere.npy"),
         (["--replay", "day.npy", "--sfreq", "128", "--folder", "nowhere"], "no folder nowhere"),
         (["--replay", "day.npy", "--sfreq", "128", "--reject", "7"], "a share between 0 and 1"),
+        (["--replay", "day.npy", "--sfreq", "128", "--listen", "0.0.0.0"], "stands for all addresses"),
+        (["--replay", "day.npy", "--sfreq", "128", "--listen", "203.0.113.7"], "no address of this machine"),
     ],
 )
 def test_mistakes_end_in_a_sentence(run, hand, monkeypatch, words, sentence):
@@ -71,8 +75,29 @@ def test_mistakes_end_in_a_sentence(run, hand, monkeypatch, words, sentence):
     assert code == 1 and sentence in errors and "Traceback" not in errors
 
 
+def test_a_port_in_use_is_told_and_no_log_begun(run, hand, monkeypatch):
+    monkeypatch.chdir(hand)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, _, errors = run(
+            "live", "hand.anchorinv", "--replay", "day.npy", "--sfreq", "128", "--port", port
+        )
+    assert code == 1 and f"port {port} is in use; choose another --port" in errors
+    assert not list(hand.glob("*.jsonl"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(hand, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(OSError, match=r"nothing can be written in .* \(Permission denied\); choose another"):
+        EventLog(hand, "hand")
+
+
 def test_predict_asks_for_files_or_a_stream(run, hand, monkeypatch):
     monkeypatch.chdir(hand)
-    for words in ([], ["day.npy", "--json"], ["day.npy", "--out-lsl", "x"]):
+    both = ["day.npy", "--lsl", "x"], ["--lsl", "x", "--csv", "rows.csv"]
+    for words in ([], ["day.npy", "--json"], ["day.npy", "--out-lsl", "x"], *both):
         code, _, errors = run("predict", "hand.anchorinv", *words)
         assert code == 2 and "--lsl" in errors

@@ -142,6 +142,8 @@ def test_three_gestures_are_taught_by_clicking(browser, model, person, emg, tmp_
         until(page, f"live.ribbon.slice(-5).some(p => p.label === '{NEW[-1]}')")
         other = opened(browser, address, problems, width=390)  # a second page sees the same
         assert other.inner_text("#classes") == page.inner_text("#classes")
+        swatches = "[...document.querySelectorAll('#classes .swatch')].map(e => e.style.background)"
+        assert other.evaluate(swatches) == page.evaluate(swatches)
         assert other.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.click("#save")
         page.wait_for_selector("text=Saved as")
@@ -168,5 +170,6 @@ def test_hands_free_and_by_keyboard(browser, model, person, tmp_path):
             "all => all.filter(e => !(e.labels?.length || e.innerText?.trim() || e.ariaLabel"
             " || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby'))).map(e => e.outerHTML)",
         )
-        assert unnamed == [] and "Learned up" in page.inner_text("#spoken")
-    assert not problems
+        assert unnamed == [] and "Learned up" in page.inner_text("#spoken") and not problems
+    page.wait_for_selector("text=No connection")  # and no class that would be taken for the present one
+    assert page.inner_text("#label") == "…"

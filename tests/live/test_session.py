@@ -167,6 +167,8 @@ class TestTeaching:
         assert "not known" in given.problem and given.identity == was and given.busy is None
         with pytest.raises(ValueError, match="needs a name"):
             given.teach("  ")
+        with pytest.raises(ValueError, match="'Left' looks like the known class 'left'"):
+            given.teach("Left")
         with pytest.raises(ValueError, match="1 to 100 windows"):
             given.teach("x", 101)
         with pytest.raises(ValueError, match="nothing is being recorded"):
@@ -257,6 +259,9 @@ class TestTeaching:
             if given.suggestion is not None:
                 break
         assert given.suggestion["shots"] == 10
+        with pytest.raises(ValueError, match="looks like the known class"):
+            given.accept("LEFT")
+        assert given.suggestion is not None  # the windows are still there, for a better name
         given.accept("odd").result()
         assert "odd" in given.model.classes_ and given.suggestion is None
         with pytest.raises(ValueError, match="nothing is suggested"):

@@ -1,6 +1,7 @@
 """``anchorinv live``: a model on a stream, in a page in the browser; predictions of a stream for programs."""
 
 import contextlib
+import errno
 import json
 import socket
 import sys
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.live.sources import StreamSource
 
-_LOOPBACK = ("127.0.0.1", "localhost")
+_LOOPBACK, _ALL = ("127.0.0.1", "localhost"), ("0.0.0.0", "::", "")  # noqa: S104 - refused
 #: Share of known windows that a live model calls unknown, if nobody says otherwise.
 _REJECT = 0.05
 
@@ -87,32 +88,45 @@ def live(
     place = folder or model.parent
     if not place.is_dir():
         raise ValueError(f"there is no folder {place} to save to; make it, or name another by --folder")
-    session = LiveSession(
-        learner,
-        samples,
-        step=inputs.step or STEP,
-        steady=steadying.smoothing(_window(learner)),
-        folder=place,
-        name=model.stem,
-        scale=inputs.scale,
-        rename=dict(reading.rename or {}),
-    )
-    _serve(session, listen, port)
+    with _door(listen, port) as door:  # before the session, which begins a log
+        session = LiveSession(
+            learner,
+            samples,
+            step=inputs.step or STEP,
+            steady=steadying.smoothing(_window(learner)),
+            folder=place,
+            name=model.stem,
+            scale=inputs.scale,
+            rename=dict(reading.rename or {}),
+        )
+        _serve(session, listen, door)
     say(f"Log: {session.log.path}" if session.log else "")
 
 
-def _serve(session: Any, listen: str, port: int) -> None:
+def _door(listen: str, port: int) -> socket.socket:
+    """Return a socket that listens, or say which option is at fault."""
+    if listen in _ALL:
+        raise ValueError(
+            f"--listen {listen!r} stands for all addresses, and the page answers at one alone; give the one "
+            f"that others reach this machine by, as 192.168.1.20"
+        )
+    try:
+        return socket.create_server((listen, port))
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            why = "is in use" if error.errno == errno.EADDRINUSE else "is not open to you"
+            raise OSError(f"port {port} {why}; choose another --port, or 0 for any that is free") from None
+        raise OSError(
+            f"{listen!r} is no address of this machine; --listen takes one, as {_LOOPBACK[0]}"
+        ) from None
+
+
+def _serve(session: Any, listen: str, door: socket.socket) -> None:
     """Serve the page until interrupted."""
     import uvicorn
 
     from anchorinv.live.server import LiveServer
 
-    try:
-        door = socket.create_server((listen, port))
-    except OSError as error:
-        raise OSError(
-            f"{listen}:{port} cannot be listened at ({error.strerror}); choose another --port"
-        ) from None
     port = door.getsockname()[1]
     hosts = [f"{name}:{port}" for name in ({*_LOOPBACK, listen} if listen in _LOOPBACK else {listen})]
     server = LiveServer(session, hosts)

@@ -104,7 +104,7 @@ def forget(
     out: Out,
     allow_recordings: Allow = False,
 ) -> None:
-    """Remove a class: its prototype, anchors and replay; predictions among the others stay as they are."""
+    """Remove a class and all that is kept of it; predictions among the others stay as they are."""
     from anchorinv.core.registry import METHODS
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.validation import as_label
@@ -180,7 +180,7 @@ def predict(
     with the file it is of. Steadied rows end with the class of the window by itself. A live stream is
     predicted until Ctrl-C.
     """
-    if lsl is not None:
+    if lsl is not None and not sources and table == "-":
         predict_stream(
             model,
             lsl,
@@ -192,8 +192,10 @@ def predict(
             allow_recordings=allow_recordings,
         )
         return
-    if not sources or out_lsl is not None or as_json:
-        raise typer.BadParameter("name files, or a live stream by --lsl, which --out-lsl and --json are for")
+    if not sources or lsl is not None or out_lsl is not None or as_json:
+        raise typer.BadParameter(
+            "name files, or a live stream by --lsl; --csv is for files, --out-lsl and --json are for a stream"
+        )
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.learning import known_confidence
     from anchorinv.serving.files import check_inputs, predict_file
@@ -326,7 +328,7 @@ def evaluate(
 @with_options
 def check(
     model: Model,
-    sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT...")],
+    sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
     as_json: Json = False,
     *,
     inputs: InputOptions,

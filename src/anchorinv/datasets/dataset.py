@@ -55,7 +55,7 @@ class Meta(BaseModel):
     preprocessing: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Labelled windows of recordings.
 
@@ -89,6 +89,8 @@ class Dataset:
     >>> data = Dataset.from_arrays(windows, ["left", "right"] * 2, sfreq=100, split=split)
     >>> data.class_names, data.labels.tolist(), data.signals(data.split == "test").shape
     (('left', 'right'), [0, 1, 0, 1], (2, 2, 100))
+    >>> data
+    <Dataset: 4 windows of 2 channels x 100 samples at 100 Hz, 2 classes, 2 to train on>
     """
 
     samples: npt.NDArray[np.float32]
@@ -121,6 +123,11 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        window = f"{self.n_chans} channels x {self.n_times} samples at {self.sfreq:g} Hz"
+        parts = f"{np.sum(self.split == 'train')} to train on"
+        return f"<Dataset: {len(self)} windows of {window}, {len(self.class_names)} classes, {parts}>"
 
     @property
     def n_chans(self) -> int:

@@ -29,7 +29,12 @@ class EventLog:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = free_path(folder, name, ".jsonl")
-        self._file = self.path.open("x", encoding="utf-8")
+        try:
+            self._file = self.path.open("x", encoding="utf-8")
+        except OSError as error:
+            raise OSError(
+                f"nothing can be written in {folder} ({error.strerror}); choose another folder (--folder)"
+            ) from None
         self._lock = threading.Lock()
 
     def write(self, event: str, facts: dict[str, Any]) -> None:

@@ -166,7 +166,7 @@ def facts_of(session: LiveSession) -> dict[str, Any]:
     model, lesson, practice = session.model, session.lesson, session.practice
     base = set(map(str, model.base_classes_.tolist()))
     classes = [
-        {"label": str(name), "count": int(n), "base": str(name) in base}
+        {"label": str(name), "count": int(n), "base": str(name) in base, "place": session.places[name]}
         for name, n in zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
     ]
     return {

@@ -22,6 +22,7 @@ from anchorinv.live.monitor import Contact, Scope
 from anchorinv.live.record import EventLog, free_path, identity_of
 from anchorinv.live.sources import Chunk, StreamSource
 from anchorinv.live.tasks import HOLD, Lesson, Practice
+from anchorinv.persistence.limits import looks_like
 from anchorinv.serving.learning_report import LearningReport, add_examples, learn_classes
 from anchorinv.serving.smoothing import Smoothing
 from anchorinv.serving.streaming import Prediction, StreamingPredictor
@@ -121,6 +122,8 @@ class LiveSession:
         self._stopped, self._teacher = threading.Event(), ThreadPoolExecutor(1, "lessons")
         self._thread: threading.Thread | None = None
         self.model, self.number = model, 1
+        #: Each class that was ever known, in the order of its coming: its colour, on every page.
+        self.places = {label: i for i, label in enumerate(model.classes_.tolist())}
         self._undo: deque[tuple[AnchorInvClassifier, str]] = deque(maxlen=MOST_UNDO)
         self.identity = identity_of(model)
         self.lesson: Lesson | None = None
@@ -257,9 +260,7 @@ class LiveSession:
 
     def teach(self, name: str, wanted: int = SHOTS, countdown: float = COUNTDOWN) -> None:
         """Record windows for a class, new or known, after a countdown in seconds of the stream."""
-        label = as_label(self.model.classes_, name.strip())
-        if not name.strip():
-            raise ValueError("a class needs a name")
+        label = self._named(name)
         if not 1 <= wanted <= MOST_SHOTS:
             raise ValueError(f"a lesson has 1 to {MOST_SHOTS} windows, got {wanted}")
         with self.lock:
@@ -268,6 +269,19 @@ class LiveSession:
             self.lesson = Lesson(label, wanted, begins=begins, spacing=max(1, self.model.n_times_ // 2))
             self.report = self.problem = None
             self._changed()
+
+    def _named(self, name: str) -> Any:
+        """Return the class of a name, before anybody holds a gesture for one that would be refused."""
+        if not name.strip():
+            raise ValueError("a class needs a name")
+        label = as_label(self.model.classes_, name.strip())
+        known = self.model.classes_.tolist()
+        if label not in known and (other := looks_like(label, known)) is not None:
+            raise ValueError(
+                f"{label!r} looks like the known class {other!r}; take that name for more examples of it, or "
+                f"one that differs in more than spaces or case"
+            )
+        return label
 
     def end_recording(self) -> None:
         """Be content with the windows recorded so far."""
@@ -299,7 +313,7 @@ class LiveSession:
 
     def accept(self, name: str) -> "Future[None]":
         """Teach the windows that were suggested as a new class."""
-        label = as_label(self.model.classes_, name.strip())
+        label = self._named(name)
         with self.lock:
             if self._offered is None:
                 raise ValueError("nothing is suggested now")
@@ -420,6 +434,8 @@ class LiveSession:
     def _swap(self, model: AnchorInvClassifier, report: dict[str, Any]) -> None:
         self.model, self.number, self.report = model, self.number + 1, report
         self.identity = identity_of(model)
+        for label in model.classes_.tolist():
+            self.places.setdefault(label, len(self.places))
         self._changed()
 
     @property

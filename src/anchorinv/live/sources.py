@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event
@@ -192,8 +193,10 @@ class Board:
     """
 
     def __init__(self, board: str, *, port: str = "", mac: str = "") -> None:
-        import_extra("brainflow", extra="boards")
-        flow = import_extra("brainflow.board_shim", extra="boards")
+        with warnings.catch_warnings():  # it imports pkg_resources, which says that it will go
+            warnings.simplefilter("ignore")
+            import_extra("brainflow", extra="boards")
+            flow = import_extra("brainflow.board_shim", extra="boards")
         self._flow, self._number = flow, _board_number(flow, board)
         parameters = flow.BrainFlowInputParams()
         parameters.serial_port, parameters.mac_address = port, mac

@@ -46,6 +46,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return {
         "package": header.package,
         "method": header.method,
+        "backbone": _backbone(header),
         "memory": header.memory,
         "classes": list(header.classes),
         "base_classes": list(header.classes[: header.state.n_base]),
@@ -66,6 +67,14 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "sessions": _lessons(header, tensors),
         "forgotten": forgotten,
     }
+
+
+def _backbone(header: Header) -> str | None:
+    """Return the network that is not this package's own, in words."""
+    if (facts := header.backbone) is None:
+        return None
+    version = f" {facts.version}" if facts.version else ""
+    return f"{facts.network} of braindecode{version}" if facts.kind == "braindecode" else facts.network
 
 
 def _lessons(header: Header, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
@@ -90,6 +99,7 @@ def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
     length = f" ({n_times / facts['sfreq']:g} s at {facts['sfreq']:g} Hz)" if facts["sfreq"] else ""
     lines = [
         f"method       {facts['method']} (written by anchorinv {facts['package']})",
+        *([f"backbone     {facts['backbone']}"] if facts["backbone"] else []),
         f"memory       {facts['memory']}: {MEMORY[facts['memory']]}",
         f"window       {n_chans} channels x {n_times} samples{length}",
         f"channels     {', '.join(facts['ch_names']) if facts['ch_names'] else 'names not known'}",

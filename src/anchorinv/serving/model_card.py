@@ -95,6 +95,7 @@ def _model(facts: Mapping[str, Any]) -> list[str]:
     made_with = ", ".join(f"{name} {number}" for name, number in origin.get("versions", {}).items())
     lines = [
         f"Method: {literal(spec.title)} (`{facts['method']}`), {literal(spec.citation)}",
+        *([f"Backbone: {literal(facts['backbone'])}"] if facts["backbone"] else []),
         f"Written by anchorinv {literal(facts['package'])}; {facts['bytes'] / 1e6:.2f} MB, "
         f"{facts['weights']} numbers in network and features",
         f"Memory: {facts['memory']} ({MEMORY[facts['memory']]})",
