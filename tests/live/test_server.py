@@ -22,6 +22,7 @@ PAGE = (files("anchorinv.live") / "page.html").read_text(encoding="utf-8")
 def server(tmp_path):
     given = session(samples(), step=0.1, folder=tmp_path, name="hand")
     given.run()
+    given.status = "streaming"  # as more is to come
     yield LiveServer(given, [HOST, "localhost:8765"], token="s3cret")
     given.stop()
 

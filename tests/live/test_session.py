@@ -108,6 +108,7 @@ class TestTeaching:
     def given(self, tmp_path):
         given = session(samples("left", 4), step=16 / RATE, folder=tmp_path, name="hand")
         given.run()
+        given.status = "streaming"  # as more is to come, by feed
         with ended(given):
             yield given
 
@@ -173,6 +174,11 @@ class TestTeaching:
             given.teach("x", 101)
         with pytest.raises(ValueError, match="nothing is being recorded"):
             given.learn()
+        given.status = "ended"
+        for order in (lambda: given.teach("x", 3), given.practise):
+            with pytest.raises(ValueError, match="the stream is over"):
+                order()
+        given.status = "streaming"
         given.teach("x", 3)
         with pytest.raises(ValueError, match="finish the lesson first"):
             given.teach("y", 3)

@@ -194,11 +194,13 @@ def predict_stream(
 
 def _predictions(session: Any) -> Iterator[Any]:
     """Yield predictions as they are made, until the stream ends."""
+    from anchorinv.live.session import OVER
+
     news = threading.Event()
     session.listen(news.set)
     session.start()
     n_seen = 0
-    while session.status not in ("ended", "stopped", "failed") or session.n_predictions > n_seen:
+    while session.status not in OVER or session.n_predictions > n_seen:
         news.wait(timeout=1.0)
         news.clear()
         with session.lock:

@@ -46,6 +46,8 @@ REJECTED, LOOK_AGAIN = 60, 5
 LATE = 0.5
 #: Seconds of a prompt in practice, and before it.
 PRACTICE_HOLD, PRACTICE_READY = 4.0, 2.0
+#: States of a stream from which no sample comes any more.
+OVER = ("ended", "stopped", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +266,7 @@ class LiveSession:
         if not 1 <= wanted <= MOST_SHOTS:
             raise ValueError(f"a lesson has 1 to {MOST_SHOTS} windows, got {wanted}")
         with self.lock:
-            self._idle()
+            self._idle(flowing=True)
             begins = self._position + round(max(0.0, countdown) * self.rate)
             self.lesson = Lesson(label, wanted, begins=begins, spacing=max(1, self.model.n_times_ // 2))
             self.report = self.problem = None
@@ -374,7 +376,7 @@ class LiveSession:
         if not 1 <= rounds <= 20:
             raise ValueError(f"practice has 1 to 20 rounds, got {rounds}")
         with self.lock:
-            self._idle()
+            self._idle(flowing=True)
             self.practice = Practice(
                 self.model.classes_.tolist(),
                 rounds,
@@ -404,7 +406,11 @@ class LiveSession:
             raise ValueError("nothing is being recorded")
         return self.lesson
 
-    def _idle(self, *, but_lesson: bool = False) -> None:
+    def _idle(self, *, but_lesson: bool = False, flowing: bool = False) -> None:
+        if flowing and self.status in OVER:
+            raise ValueError(
+                "the stream is over, so no window will come; start it anew (--loop replays a file)"
+            )
         if self.busy == "learning" or (self.practice is not None and self.practice.phase == HOLD):
             raise ValueError("wait until what is going on is done")
         if self.lesson is not None and not but_lesson:
