@@ -193,14 +193,14 @@ class Board:
     """
 
     def __init__(self, board: str, *, port: str = "", mac: str = "") -> None:
-        with warnings.catch_warnings():  # it imports pkg_resources, which says that it will go
-            warnings.simplefilter("ignore")
-            import_extra("brainflow", extra="boards")
-            flow = import_extra("brainflow.board_shim", extra="boards")
+        import_extra("brainflow", extra="boards")
+        flow = import_extra("brainflow.board_shim", extra="boards")
         self._flow, self._number = flow, _board_number(flow, board)
         parameters = flow.BrainFlowInputParams()
         parameters.serial_port, parameters.mac_address = port, mac
-        flow.BoardShim.disable_board_logger()
+        with warnings.catch_warnings():  # its first call imports pkg_resources, which says that it will go
+            warnings.simplefilter("ignore")
+            flow.BoardShim.disable_board_logger()
         self._shim = flow.BoardShim(self._number, parameters)
         self._rows = list(flow.BoardShim.get_exg_channels(self._number))
         self._clock = flow.BoardShim.get_timestamp_channel(self._number)
