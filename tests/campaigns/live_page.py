@@ -1,4 +1,4 @@
-"""How late a page is, how long a lesson takes, how much memory a stream needs: what a live session is held to.
+"""How late a page is, how long a lesson takes, how much memory a stream needs: what a session is held to.
 
 ``python -m tests.campaigns.live_page`` on quiet cores: a page in Chromium on 8 channels at 200 Hz,
 then ten minutes of 64 channels at 1,000 Hz, fifty times as fast.
