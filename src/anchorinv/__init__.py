@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.networks import GEOMETRIES, Geometry
+    from anchorinv.core.privacy import Privacy
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.smoothing import Smoothing
     from anchorinv.serving.streaming import StreamingPredictor
@@ -21,6 +22,7 @@ __all__ = [
     "Filter",
     "Geometry",
     "Preprocessing",
+    "Privacy",
     "Signals",
     "Smoothing",
     "StreamingPredictor",
@@ -35,6 +37,7 @@ _HOMES = {
     "Filter": "anchorinv.signal.preprocessing",
     "Geometry": "anchorinv.core.networks",
     "Preprocessing": "anchorinv.signal.preprocessing",
+    "Privacy": "anchorinv.core.privacy",
     "Signals": "anchorinv.validation",
     "Smoothing": "anchorinv.serving.smoothing",
     "StreamingPredictor": "anchorinv.serving.streaming",

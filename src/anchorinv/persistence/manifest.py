@@ -9,6 +9,7 @@ from torch import Tensor
 
 from anchorinv.core.confidence import MOST_SCORES
 from anchorinv.core.networks import frozen
+from anchorinv.core.privacy import privacy_from, privacy_sentences
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.persistence.format import Header
@@ -59,6 +60,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "base_statistics": base,
         "tells_unknown": any(name.startswith("confidence.") for name in tensors),
         "reject": header.settings.reject,
+        "privacy": header.settings.model_dump()["privacy"],
         "shape": list(header.state.shape),
         "sfreq": header.sfreq,
         "ch_names": list(header.ch_names) if header.ch_names else None,
@@ -97,6 +99,7 @@ def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
         f"processing   {processing(preprocessing_from(facts['preprocessing'] or {}))}",
         f"weights      {facts['weights']} numbers",
         f"unknown      {rejection(facts)}",
+        *([f"privacy      {privacy_from(facts['privacy'])}"] if facts["privacy"] else []),
         "",
         f"{'class':<16} {'examples':>8} {'anchors':>8} {'replay':>8} {'signals':>8} {'recordings':>10}",
     ]
@@ -159,6 +162,8 @@ def file_sentences(facts: Mapping[str, Any]) -> list[str]:
             "Of each lesson it holds the date and a fingerprint of the windows: nothing can be computed back "
             "from it, but whoever has the same windows can tell that they were learned."
         )
+    anchors = spec.uses_anchors and any(facts["anchors"].values())
+    lines += privacy_sentences(privacy_from(facts["privacy"]), anchors=anchors)
     for label in facts["forgotten"]:
         lines.append(f"Class {label!r} was forgotten: {spec.forgetting}")
     return lines
