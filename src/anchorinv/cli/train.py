@@ -26,9 +26,9 @@ from anchorinv.terminal import say
 if TYPE_CHECKING:
     import numpy as np
 
+    from anchorinv.core.privacy import Privacy
     from anchorinv.datasets.own import Labelling
     from anchorinv.datasets.window_files import WindowFile
-    from anchorinv.core.privacy import Privacy
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.signal.preprocessing import Filter, Preprocessing
 
@@ -91,7 +91,6 @@ class MethodOptions:
             "privacy": self._privacy(),
             "random_state": self.seed,
         }
-
 
     def _privacy(self) -> "Privacy | str | None":
         from anchorinv.core.privacy import Privacy

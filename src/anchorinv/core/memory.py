@@ -11,7 +11,7 @@ about people, and how many samples it keeps.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -159,7 +159,7 @@ class Anchors(_Quota):
 
     per_class: int = 50
     select: Selection = random_anchors
-    aggregate: int = 1
+    aggregate: int = field(default=1, kw_only=True)
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add the anchors of the session's classes, as the tail sees them now (Eq. 5 to 8)."""

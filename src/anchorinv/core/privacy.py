@@ -115,7 +115,8 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> fl
 
 def clipped(features: Tensor, clip: float) -> Tensor:
     """Return features (n, dim), none of them longer than ``clip``."""
-    return features * (clip / features.norm(dim=1, keepdim=True).clamp(min=clip))
+    shorter: Tensor = features * (clip / features.norm(dim=1, keepdim=True).clamp(min=clip))
+    return shorter
 
 
 def sensitivity(
@@ -136,7 +137,7 @@ def sensitivity(
     if groups is None:
         raise ValueError("privacy of each person needs to know whose windows are whose; pass groups to fit")
     worst = 0.0
-    for person in groups.unique():
+    for person in sorted(set(groups.tolist())):
         counts = torch.bincount(targets[groups == person]).double()
         square = 4 * clip**2 * float(counts.square().sum())
         square += 2 * weight**2 * clip**4 * float(counts.sum()) ** 2 if moments else 0.0
@@ -332,6 +333,6 @@ def privacy_sentences(privacy: "Privacy | str | None", *, anchors: bool) -> list
         f"features clipped to {privacy.clip:g}); lessons of the same {privacy.unit} add up.",
         "Not covered: averages over all base windows that features are computed by (mean and deviation of "
         "channels, references and scales of feature blocks, principal components) and that new recordings "
-        "are compared with; the numbers of windows; a calibration. Of classes taught later all is covered but "
-        "their numbers.",
+        "are compared with; the numbers of windows; a calibration. Of classes taught later all is covered "
+        "but their numbers.",
     ]

@@ -158,7 +158,8 @@ def _open_npz(path: Path) -> WindowFile:
     for own, values in columns.items():
         if values.shape != shape[:1]:
             raise ValueError(f"{path} has {shape[0]} windows in X and {beside[own]} of shape {values.shape}")
-    columns.setdefault("people", columns.get("groups"))
+    if "groups" in columns:
+        columns.setdefault("people", columns["groups"])
     names = tuple(map(str, np.ravel(others["ch_names"]).tolist())) if "ch_names" in others else None
     if names is not None and len(names) != shape[1]:
         raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")

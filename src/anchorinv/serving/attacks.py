@@ -1,8 +1,8 @@
 """Attacks on what a model file gives away, as functions of arrays; every figure comes with its interval."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,45 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of an audit.
+
+    Parameters
+    ----------
+    attack : str
+        "membership", "re-identification", "attribute", "reconstruction" or "forgetting".
+    target : str
+        What it was made on, or by.
+    measure : str
+    estimate : Estimate or None
+        None where there are too few windows to tell.
+    chance : float or None
+        What guessing would reach; None where there is no such thing.
+    """
+
+    attack: str
+    target: str
+    measure: str
+    estimate: Estimate | None
+    chance: float | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        named = {"attack": self.attack, "target": self.target, "measure": self.measure, "chance": self.chance}
+        numbers = (
+            dict.fromkeys(("value", "low", "high", "n")) if self.estimate is None else asdict(self.estimate)
+        )
+        return named | {
+            name: number if number is None or math.isfinite(number) else None
+            for name, number in numbers.items()
+        }
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is None or math.isfinite(number) else None
+
+
+@dataclass(frozen=True, slots=True)
 class Membership:
     """How well scores tell members of the training data from others.
 
@@ -84,7 +123,7 @@ class Membership:
         cls,
         members: ArrayLike,
         others: ArrayLike,
-        groups: tuple[Sequence[Any], Sequence[Any]] | None = None,
+        groups: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> "Membership":
         """Measure scores (n,) and (m,), larger for members; windows of a group are not independent."""
         inside, outside = (np.asarray(scores, dtype=np.float64) for scores in (members, others))
@@ -106,7 +145,7 @@ class Membership:
 
 
 def clustered_auroc(
-    inside: np.ndarray, outside: np.ndarray, groups: tuple[Sequence[Any], Sequence[Any]] | None = None
+    inside: np.ndarray, outside: np.ndarray, groups: tuple[ArrayLike, ArrayLike] | None = None
 ) -> tuple[float, float]:
     """Return the AUROC of scores (n,) and (m,), and its standard error.
 
@@ -122,8 +161,8 @@ def clustered_auroc(
     area = auroc(inside, outside)
     if n < 2 or m < 2:
         return area, math.nan
-    first, second = groups if groups is not None else (range(n), range(n, n + m))
-    names, places = np.unique([str(each) for each in (*first, *second)], return_inverse=True)
+    both = np.arange(n + m) if groups is None else np.concatenate([np.asarray(part) for part in groups])
+    names, places = np.unique(both.astype(str), return_inverse=True)
     parts = _placements(inside, outside) - area, 1 - _placements(outside, inside) - area
     rows, cols = (
         np.bincount(places[own], part, len(names))
@@ -172,7 +211,9 @@ def likelihood_ratios(target: np.ndarray, shadows: np.ndarray, inside: np.ndarra
     ratio = np.zeros(len(target))
     for sign, chosen, count in ((1, inside, n_in), (-1, ~inside, n_out)):
         mean = np.where(chosen, shadows, 0.0).sum(0) / count
-        spread = math.sqrt(max(float((np.where(chosen, shadows - mean, 0.0) ** 2).sum() / chosen.sum()), 1e-12))
+        spread = math.sqrt(
+            max(float((np.where(chosen, shadows - mean, 0.0) ** 2).sum() / chosen.sum()), 1e-12)
+        )
         ratio += sign * (-0.5 * ((target - mean) / spread) ** 2 - math.log(spread))
     return ratio
 
@@ -254,7 +295,8 @@ def compared(some: Tensor, others: Tensor) -> dict[str, np.ndarray]:
 
     def standard(signals: Tensor) -> Tensor:
         centred = signals - signals.mean(2, keepdim=True)
-        return centred / centred.norm(dim=2, keepdim=True).clamp(min=1e-12)
+        scaled: Tensor = centred / centred.norm(dim=2, keepdim=True).clamp(min=1e-12)
+        return scaled
 
     a, b = standard(some).flatten(1), standard(others).flatten(1)
     result = {"correlation": (a @ b.T / some.shape[1]).numpy()}
