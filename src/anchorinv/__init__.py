@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from anchorinv.core.networks import GEOMETRIES, Geometry
     from anchorinv.core.privacy import Privacy
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.audit import audit
     from anchorinv.serving.smoothing import Smoothing
     from anchorinv.serving.streaming import StreamingPredictor
     from anchorinv.signal.preprocessing import Filter, Preprocessing
@@ -27,11 +28,13 @@ __all__ = [
     "Smoothing",
     "StreamingPredictor",
     "__version__",
+    "audit",
 ]
 
 # Names are imported when they are first used: `anchorinv --help` need not wait for torch.
 _HOMES = {
     "AnchorInvClassifier": "anchorinv.estimator",
+    "audit": "anchorinv.serving.audit",
     "Conformer": "anchorinv.core.conformer",
     "GEOMETRIES": "anchorinv.core.networks",
     "Filter": "anchorinv.signal.preprocessing",

@@ -101,8 +101,8 @@ def standardised(model: AnchorInvClassifier, data: People) -> Tensor:
     return torch.from_numpy(model.standardisation_(data.signals))
 
 
-def kept_of(model: AnchorInvClassifier, members: People) -> list[Kept]:
-    """Return all that a model holds of single people or classes, and signals inverted from it."""
+def kept_of(model: AnchorInvClassifier, members: People, *, invert: bool = True) -> list[Kept]:
+    """Return all that a model holds of single people or classes, and signals inverted from it if asked."""
     state = model.state_
     signals = standardised(model, members)
     names = dict(zip(state.classes, model._names.tolist(), strict=True))
@@ -123,7 +123,8 @@ def kept_of(model: AnchorInvClassifier, members: People) -> list[Kept]:
             (labels[:, None] == members.labels).sum(1, keepdims=True), 1
         )
         found.append(Kept("class means", "features", means.detach(), labels, weights))
-    return [*found, *(inverted(model, item) for item in found if item.space == "features")]
+    made = [inverted(model, item) for item in found if invert and item.space == "features"]
+    return [*found, *made]
 
 
 @torch.no_grad()
