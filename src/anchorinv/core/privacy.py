@@ -16,6 +16,7 @@ from anchorinv.core.memory import Anchors, LatentSamples, RealSamples
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.networks import encode, frozen
 from anchorinv.core.recipe import Recipe
+from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State, columns
 
 #: Windows behind each anchor, where ``privacy="aggregate"`` is asked for.
@@ -191,7 +192,7 @@ def private_statistics(
 
 def unknown_generator() -> torch.Generator:
     """Return a generator that nobody can set up again: what noise hides, its seed would show."""
-    return torch.Generator().manual_seed(secrets.randbits(63))
+    return stream(secrets.randbits(63))
 
 
 @dataclass(frozen=True, slots=True)
