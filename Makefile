@@ -2,6 +2,7 @@
 # make test   check + the whole test suite      make check  ruff and mypy
 # make results  the tables and figures of docs/results.md and README.md, from the records in docs/results
 # make docs   the site, into docs/_build/html
+# make javascript  what the example in JavaScript needs, where npm is there
 # make bench  speed ratios against the textbook twin
 # Options of a command: make demo ARGS="--quick --out somewhere"
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -10,12 +11,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The build of the package itself goes through the constraints too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check format bench results docs clean
+.PHONY: demo test check format bench javascript results docs clean
 
 demo: .venv/.runtime
 	$(BIN)/anchorinv demo $(ARGS)
 
-test: check
+test: check javascript
 	$(BIN)/python -m pytest --numprocesses auto
 
 check: .venv/.dev
@@ -26,6 +27,14 @@ check: .venv/.dev
 format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# A test runs it; without npm, or a registry to install from, that test skips with a word.
+ONNX_EXAMPLE := examples/onnx
+javascript:
+	@cmp -s $(ONNX_EXAMPLE)/package-lock.json $(ONNX_EXAMPLE)/node_modules/.installed \
+	  || { npm ci --prefix $(ONNX_EXAMPLE) --ignore-scripts --no-audit --no-fund --silent \
+	       && cp $(ONNX_EXAMPLE)/package-lock.json $(ONNX_EXAMPLE)/node_modules/.installed; } \
+	  || echo "no npm, or no packages for it: the example in JavaScript is not tested"
 
 bench: .venv/.runtime
 	$(BIN)/python -m benchmarks $(ARGS)

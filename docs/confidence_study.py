@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.core.reliability import Reliability, auroc
+from anchorinv.core.metrics import auroc
+from anchorinv.core.reliability import Reliability
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State
 from anchorinv.datasets.dataset import Dataset

@@ -1,8 +1,9 @@
-"""What models give away on real recordings: docs/results/privacy.ndjson, the tables and figure of docs/privacy.md.
+"""What models give away on real recordings: docs/results/privacy.ndjson, tables and figure of docs/privacy.md.
 
-``python docs/privacy_study.py emg-longterm=emg_longterm.npz ecg-beats=ecg_beats.npz ...`` computes what the record
-does not have yet, a line for each model, and can be stopped at any time. Without a file it prints the tables
-and draws the figure of the record that is there. Nothing is chosen here by what comes out.
+``python docs/privacy_study.py emg-longterm=emg_longterm.npz ecg-beats=ecg_beats.npz ...`` computes what the
+record does not have yet, a line for each model, and can be stopped at any time; ``closed`` or ``networks``
+limits it to models without or with one. Without a file it prints the tables and draws the figure of the record
+that is there. Nothing is chosen here by what comes out.
 """
 
 import json
@@ -18,7 +19,7 @@ import torch
 from anchorinv import AnchorInvClassifier, Privacy
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch
-from anchorinv.serving.attacks import Figure, Gallery, linked_share
+from anchorinv.serving.attacks import Estimate, Figure, Gallery
 from anchorinv.serving.audit import audit, audit_forgetting
 from anchorinv.serving.exposure import People, kept_of, standardised
 from anchorinv.settings import recipe_of
@@ -185,11 +186,17 @@ def taught_by_one(path: Path) -> list[Figure]:
             rows[how] += [
                 float(row[np.searchsorted(names, who)]) for row, who in zip(shares, found, strict=True)
             ]
+    measure = f"top-1 of {len(names)} people"
     return [
-        Figure("re-identification", f"means of classes taught by {how}", f"top-1 of {len(names)} people",
-               linked_share(np.zeros(len(values), int), np.array(values)[:, None], np.array([0])), 1 / len(names))
+        Figure(
+            "re-identification",
+            f"means of classes taught by {how}",
+            measure,
+            Estimate.share(sum(values), len(values)),
+            1 / len(names),
+        )
         for how, values in rows.items()
-    ]  # fmt: skip
+    ]
 
 
 def forgetting(path: Path) -> list[Figure]:

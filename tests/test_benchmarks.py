@@ -144,7 +144,8 @@ def test_live_windows_of_both_sides_are_the_same():
         np.testing.assert_allclose(window.values, naive.refiltered_window(sections, so_far, 1000), atol=1e-9)
 
 
-def test_the_signal_path_is_measured():
+def test_the_signal_path_is_measured(monkeypatch):
+    monkeypatch.setattr(live, "N_WINDOWS", 20)
     for name in ("live-signal-path", "live-signal-least"):
         figure = measure(next(case for case in CASES if case.name == name), MACHINE, quick=True)
         assert figure.unit == "µs" and 0 < figure.ratio < float("inf")

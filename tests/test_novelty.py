@@ -399,9 +399,10 @@ class TestCommands:
         assert code == 1 and "has not been measured" in told and not Path("x").exists()
 
     def test_info_of_others(self, place, run):
-        assert "told by novelty, and rejected if you ask for it (--reject)" in run("info", "m.anchorinv")[1]
+        shown = run("info", "m.anchorinv")[1]
+        assert "detected by novelty, and rejected if you ask for it (--reject)" in shown
         facts = manifest(*read_facts(GOLDEN / "format1.anchorinv"))
         assert facts["tells_unknown"] is False and facts["reject"] is None
         lines = manifest_lines(facts)
-        assert any("windows of other classes are not told" in line for line in lines)
+        assert any("windows of other classes are not detected" in line for line in lines)
         assert not any("quantiles" in line for line in lines)

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anchorinv.backbones import Backbone
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.networks import GEOMETRIES, Geometry
     from anchorinv.core.privacy import Privacy
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GEOMETRIES",
     "AnchorInvClassifier",
+    "Backbone",
     "Conformer",
     "Filter",
     "Geometry",
@@ -34,6 +36,7 @@ __all__ = [
 # Names are imported when they are first used: `anchorinv --help` need not wait for torch.
 _HOMES = {
     "AnchorInvClassifier": "anchorinv.estimator",
+    "Backbone": "anchorinv.backbones",
     "audit": "anchorinv.serving.audit",
     "Conformer": "anchorinv.core.conformer",
     "GEOMETRIES": "anchorinv.core.networks",

@@ -15,7 +15,9 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin as FeatureNames
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from anchorinv.backbones import asked_for, elsewhere
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
+from anchorinv.core.devices import choose_device, device_here, placed
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.networks import Geometry, encode
@@ -41,7 +43,7 @@ from anchorinv.learning import (
 )
 from anchorinv.persistence.bundle import Bundle, load_bundle, save_bundle
 from anchorinv.persistence.format import packed
-from anchorinv.persistence.limits import check_held, check_kept, check_names, kept_by
+from anchorinv.persistence.limits import Architecture, check_held, check_kept, check_names, kept_by
 from anchorinv.persistence.manifest import without_class
 from anchorinv.persistence.provenance import (
     annotated,
@@ -54,6 +56,7 @@ from anchorinv.persistence.provenance import (
 from anchorinv.settings import (
     check_settings,
     recipe_of,
+    resolve_backbone,
     resolve_ch_names,
     resolve_geometry,
     resolve_rate,
@@ -90,8 +93,8 @@ from anchorinv.validation import (
     weighed,
 )
 
-# Settings that a bundle holds in a form of their own.
-_APART = ("geometry", "preprocessing", "sfreq")
+# Settings that a bundle holds in a form of their own, or that are the machine's affair.
+_APART = ("geometry", "backbone", "preprocessing", "sfreq", "device")
 
 
 class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -103,6 +106,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         Sampling rate in Hz; kept with the model, and compared with that of ``mne.Epochs``.
     geometry : Geometry or None, default=None
         Sizes of the network; None derives them from the shape of the signals.
+    backbone : str, nn.Module, callable, Backbone or None, default=None
+        Another network than this package's: a model of braindecode by its name (``"eegnet"``), a network,
+        or a factory ``(n_chans, n_times, n_classes) -> nn.Module``; see :class:`anchorinv.Backbone`.
     epochs : int or None, default=None
         Passes over the base data, of methods with a network; None chooses by the number of windows, and stops
         early when the loss of held-out windows (see :meth:`fit`) does not fall any more.
@@ -150,6 +156,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         :class:`~anchorinv.Privacy` adds noise to the default method's statistics.
     preprocessing : Preprocessing or None, default=None
         Channels, unit and filter of the recordings behind the signals; kept with the model.
+    device : str, default="auto"
+        Where networks are trained and run: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, or the first of
+        cuda, mps and cpu that is there. It is no part of a model file; see :meth:`load`.
     random_state : int, RandomState or None, default=None
         An int for results that repeat; None draws one.
     verbose : bool, default=False
@@ -172,7 +181,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         they were at the end (``training_loss``, ``inversion_error``, ``finetuning_loss``), and step by step
         in ``curves``, under the same names. A file thins curves out beyond a million values in all.
     geometry_ : Geometry
-        The sizes in use.
+        The sizes in use, of this package's own network.
+    architecture_ : Geometry or BackboneFor
+        What networks are made by: these sizes, or another backbone.
+    device_ : str
+        The device that was chosen; methods without a network compute on the CPU whatever it is.
     state_ : State
         All that was learned, see :class:`anchorinv.core.types.State`; its classes are in the order learned.
 
@@ -192,6 +205,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         *,
         sfreq: float | None = None,
         geometry: Geometry | None = None,
+        backbone: Any = None,
         epochs: int | None = None,
         batch_size: int = 16,
         lr: float = 1e-3,
@@ -210,11 +224,13 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         group_by: str | None = None,
         privacy: str | Privacy | None = None,
         preprocessing: Preprocessing | None = None,
+        device: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
         self.sfreq = sfreq
         self.geometry = geometry
+        self.backbone = backbone
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -233,6 +249,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self.group_by = group_by
         self.privacy = privacy
         self.preprocessing = preprocessing
+        self.device = device
         self.random_state = random_state
         self.verbose = verbose
 
@@ -262,17 +279,16 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         n_chans, n_times = signals.values.shape[1:]
         geometry = resolve_geometry(self.geometry, n_chans, n_times)
         method = METHODS.name_of(self.method)
-        n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
-        check_kept(method, geometry, len(classes), n_kept)
         ch_names = resolve_ch_names(how, signals.ch_names, n_chans)
         sfreq = resolve_rate(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
-        warn_former_name(self.method, method)
-        warn_mistakes(likely_mistakes(n_chans, n_times, classes.tolist()))
-        warn_flat(signals.values, ch_names)
-        warn_single_shots(labels)
+        architecture = resolve_backbone(self.get_params(deep=False), geometry, len(classes), sfreq)
+        n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
+        check_kept(method, architecture, len(classes), n_kept)
+        self._warn_base(signals, labels, ch_names)
         began = time.perf_counter()
         seed = resolve_seed(self.random_state)
-        recipe = self._recipe(geometry, len(labels))
+        device = choose_device(self.device)
+        recipe = self._recipe(architecture, len(labels), device)
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
         batch = Batch(
             _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
@@ -280,6 +296,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         state = self._base_state(recipe, batch, rng=stream(seed, "base"))
         self._know(
             geometry_=geometry,
+            architecture_=architecture,
+            device_=device,
             standardisation_=standardisation,
             seed_=seed,
             n_chans_=n_chans,
@@ -295,6 +313,14 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             ],
         )
         return self
+
+    def _warn_base(self, signals: Signals, labels: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
+        """Warn of what is probably meant otherwise."""
+        warn_former_name(self.method, METHODS.name_of(self.method))
+        _, n_chans, n_times = signals.values.shape
+        warn_mistakes(likely_mistakes(n_chans, n_times, np.unique(labels).tolist()))
+        warn_flat(signals.values, ch_names)
+        warn_single_shots(labels)
 
     def _base_state(self, recipe: Recipe, batch: Batch, *, rng: torch.Generator) -> State:
         """Return a base model that is whole: with what a first lesson and a rejection will need."""
@@ -341,7 +367,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         standardised = self._standardised(signals, force=force, shapes=False)
         batch = Batch(standardised, _tensor(numbers + first), weights=_optional(weights))
         rng = stream(self.seed_, "session", index)
-        recipe = self._recipe(self.geometry_, len(labels))
+        recipe = self._recipe(self.architecture_, len(labels), self.device_)
         with self._progress():
             state = recipe.learn_session(self.state_, Session(index, batch), rng=rng)
         self._check_room(check_converged(state, before=self.state_))
@@ -386,7 +412,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             torch.tensor(state.classes)[columns],
             weights=_optional(weights),
         )
-        recipe = self._recipe(self.geometry_, len(labels))
+        recipe = self._recipe(self.architecture_, len(labels), self.device_)
         learned = recipe.add_shots(state, features, self._counts.tolist())
         self._check_room(learned)
         check_finite(encode(learned.head, features.values))
@@ -532,11 +558,24 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self._know(history_=annotated(self.history_, note=note, author=author))
 
     @classmethod
-    def load(cls, path: Path | str, *, allow_recordings: bool = False) -> Self:
-        """Return the model in a file; it predicts bit by bit as it did, and can go on learning."""
-        bundle = load_bundle(path, allow_recordings=allow_recordings)
+    def load(
+        cls,
+        path: Path | str,
+        *,
+        allow_recordings: bool = False,
+        device: str = "auto",
+        backbone: Any = None,
+    ) -> Self:
+        """Return the model in a file; it predicts bit by bit as it did, and can go on learning.
+
+        Files know nothing of devices: ``device`` says where this model's networks shall run. On another one
+        than before, predictions agree to rounding. A file names a network that is neither this package's nor
+        braindecode's, and cannot bring it along: ``backbone`` is that network, or its factory.
+        """
+        choose_device(device)  # before anything is read
+        bundle = load_bundle(path, allow_recordings=allow_recordings, backbone=backbone)
         try:
-            return cls.from_bundle(bundle)
+            return cls.from_bundle(bundle, device=device)
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}") from None
 
@@ -567,10 +606,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             sfreq=now.sfreq_,
             ch_names=now.ch_names_,
             preprocessing=now.preprocessing,
+            backbone=elsewhere(now.architecture_),
         )
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle) -> Self:
+    def from_bundle(cls, bundle: Bundle, *, device: str = "auto") -> Self:
         """Return a fitted model from a value; settings that it does not name keep their defaults."""
         apart = {
             "method": bundle.method,
@@ -578,12 +618,16 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             "preprocessing": bundle.preprocessing,
             "sfreq": bundle.sfreq,
             "privacy": privacy_from(bundle.settings.get("privacy")),
+            "backbone": asked_for(bundle.backbone),
+            "device": device,
         }
         if unknown := sorted(set(bundle.settings) - set(cls().get_params(deep=False))):
             raise ValueError(f"nobody knows its settings {', '.join(unknown)}")
         model = cls(**{**bundle.settings, **apart})
         check_settings(model.get_params(deep=False))
-        model.state_, model.geometry_ = bundle.state, bundle.geometry
+        model.device_, model.geometry_ = choose_device(device), bundle.geometry
+        model.architecture_ = bundle.backbone or bundle.geometry
+        model.state_ = placed(bundle.state, model.device_)
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
         model._know(**by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
@@ -690,8 +734,24 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """Take over what was learned, all at once: a thread that predicts sees the model before or after."""
         self.__dict__ = vars(self) | learned
 
-    def _recipe(self, geometry: Geometry, n_samples: int) -> Recipe:
-        return recipe_of(self.get_params(deep=False), geometry, n_samples)
+    def _recipe(self, architecture: Architecture, n_samples: int, device: str) -> Recipe:
+        return recipe_of(self.get_params(deep=False), architecture, n_samples, device)
+
+    def __copy__(self) -> Self:
+        other = type(self).__new__(type(self))
+        other.__dict__ = dict(vars(self))
+        return other
+
+    def __getstate__(self) -> Any:
+        """Return what pickle writes: networks in host memory, so that it can be read where no such GPU is."""
+        values = super().__getstate__()
+        return values | {"state_": placed(values["state_"], "cpu")} if "state_" in values else values
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        super().__setstate__(values)
+        if "state_" in values:
+            self.device_ = device_here(values.get("device", "auto"))
+            self.state_ = placed(values["state_"], self.device_)
 
     def _progress(self) -> AbstractContextManager[None]:
         return progress_bars() if self.verbose else nullcontext()
@@ -813,7 +873,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def _check_room(self, state: State) -> None:
         kept = (state.anchors, state.replay, state.recordings)
         most = max((len(batch) for batch in kept if batch), default=0)
-        check_kept(METHODS.name_of(self.method), self.geometry_, len(state.classes), most)
+        check_kept(METHODS.name_of(self.method), self.architecture_, len(state.classes), most)
         check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
 
 

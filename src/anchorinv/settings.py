@@ -1,16 +1,17 @@
 """The estimator's settings, checked together: one error names every problem."""
 
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
+from anchorinv.backbones import architecture_for, as_backbone, problem_of
 from anchorinv.core.adaptation import Adaptation, CrossValidatedFinetune, Finetune
-from anchorinv.core.conformer import Conformer
+from anchorinv.core.devices import PATTERN, WORDS
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.minimise import OneCycle
@@ -28,9 +29,11 @@ from anchorinv.persistence.limits import (
     MOST_BATCH,
     MOST_STEPS,
     SEEDS,
+    Architecture,
     check_geometry,
     check_names,
     inverted_at_once,
+    network_of,
 )
 from anchorinv.signal.preprocessing import Preprocessing, PreprocessingFacts
 from anchorinv.validation import check_order
@@ -93,6 +96,7 @@ _SETTINGS = {
         "network": (Literal["never", "rehearse", "always"], "one of never, rehearse, always"),
         "reject": (Annotated[float, Field(gt=0, lt=1)] | None, "a share between 0 and 1, as 0.05, or None"),
         "reject_label": (str | int | None, "text, a whole number or None"),
+        "device": (Annotated[str, Field(pattern=f"^({PATTERN})$")], WORDS),
         "group_by": (str | None, "the name of a column, or None"),
         "geometry": (InstanceOf[Geometry] | None, "a Geometry or None"),
         "preprocessing": (InstanceOf[Preprocessing] | None, "a Preprocessing or None"),
@@ -113,16 +117,24 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     method = settings["method"]
     if not (isinstance(method, str) and method in METHODS):
         problems.append(f"method (={method!r}) must be one of {', '.join(METHODS)}")
+    if wrong := problem_of(settings["backbone"]):
+        problems.append(f"backbone (={settings['backbone']!r:.60}) {wrong}")
+    elif as_backbone(settings["backbone"]) is not None and settings["geometry"] is not None:
+        problems.append(
+            "geometry is of the network of this package, and another backbone is given; leave it out"
+        )
     if problems:
         raise ValueError("; ".join(problems))
     if (preprocessing := settings["preprocessing"]) is not None:
         parsed(PreprocessingFacts, asdict(preprocessing))
 
 
-def recipe_of(settings: Mapping[str, Any], geometry: Geometry, n_samples: int) -> Recipe:
-    """Return the method that the settings describe; each takes those that it knows."""
+def recipe_of(
+    settings: Mapping[str, Any], geometry: Architecture, n_samples: int, device: str = "cpu"
+) -> Recipe:
+    """Return the method that the settings describe, on a device; each takes those that it knows."""
     training = training_of(settings["epochs"], settings["batch_size"], settings["lr"], n_samples)
-    base_spec = BaseSpec(partial(Conformer, geometry), Cosine.start, training)
+    base_spec = BaseSpec(network_of(geometry), Cosine.start, training, device)
     spec = METHODS[settings["method"]]
     inversion = Inversion.lbfgs(settings["inversion_steps"], lr=settings["inversion_lr"])
     options = {
@@ -161,6 +173,23 @@ def resolve_geometry(asked: Geometry | None, n_chans: int, n_times: int) -> Geom
         )
     check_geometry(geometry)
     return geometry
+
+
+def resolve_backbone(
+    settings: Mapping[str, Any], geometry: Geometry, n_classes: int, sfreq: float | None
+) -> Architecture:
+    """Return what networks are made by: the geometry, or another backbone, made once to see that it works."""
+    backbone = as_backbone(settings["backbone"])
+    spec, network = METHODS[settings["method"]], settings["network"]
+    if backbone is None:
+        return geometry
+    if not (spec.network or ("network" in spec.options and network != "never")):
+        how = f"{spec.name} with network='never'" if "network" in spec.options else spec.name
+        warnings.warn(f"{how} has no network, so the backbone {backbone.name} is not used", stacklevel=3)
+        return geometry
+    made = architecture_for(backbone, geometry, n_classes, sfreq)
+    check_geometry(made)
+    return made
 
 
 def resolve_rate(asked: float | None, of_signals: float | None) -> float | None:

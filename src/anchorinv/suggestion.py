@@ -1,20 +1,20 @@
-"""Windows that fit no known class and resemble each other: a class that might be taught."""
+"""Windows that fit no known class and resemble each other, and how separate classes are in the features."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anchorinv.core.heads import class_means
 from anchorinv.core.networks import encode
 from anchorinv.core.types import State
 from anchorinv.learning import check_finite, novelty_of
-from anchorinv.separation import embedded, known_means, nearest_rivals, similarity
 
-#: What a model rejects windows at that was not told otherwise.
+#: The p-value at which a model rejects windows unless it was set otherwise.
 REJECT = 0.05
 #: Examples that a suggested class is taught with.
 SHOTS = 10
@@ -142,7 +142,7 @@ def _means(state: State, accepted: Tensor, predicted: Tensor) -> tuple[Tensor, l
     if not len(columns):
         raise ValueError(
             "this method keeps nothing that tells where its classes lie, and none of these windows fits one; "
-            "add windows of known classes, so that it can be told how separate the others are"
+            "add windows of known classes, so that how separate the others are can be measured"
         )
     return class_means(accepted, torch.from_numpy(numbers)), columns.tolist()
 
@@ -187,3 +187,59 @@ def _are_two(state: State, one: Tensor, other: Tensor, means: Tensor, least: int
         return False
     pairs = ((one, centres[1:]), (other, centres[:1]))
     return all(_score(state, own, torch.cat([means, rival])) > 0 for own, rival in pairs)
+
+
+@runtime_checkable
+class _HasPrototypes(Protocol):
+    """A head that can say where its classes lie among the features, and how similar features are."""
+
+    @property
+    def prototypes(self) -> Tensor: ...
+
+    def similarity(self, some: Tensor, others: Tensor) -> Tensor: ...
+
+
+def embedded(state: State, features: Tensor) -> Tensor:
+    """Return features (n, dim) as the means of classes are and :func:`similarity` takes them."""
+    into: Callable[[Tensor], Tensor] | None = getattr(state.head, "embedded", None)  # a space of its own
+    return into(features) if into else features
+
+
+def known_means(state: State) -> Tensor | None:
+    """Return the means of the classes among the features (n_classes, dim), if they are known."""
+    if isinstance(state.head, _HasPrototypes):
+        return state.head.prototypes
+    if state.replay and set(state.replay.classes) == set(state.classes):
+        features = encode(state.tail, state.replay.values)
+        return class_means(features, state.columns(state.replay.labels))
+    return None
+
+
+def similarity(state: State, some: Tensor, others: Tensor) -> Tensor:
+    """Return how similar features (n, dim) and others (m, dim) are (n, m): by the head, or the cosine."""
+    if isinstance(state.head, _HasPrototypes):
+        return state.head.similarity(some, others)
+    return F.normalize(some) @ F.normalize(others).T
+
+
+def nearest_rivals(state: State, own: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
+    """Compare the windows of a class with its own mean and with those of others.
+
+    Parameters
+    ----------
+    own : Tensor, shape (n, dim)
+        Two or more.
+    rivals : Tensor, shape (n_rivals, dim)
+
+    Returns
+    -------
+    apart : Tensor, shape (n,), bool
+        Whether a window is nearer to the mean of the others of its class than to any rival.
+    nearest : Tensor, shape (n,)
+        The rival that is nearest to each.
+    """
+    rest = (own.sum(0) - own) / (len(own) - 1)  # mean of the other windows, for each window
+    parts = (slice(i, i + 64) for i in range(0, len(own), 64))
+    to_own = torch.cat([similarity(state, own[part], rest[part]).diagonal() for part in parts])
+    best, nearest = similarity(state, own, rivals).max(1)
+    return best < to_own, nearest

@@ -451,6 +451,24 @@ def _plain(labels: np.ndarray) -> np.ndarray:
     return labels
 
 
+def as_label(classes: np.ndarray, text: str) -> Any:
+    """Return a class given as text, of the kind of a model's classes (n,).
+
+    Examples
+    --------
+    >>> as_label(np.array([0, 1]), "7")
+    7
+    """
+    if classes.dtype.kind == "U":
+        return text
+    flags = classes.dtype.kind == "b"
+    try:
+        return {"True": True, "False": False}[text] if flags else int(text)
+    except (KeyError, ValueError):
+        wanted = "True or False" if flags else "whole numbers"
+        raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
+
+
 def label_kind(labels: np.ndarray) -> str:
     """Name the kind of labels in a user's words."""
     kinds = {"U": "text", "b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "numbers"}

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from anchorinv import AnchorInvClassifier, Geometry
-from anchorinv.datasets import synthetic
+from anchorinv.datasets import bci2a, synthetic
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.datasets.window_files import draw_trials
 from tests.datasets import making
@@ -292,22 +291,14 @@ def test_the_commands_of_the_page_run_as_written(run, server, tmp_path):
     assert set(ran) == {"prepare", "data", "events", "train", "evaluate"}
 
 
-def test_stopping_is_no_accident(tmp_path):
+def test_stopping_is_no_accident(tmp_path, run, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
     write_gdf(tmp_path / "raw", "A01T")
-    stopped = (
-        "import sys; import anchorinv.datasets.bci2a as b\n"
-        "def stop(*a, **k): raise KeyboardInterrupt\n"
-        "b.plan_bci2a = stop; from anchorinv.cli import main\n"
-        "sys.argv = ['anchorinv', 'prepare', 'bci2a', '--raw', 'raw', '--out', 'out']; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", stopped], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (
-        done.returncode == 130
-        and "run the same command again" in done.stderr
-        and "Traceback" not in done.stderr
-    )
+    monkeypatch.setattr(bci2a, "plan_bci2a", stop)
+    code, _, said = run("prepare", "bci2a", "--raw", "raw", "--out", "out")
+    assert code == 130 and "run the same command again" in said
 
 
 STUDY = """

@@ -34,13 +34,6 @@ def called(*args: object, expect: int = 0) -> str:
     return done.output
 
 
-def started(*args: object, cwd: Path, **options) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "COLUMNS": "120"}
-    return subprocess.run(
-        [*COMMAND, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, check=False, **options
-    )
-
-
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_config_runs(name, tmp_path):
     study = load(name)
@@ -96,14 +89,12 @@ class TestOptions:
         assert len(list((tmp_path / "b").glob("base-*"))) == 2
         assert lines(tmp_path / "run1") == [x for x in lines(tmp_path / "run2") if x["trial"] != 1]
 
-    def test_the_log_is_in_the_folder_and_shown_on_request(self, tmp_path):
-        done = started(
-            "run", "bci2a", *FEW, "--trials", 1, "--out", "run", "--log-level", "info", cwd=tmp_path
-        )
-        assert done.returncode == 0 and "info: finished protonet, trial 0" in done.stderr
+    def test_the_log_is_in_the_folder_and_shown_on_request(self, tmp_path, run):
+        code, shown, said = run("run", "bci2a", *FEW, "--trials", 1, "--out", "run", "--log-level", "info")
+        assert code == 0 and "info: finished protonet, trial 0" in said
         assert "finished protonet, trial 0" in (tmp_path / "run" / "run.log").read_text()
         # Not a terminal: plain lines, no control characters.
-        assert "\x1b" not in done.stdout + done.stderr
+        assert "\x1b" not in shown + said
 
 
 class TestMistakes:

@@ -114,19 +114,19 @@ class TestCalibratedLogits:
 
     def test_factors_go_by_the_logarithm_of_shots(self) -> None:
         counts = torch.tensor([1, 3, math.sqrt(30), 10, math.sqrt(1000), 100, 5000]).double()
-        each = self.of(1.0, 2.0, 4.0)._factors_of(7, counts, 0)
+        each = self.of(1.0, 2.0, 4.0).factors_of(7, counts, 0)
         expected = torch.tensor([1, 1, math.sqrt(2), 2, math.sqrt(8), 4, 4]).double()
         torch.testing.assert_close(each, expected)
 
     @given(factors, st.lists(st.integers(1, 1000), min_size=2, max_size=9))
     def test_nobody_is_less_sure_of_more_shots(self, factors: list[float], counts: list[int]) -> None:
-        each = self.of(*factors)._factors_of(len(counts), torch.tensor(sorted(counts)), 0)
+        each = self.of(*factors).factors_of(len(counts), torch.tensor(sorted(counts)), 0)
         assert (each.diff() >= -1e-9).all() and (each <= factors[-1] * (1 + 1e-6)).all()
 
     def test_base_classes_have_the_last_factor_whatever_their_number(self) -> None:
-        each = self.of(1.0, 2.0, 4.0)._factors_of(3, torch.tensor([2, 50, 10]), 2)
+        each = self.of(1.0, 2.0, 4.0).factors_of(3, torch.tensor([2, 50, 10]), 2)
         assert each.tolist() == pytest.approx([4, 4, 2])
-        without_counts = self.of(1.0, 2.0, 4.0)._factors_of(3, None, 2)
+        without_counts = self.of(1.0, 2.0, 4.0).factors_of(3, None, 2)
         assert without_counts.tolist() == pytest.approx([4, 4, 2])  # as of ten shots
 
     def test_a_window_takes_the_factors_of_what_it_may_be(self) -> None:

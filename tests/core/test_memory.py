@@ -241,7 +241,7 @@ class TestRecall:
         monkeypatch.setattr(
             memory,
             "invert_with",
-            lambda goal, start, plan: batches.append(plan.batch) or invert_with(goal, start, plan),
+            lambda goal, start, plan, device: batches.append(plan.batch) or invert_with(goal, start, plan),
         )
         scaled = replace(ANCHORS, inversion=Inversion(steps=1, new_batch=10))
         scaled.recall(grown(scaled.recall(kept(), rng=stream(0))), rng=stream(1))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.registry import METHODS
 from anchorinv.serving.learning_report import Separation, learn_classes
 from tests.models import again, fitted, windows
@@ -51,8 +52,11 @@ class TestLearnClasses:
         model = again(fitted(method, taught=False))
         lines = learn_classes(model, *examples(4, classes=("tongue",), seed=1)).lines()
         assert lines[0].startswith("Old classes: ")
+        # From a mean and a covariance windows can be drawn; other statistics tell nothing of samples.
+        draws = isinstance(model.state_.head, Discriminant)
         keeps_no_samples = METHODS[method].keeps in ("none", "class statistics")
-        assert ("cannot be told" in lines[0]) == keeps_no_samples
+        assert ("cannot be told" in lines[0]) == (keeps_no_samples and not draws)
+        assert ("drawn from their statistics" in lines[0]) == draws
 
     def test_a_single_example(self):
         with pytest.warns(UserWarning, match="single example"):

@@ -1,5 +1,6 @@
 """The three ways to a model agree through every format and for true models, or it is said why not."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import sosfilt, sosfilt_zi
+from typer.testing import CliRunner
 
 from anchorinv import AnchorInvClassifier, Filter, StreamingPredictor
+from anchorinv.cli import app
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.datasets.own import plan_manifest, plan_npz
 from anchorinv.datasets.own_files import OwnOptions
@@ -20,7 +23,6 @@ from anchorinv.serving.files import ReadOptions, from_recording, from_windows
 from anchorinv.signal.preprocessing import UNITS, Preprocessing
 from anchorinv.signal.readers import open_recording
 from tests.datasets import making
-from tests.models import command
 from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 from tests.three_paths import EASY, Trained, assert_agree, predicted, prepared, streamed
 
@@ -183,8 +185,9 @@ def trained(tmp_path_factory):
         "--reference average --window 1 --overlap 0.5",
         "train set --out m.anchorinv --seed 0 -q",
     ):
-        made = command(*words.split(), cwd=folder)
-        assert made.returncode == 0, made.stderr
+        with contextlib.chdir(folder):
+            made = CliRunner().invoke(app, words.split())
+        assert made.exit_code == 0, made.output
     return folder
 
 

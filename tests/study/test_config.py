@@ -16,7 +16,7 @@ from anchorinv.core.registry import METHODS
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.datasets.npz_sets import ECG_BEATS, EEG_MOTOR_IMAGERY, EEG_STRESS, EMG_LONGTERM
 from anchorinv.study.config import Experiment, Study, dotted
-from anchorinv.study.experiment import geometry_of, methods_of
+from anchorinv.study.experiment import base_spec_of, geometry_of, methods_of
 from anchorinv.study.loading import load, scaled, shipped
 
 NAMES = [
@@ -36,6 +36,11 @@ BESIDE = ["bnci2014-001", "eeg-stress-people", "eeg-motor-imagery-people", "eeg-
 FINETUNED = [name for name, spec in METHODS.items() if spec.finetunes]
 PUBLISHED = [name for name, spec in METHODS.items() if spec.published]
 SEVEN = ("finetune", "nc-fscil", "protonet", "teen", "deepdream", "deepinv", "anchorinv")
+
+
+def made_by(experiment, geometry, base_classes):
+    """The methods of an experiment on signals of a geometry."""
+    return methods_of(experiment, base_spec_of(experiment, geometry, base_classes))
 
 
 def only(name: str) -> Experiment:
@@ -182,9 +187,7 @@ class TestPaper:
         for name in ("bci2a-shots", "bci2a-anchors"):
             variants = list(load(name).variants.values())
             geometry = GEOMETRIES["bci2a"]
-            assert (
-                len({methods_of(v, geometry, (0, 1))["anchorinv"].base_spec.training for v in variants}) == 1
-            )
+            assert len({made_by(v, geometry, (0, 1))["anchorinv"].base_spec.training for v in variants}) == 1
 
     def test_what_is_not_published_says_so_in_the_file_too(self):
         for path in shipped().values():
@@ -410,7 +413,7 @@ class TestScale:
 def test_class_sizes_follow_their_classes():
     sizes = only("nhie-published")
     for order, wanted in (((0, 1), (104, 31)), ((1, 0), (31, 104))):
-        made = methods_of(sizes, GEOMETRIES["nhie"], order)["protonet"]
+        made = made_by(sizes, GEOMETRIES["nhie"], order)["protonet"]
         assert made.base_spec.training.class_weights == wanted
 
 
@@ -420,20 +423,18 @@ def test_the_rate_stays_unless_asked_otherwise():
         update={"training": plain.training.model_copy(update={"schedule": "one-cycle"})}
     )
     for experiment, wanted in ((plain, None), (cycled, OneCycle())):
-        training = methods_of(experiment, GEOMETRIES["bci2a"], (0, 1))["protonet"].base_spec.training
+        training = made_by(experiment, GEOMETRIES["bci2a"], (0, 1))["protonet"].base_spec.training
         assert training.schedule == wanted and training.patience is None
 
 
 def test_all_methods_can_be_made_of_a_config():
-    made = methods_of(load("demo").variants[""], GEOMETRIES["bci2a"], range(5))
+    made = made_by(load("demo").variants[""], GEOMETRIES["bci2a"], range(5))
     assert list(made) == list(PUBLISHED)
     assert [recipe.name for recipe in made.values()] == list(PUBLISHED)
 
 
 def test_the_authors_settings_reach_the_methods():
-    ours, theirs = (
-        methods_of(only(name), GEOMETRIES["bci2a"], (0, 1)) for name in ("bci2a", "bci2a-published")
-    )
+    ours, theirs = (made_by(only(name), GEOMETRIES["bci2a"], (0, 1)) for name in ("bci2a", "bci2a-published"))
     for name in ("anchorinv", "deepdream", "deepinv"):
         one, other = (each[name].memory.inversion for each in (ours, theirs))
         assert (one.batch, one.new_batch, one.shared_noise) == (100, 100, False)
@@ -442,7 +443,7 @@ def test_the_authors_settings_reach_the_methods():
         terms = [each[name].memory.priors[0].term for each in (ours, theirs)]
         assert terms == [energy, length]
     for variant, experiment in load("anchor-selection").variants.items():
-        select = methods_of(experiment, GEOMETRIES["bci2a"], range(10))["anchorinv"].memory.select
+        select = made_by(experiment, GEOMETRIES["bci2a"], range(10))["anchorinv"].memory.select
         assert "closest" not in variant or select.measure is euclidean_distance
 
 
@@ -451,7 +452,7 @@ def test_how_far_to_finetune_can_be_left_to_validation():
     chosen = {"select": "validation", "lengths": [0, 7], "lrs": [1e-3], "folds": 4, "refresh": True}
     steps = {name: [5] for name in FINETUNED}
     experiment = Experiment(protocol=course, finetuning={"start": "mean", "steps": steps, **chosen})
-    made = methods_of(experiment, Geometry(3, 40, kernel=5, pool=6, pool_stride=3), (0, 1))
+    made = made_by(experiment, Geometry(3, 40, kernel=5, pool=6, pool_stride=3), (0, 1))
     for name, recipe in made.items():
         choosing = METHODS[name].replays
         assert recipe.refresh == choosing and isinstance(recipe.adapt, CrossValidatedFinetune) == choosing

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anchorinv.progress import Tick, listening
-from anchorinv.study import ray_cluster, ray_executor, ray_tasks
+from anchorinv.study import ray_cluster, ray_executor
 from anchorinv.study.config import Study
 from anchorinv.study.execute import Unfinished, run_study
 from anchorinv.study.ray_executor import RETRIES, RayExecutor
@@ -124,7 +124,7 @@ def stand_in(monkeypatch) -> Callable[..., InThisProcess]:
         monkeypatch.setattr(ray_executor, "connected", lambda _: nullcontext())
         monkeypatch.setattr(ray_executor, "described", lambda _: "a stand-in")
         monkeypatch.setattr(ray_executor, "kv_store", lambda: fake)
-        monkeypatch.setattr(ray_tasks, "kv_store", lambda: fake)
+        monkeypatch.setattr(ray_cluster, "kv_store", lambda: fake)
         return fake
 
     return install

@@ -19,7 +19,7 @@ from anchorinv.study.scores import (
     SCORES,
     as_csv,
     assumptions,
-    cell,
+    by_session,
     comparisons,
     in_words,
     method_title,
@@ -208,13 +208,13 @@ def test_pairs_come_in_the_order_of_the_trials():
     ("part", "mean", "std"), [("f1_all", 700 / 9, 200 / 9), ("f1_base", 75, 25), ("f1_new", 250 / 3, 50 / 3)]
 )
 def test_a_cell_is_mean_and_population_spread(part, mean, std):
-    found = cell(RESULTS, "A", 1, part)
+    found = by_session(RESULTS)["A", 1, part]
     assert (found.mean, found.std) == (pytest.approx(mean), pytest.approx(std))
 
 
 def test_the_base_session_has_no_spread():
-    assert str(cell(RESULTS, "A", 0, "f1_all")) == "100.0"
-    assert str(cell(RESULTS, "B", 1, "f1_base")) == "50.0 ± 0.0"
+    assert str(by_session(RESULTS)["A", 0, "f1_all"]) == "100.0"
+    assert str(by_session(RESULTS)["B", 1, "f1_base"]) == "50.0 ± 0.0"
 
 
 def test_methods_in_their_order_and_by_their_titles():

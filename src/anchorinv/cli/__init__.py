@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 import anchorinv.cli.audit as audit
 import anchorinv.cli.data as data
+import anchorinv.cli.live as live
 import anchorinv.cli.model as model
 import anchorinv.cli.study as study
 import anchorinv.cli.train as train
@@ -76,7 +77,8 @@ def _root(
 _COMMANDS: list[Callable[..., None]]
 _COMMANDS = [study.demo, data.download, data.data, data.events, study.run, study.status, study.report]
 _COMMANDS += [train.train, model.learn, model.add, model.forget, model.calibrate]
-_COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, model.info, audit.audit]
+_COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, live.live, model.export, model.info]
+_COMMANDS += [audit.audit]
 for command in _COMMANDS:
     app.command()(command)
 app.add_typer(data.prepare_app, name="prepare")

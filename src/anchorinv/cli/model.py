@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import typer
 
+from anchorinv.cli.live import predict_stream
 from anchorinv.cli.options import (
     REJECT,
     Allow,
     Author,
+    Device,
     InputOptions,
     Json,
     Model,
@@ -61,6 +63,7 @@ class ExampleOptions:
         bool, typer.Option("--force", help="Also from examples whose scale is nothing like the base data's.")
     ] = False
     allow_recordings: Allow = False
+    device: Device = "auto"
     note: Note = None
     author: Author = None
     quiet: Quiet = False
@@ -104,10 +107,11 @@ def forget(
     """Remove a class: its prototype, anchors and replay; predictions among the others stay as they are."""
     from anchorinv.core.registry import METHODS
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.validation import as_label
 
     check_target(out)
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
-    learner.forget_class(_as_label(learner, label))
+    learner.forget_class(as_label(learner.classes_, label))
     # Signals are in the file only if they were before.
     learner.save(out, with_signals=True, allow_recordings=allow_recordings)
     say(_known(out, learner), f"Class {label!r} was forgotten: {METHODS[learner.method].forgetting}")
@@ -126,6 +130,7 @@ def calibrate(
         bool,
         typer.Option("--force", help="Also where rehearsal speaks against it or says nothing, or units do."),
     ] = False,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Adapt a model to a person or a day that it has not seen, by windows without labels."""
@@ -135,7 +140,7 @@ def calibrate(
     from anchorinv.serving.files import read_shots
 
     check_target(out, *windows)
-    learner = AnchorInvClassifier.load(model)
+    learner = AnchorInvClassifier.load(model, device=device)
     reading = inputs.reading()
     with progress(quiet):
         signals = [read_shots(learner, path, reading)[0] for path in windows]
@@ -149,23 +154,48 @@ def calibrate(
 @with_options
 def predict(
     model: Model,
-    sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
+    sources: Annotated[list[Path] | None, typer.Argument(help=_SOURCES, metavar="INPUT")] = None,
     table: Annotated[str, typer.Option("--csv", help="File for the rows; - is standard output.")] = "-",
     *,
     reject: Annotated[
         float | None,
         typer.Option(help=f"{REJECT} Default: as the model was trained.", metavar="SHARE"),
     ] = None,
+    lsl: Annotated[
+        str | None, typer.Option(help="Predict a live stream instead: its name in Lab Streaming Layer.")
+    ] = None,
+    out_lsl: Annotated[
+        str | None, typer.Option(help="With --lsl: send predictions as a stream of markers of this name.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --lsl: a line of JSON each.")] = False,
     inputs: InputOptions,
     steadying: SteadyOptions,
     allow_recordings: Allow = False,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Predict each window of files: a row with its time, class, probability of each class, and novelty.
 
     Novelty is a p-value: small where a window is like none of the classes. Of several files each row begins
-    with the file it is of. Steadied rows end with the class of the window by itself.
+    with the file it is of. Steadied rows end with the class of the window by itself. A live stream is
+    predicted until Ctrl-C.
     """
+    if lsl is not None:
+        predict_stream(
+            model,
+            lsl,
+            out_lsl,
+            as_json=as_json,
+            inputs=inputs,
+            steadying=steadying,
+            reject=reject,
+            allow_recordings=allow_recordings,
+        )
+        return
+    if not sources or out_lsl is not None or as_json:
+        raise ValueError(
+            "name files to predict, or a live stream by --lsl, which --out-lsl and --json are for"
+        )
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.learning import known_confidence
     from anchorinv.serving.files import check_inputs, predict_file
@@ -174,7 +204,7 @@ def predict(
 
     if table != "-":
         check_target(Path(table), model, *sources, such_as="predictions.csv")
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
     if reject is not None:
         check_settings(learner.set_params(reject=reject).get_params(deep=False))
         known_confidence(learner.state_)
@@ -220,6 +250,7 @@ def suggest(
     inputs: InputOptions,
     as_json: Json = False,
     allow_recordings: Allow = False,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Look for windows that fit no known class and resemble each other: a class that might be taught.
@@ -233,7 +264,7 @@ def suggest(
         if shots.suffix.lower() != ".npz":
             raise ValueError(f"windows are written as .npz, got {shots}; name a file such as shots.npz")
         check_target(shots, model, *sources, such_as="shots.npz")
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
     with progress(quiet):
         signals, places = read_unlabelled(learner, sources, inputs.reading())
     found = learner.suggest_class(signals, reject=reject, least=least)
@@ -273,6 +304,7 @@ def evaluate(
     ] = None,
     as_json: Json = False,
     allow_recordings: Allow = False,
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Score a model on labelled windows, and tell whether its probabilities mean what they say."""
@@ -283,7 +315,7 @@ def evaluate(
     if figure is not None:
         check_picture(figure)
         check_target(figure, model, data, such_as="reliability.png")
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
     monitor = DriftMonitor(learner)
     with progress(quiet):
         scores = evaluate_file(learner, data, inputs.reading(), labelling=trials.labelling(), note=monitor)
@@ -321,6 +353,41 @@ def check(
         say(*([""] if number else []), *each.lines())
     if far:
         raise typer.Exit(1)
+
+
+@with_options
+def export(
+    model: Model,
+    graph: Annotated[Path, typer.Argument(help="The graph to write.", metavar="OUT.onnx")],
+    check: Annotated[
+        bool, typer.Option("--check", help="First compare it with the model on random windows.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="Compare it on these windows, too.", metavar="INPUT")
+    ] = None,
+    *,
+    inputs: InputOptions,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a model as one graph of ONNX, for other languages and devices, with a JSON that describes it."""
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.export import described, export_model
+    from anchorinv.serving.files import read_shots
+
+    for path in described(graph):
+        check_target(path, model, *([] if data is None else [data]), such_as="model.onnx")
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    with progress(quiet):
+        windows = None if data is None else read_shots(learner, data, inputs.reading())[0]
+        facts = export_model(learner, graph, check=check, windows=windows)
+    say(*(f"Checked on {each.n} {name} windows: {each}" for name, each in facts.get("checked", {}).items()))
+    takes = f"{facts['input']['name']} ({', '.join(map(str, facts['input']['shape']))})"
+    says = ", ".join(each["name"] for each in facts["outputs"])
+    say(
+        f"Graph: {graph} ({facts['bytes'] / 1e6:.2f} MB, opset {facts['opset']}) takes {takes} "
+        f"and gives {says}; {described(graph)[1]} describes it"
+    )
 
 
 def info(
@@ -383,7 +450,9 @@ def _taught(
 
     check_target(examples.out, *examples.shots)
     check_words(note=examples.note, author=examples.author)
-    model = AnchorInvClassifier.load(examples.model, allow_recordings=examples.allow_recordings)
+    model = AnchorInvClassifier.load(
+        examples.model, allow_recordings=examples.allow_recordings, device=examples.device
+    )
     with_signals = model.state_.signals is not None
     with progress(examples.quiet):
         windows, labels = _read_examples(model, examples, trials.labelling(), inputs.reading())
@@ -400,6 +469,8 @@ def _read_examples(
     """Return the windows of all files (n, n_chans, n_times) and the class of each; none in another unit."""
     import numpy as np
 
+    from anchorinv.validation import as_label
+
     label = examples.label
     if label is not None and labelling is not None:
         raise ValueError("--label and --events both say the class of examples; leave one of them out")
@@ -413,7 +484,7 @@ def _read_examples(
             )
         _check_units(model, path, windows, scale=reading.scale, force=examples.force)
         signals.append(windows)
-        labels += [_as_label(model, label)] * len(windows) if label is not None else list(own or ())
+        labels += [as_label(model.classes_, label)] * len(windows) if label is not None else list(own or ())
     return np.concatenate(signals), labels
 
 
@@ -422,26 +493,15 @@ def _labelled_files(
 ) -> "Iterator[tuple[Path, np.ndarray, list[Any] | None]]":
     """Yield the windows of each file, and their classes if it has them."""
     from anchorinv.serving.files import from_events, read_shots
+    from anchorinv.validation import as_label
 
     if labelling is not None:
         for path, windows, names in from_events(model, paths, labelling, reading):
-            yield path, windows, [_as_label(model, name) for name in names.tolist()]
+            yield path, windows, [as_label(model.classes_, name) for name in names.tolist()]
         return
     for path in paths:
         windows, labels = read_shots(model, path, reading)
         yield path, windows, None if labels is None else labels.tolist()
-
-
-def _as_label(model: "AnchorInvClassifier", text: str) -> Any:
-    """Return a class given as text, of the kind of the model's classes."""
-    kind = model.classes_.dtype.kind
-    if kind == "U":
-        return text
-    try:
-        return {"True": True, "False": False}[text] if kind == "b" else int(text)
-    except (KeyError, ValueError):
-        wanted = "True or False" if kind == "b" else "whole numbers"
-        raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
 
 
 def _check_units(

@@ -23,6 +23,9 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="The model file to write.
 Allow = Annotated[bool, typer.Option("--allow-recordings", help="Handle models that hold real recordings.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+Device = Annotated[
+    str, typer.Option(help="Where networks run: auto (the best there is), cpu, cuda, cuda:1 ..., or mps.")
+]
 Note = Annotated[
     str | None, typer.Option("--note", help="What this is, kept in the model's history and shown by info.")
 ]

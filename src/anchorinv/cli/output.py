@@ -15,7 +15,7 @@ from anchorinv.errors import shown
 from anchorinv.study.config import Study
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.loading import load, shipped
-from anchorinv.study.results import Job, select
+from anchorinv.study.results import Job
 from anchorinv.study.runner import SessionResult
 from anchorinv.terminal import Terminal
 
@@ -40,23 +40,16 @@ def scores_table(results: Sequence[SessionResult], *, spread: bool = True, of: s
     for session in range(last + 1):
         header = f"session {session}" if spread else str(session)
         table.add_column(header if session else "base", justify="right", no_wrap=True)
-    methods = scores.methods_of(results)
+    methods, known = scores.methods_of(results), scores.by_session(results)
     for part, words in scores.PARTS.items():
         for method in methods:
-            cells = [
-                "" if part == "f1_new" and session == 0 else _score(results, method, session, part, spread)
-                for session in range(last + 1)
-            ]
+            row = [known.get((method, session, part)) for session in range(last + 1)]
+            cells = ["" if cell is None else str(cell) if spread else f"{cell.mean:.1f}" for cell in row]
+            if part == "f1_new":
+                cells[0] = ""
             first, final = method == methods[0], method == methods[-1]
             table.add_row(words if first else "", method, *cells, end_section=final)
     return table
-
-
-def _score(results: Sequence[SessionResult], method: str, session: int, part: str, spread: bool) -> str:
-    if not select(results, method=method, session=session):
-        return ""  # not there yet
-    score = scores.cell(results, method, session, part)
-    return str(score) if spread else f"{score.mean:.1f}"
 
 
 def configs_table() -> Table:
@@ -145,11 +138,10 @@ def _variants_table(results: Sequence[SessionResult]) -> Table:
     table = _table(title, "variant", *method_column, "base", "last session", "new classes")
     for variant in dict.fromkeys(result.variant for result in results):
         own = [result for result in results if result.variant == variant]
-        last = max(result.session for result in own)
+        last, known = max(result.session for result in own), scores.by_session(own)
         for i, method in enumerate(scores.methods_of(own)):
-            there = {result.session for result in own if result.method == method}
             asked = ((0, "f1_all"), (last, "f1_all"), (last, "f1_new"))
-            cells = [str(scores.cell(own, method, s, part)) if s in there else "" for s, part in asked]
+            cells = [str(known.get((method, session, part), "")) for session, part in asked]
             names = ["" if i else variant, *([] if one_method else [method])]
             ends = not one_method and method == scores.methods_of(own)[-1]
             table.add_row(*names, *cells, end_section=ends)

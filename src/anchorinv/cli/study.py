@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorinv.cli.options import interruptible, with_options
+from anchorinv.cli.options import Device, interruptible, with_options
 from anchorinv.terminal import Terminal, progress_bars, say
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ class WorkerOptions:
     cluster: Annotated[
         str | None, typer.Option(help="Address of an existing Ray cluster: HOST:PORT, or auto.")
     ] = None
-    gpus_per_worker: Annotated[float, typer.Option(min=0, help="GPUs that each worker is given.")] = 0.0
+    gpus_per_worker: Annotated[
+        float, typer.Option(min=0, help="GPUs that each worker is given, and has its networks on.")
+    ] = 0.0
+    device: Device = "auto"
 
     def executor(self) -> "Executor | None":
         """Return who computes; None is this process."""
@@ -144,7 +147,7 @@ def run(
     name = study.name if overrides.scale == "full" else f"{study.name}-{overrides.scale}"
     executor = who.executor()
     folders = folders_of([study], data or [])
-    _run(study, out or Path("runs") / name, folders, bases, executor, log_level, verify)
+    _run(study, out or Path("runs") / name, folders, bases, executor, log_level, verify, who.device)
 
 
 def status(
@@ -263,6 +266,7 @@ def _run(
     executor: "Executor | None",
     log_level: str,
     verify: bool,
+    device: str,
 ) -> None:
     from anchorinv.cli.output import logging_to, show_results
     from anchorinv.study.execute import Unfinished, run_study
@@ -275,7 +279,7 @@ def _run(
     begun = interruptible(f"what is finished is in {out}. Run the same command again to go on.")
     try:
         with begun, logging_to(folder.log, log_level, errors), progress_bars(errors):
-            run_study(study, out, folders, cache=bases, executor=executor, verify=verify)
+            run_study(study, out, folders, cache=bases, executor=executor, verify=verify, device=device)
     except Unfinished:
         show_results(console, study, folder.read().results)
         raise

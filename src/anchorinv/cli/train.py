@@ -12,6 +12,7 @@ from anchorinv.cli.options import (
     Allow,
     Author,
     CuttingOptions,
+    Device,
     Note,
     Out,
     Quiet,
@@ -26,6 +27,7 @@ from anchorinv.terminal import say
 if TYPE_CHECKING:
     import numpy as np
 
+    from anchorinv.backbones import Backbone
     from anchorinv.core.privacy import Privacy
     from anchorinv.datasets.own import Labelling
     from anchorinv.datasets.window_files import WindowFile
@@ -46,6 +48,17 @@ class MethodOptions:
             help="Networks beside the default method's features: never, always, or (rehearse) if these fail."
         ),
     ] = "rehearse"
+    backbone: Annotated[
+        str,
+        typer.Option(
+            help="The network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
+            metavar="NAME",
+        ),
+    ] = "conformer"
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Weights of that network to start from, a safetensors file.", metavar="FILE"),
+    ] = None
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Of methods with a network; default: as the data say.")
     ] = None
@@ -69,6 +82,7 @@ class MethodOptions:
         str, typer.Option(help="What the epsilon is for: each window, or each person.")
     ] = "window"
     seed: Annotated[int | None, typer.Option(help="For results that repeat.")] = None
+    device: Device = "auto"
 
     def settings(self, *, allow_recordings: bool) -> dict[str, Any]:
         """Return them as the estimator takes them, if a model may keep what the method keeps of people."""
@@ -83,6 +97,7 @@ class MethodOptions:
         return {
             **({} if name is None else {"method": name}),
             "network": self.network,
+            "backbone": self._backbone(),
             "epochs": self.epochs,
             "n_anchors": self.anchors,
             "inversion_steps": self.inversion_steps,
@@ -90,6 +105,7 @@ class MethodOptions:
             "reject": self.reject,
             "privacy": self._privacy(),
             "random_state": self.seed,
+            "device": self.device,
         }
 
     def _privacy(self) -> "Privacy | str | None":
@@ -102,6 +118,13 @@ class MethodOptions:
         except ValueError:
             raise ValueError(f"--privacy takes aggregate or an epsilon, got {self.privacy!r}") from None
         return Privacy(epsilon, unit=self.privacy_unit)  # type: ignore[arg-type]
+
+    def _backbone(self) -> "Backbone | str | None":
+        from anchorinv.backbones import OWN, Backbone
+
+        if self.weights is not None:
+            return Backbone(self.backbone, weights=self.weights)
+        return None if self.backbone == OWN else self.backbone
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +199,13 @@ def train(
         file, new_people = replace(file, groups=file.people), True
     windows, labels, groups = _chosen(file, classes, new_people=new_people)
     model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
-    model.fit(windows, labels, groups)
-    model.set_params(verbose=False)
+    model.fit(windows, labels, groups).set_params(verbose=False)
     model.save(out, with_signals=with_signals, allow_recordings=allow_recordings, note=note, author=author)
     say(
         f"Trained on {len(labels)} windows of {len(model.classes_)} classes: "
         f"{', '.join(map(str, model.classes_.tolist()))}",
         *_networks_used(model),
+        *_started_from(model),
         f"Model: {out} ({out.stat().st_size / 1e6:.2f} MB)",
     )
 
@@ -198,6 +221,18 @@ def _networks_used(model: "AnchorInvClassifier") -> list[str]:
         f"Networks are {used}: on held-out base windows they reach a macro-F1 of "
         f"{100 * line['network_base_f1']:.0f} %, classical features {100 * line['classical_base_f1']:.0f} %"
     ]
+
+
+def _started_from(model: "AnchorInvClassifier") -> list[str]:
+    """Return a sentence on the weights that a network started from, if there were any."""
+    from anchorinv.backbones import BackboneFor
+
+    made = model.architecture_
+    if not isinstance(made, BackboneFor) or made.backbone.weights is None:
+        return []
+    left_out = ", ".join(made.sizes.classifier)
+    but = f", all but those of its classifier ({left_out})" if left_out else ""
+    return [f"Its network started from the weights in {made.backbone.weights}{but}"]
 
 
 def _labelled_windows(paths: Sequence[Path]) -> "WindowFile":

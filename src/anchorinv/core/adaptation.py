@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from anchorinv.core.head import Head
 from anchorinv.core.heads import Cosine, class_means
 from anchorinv.core.minimise import Optimiser, minimise
-from anchorinv.core.networks import encode, frozen, trainable
+from anchorinv.core.networks import device_of, encode, frozen, trainable
 from anchorinv.core.prototypes import follow_replay
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, columns, concat
@@ -85,25 +85,27 @@ def finetune(
     """Minimise L_new + λ L_old over copies of tail and head; return these and the loss curve (n_steps,).
 
     Shots and replay are latents (n, ...), labelled by the head's columns. ``watch`` is shown tail and head
-    before each step, and once more after the last.
+    before each step, and once more after the last; there both are on the tail's device, where the steps are.
     """
-    tail, head = trainable(tail), trainable(head)
-    n_shots = len(shots)
-    latents = shots.values if replay is None else torch.cat([shots.values, replay.values])
+    device = device_of(tail)
+    tail, head = trainable(tail), trainable(head).to(device)
+    n_shots, labels = len(shots), shots.labels.to(device)
+    old_labels = None if replay is None else replay.labels.to(device)
+    latents = (shots.values if replay is None else torch.cat([shots.values, replay.values])).to(device)
 
     def objective(step: int) -> Tensor:
         if watch:
             watch(step, tail, head)
         features = tail(latents)  # one pass for both terms
-        loss = head.loss(features[:n_shots], shots.labels)
-        if replay is not None:
-            loss = loss + replay_weight * head.loss(features[n_shots:], replay.labels)
+        loss = head.loss(features[:n_shots], labels)
+        if old_labels is not None:
+            loss = loss + replay_weight * head.loss(features[n_shots:], old_labels)
         return loss
 
     curve = minimise(objective, [*tail.parameters(), *head.parameters()], plan, task="finetuning")
     if watch:
         watch(len(curve), tail, head)
-    return frozen(tail), frozen(head), curve
+    return frozen(tail), frozen(head).cpu(), curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,7 @@ class CrossValidatedFinetune:
         errors = self.errors(tail, head, shots, replay)
         if errors is None:  # a single shot cannot be kept aside and learned from
             return min(options)
-        means = errors.mean(1)
-        best = int(means.argmin())
+        best = int((means := errors.mean(1)).argmin())
         # Of all within a standard error of the best, the one that moves the network least.
         apart = errors - errors[best]
         doubt = apart.std(1) / apart.shape[1] ** 0.5
@@ -219,7 +220,7 @@ def _errors(tail: nn.Module, head: Head, aside: Batch) -> float:
     Not the loss: finetuning makes a network surer long after it has stopped making it better.
     """
     with torch.no_grad():
-        wrong = head(tail(aside.values)).argmax(1) != aside.labels
+        wrong = head(tail(aside.values.to(device_of(tail)))).argmax(1).cpu() != aside.labels
     return float(class_means(wrong[:, None].to(aside.values), columns(aside.labels, aside.classes)).mean())
 
 
@@ -235,8 +236,7 @@ def _few(samples: Batch, most: int) -> Batch:
     chosen = []
     for label in samples.classes:
         places = (samples.labels == label).nonzero().flatten()
-        at = torch.linspace(0, len(places) - 1, min(most, len(places))).round().long()
-        chosen.append(places[at])
+        chosen.append(places[torch.linspace(0, len(places) - 1, min(most, len(places))).round().long()])
     return samples[torch.cat(chosen)]
 
 

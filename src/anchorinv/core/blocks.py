@@ -94,8 +94,12 @@ class TimeDomain(Block):
         centred = _centred(signals)
         slopes = centred.diff(dim=2)
         amplitudes = [(each.abs().mean(2) + FLOOR).log() for each in (centred, slopes)]
+        # Double: of whole numbers many are the mean itself, and on which side of it rounding would put them
+        # differs from runtime to runtime.
+        exact = _centred(signals.double())
         events = [
-            (each[..., 1:] * each[..., :-1] < 0).to(signals.dtype).mean(2) for each in (centred, slopes)
+            (each[..., 1:] * each[..., :-1] < 0).to(signals.dtype).mean(2)
+            for each in (exact, exact.diff(dim=2))
         ]
         return torch.cat([*amplitudes, *events], dim=1)
 

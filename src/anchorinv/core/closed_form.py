@@ -65,12 +65,17 @@ class ClosedForm:
     rehearsed: bool = True
     network: BaseLearner | None = None
     always: bool = False
-    revision: int = 2
+    revision: int = 3
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
         """Makes an untrained network, where there may be one."""
         return self.network.backbone if self.network else _no_network
+
+    @property
+    def device(self) -> str:
+        """Where its networks are; all else is computed on the host."""
+        return str(getattr(self.network, "device", "cpu"))
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds.

@@ -97,12 +97,12 @@ class Scores:
 
         In numpy, which for a single window takes a tenth of torch's time.
         """
-        places, logs = self._curve
+        places, logs = self.curve
         found: np.ndarray = np.interp(scores, places, logs)
         return found
 
     @cached_property
-    def _curve(self) -> tuple[np.ndarray, np.ndarray]:
+    def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Scores and logs of their p-values: those kept up to the tail, which is a straight line of logs."""
         values = self.values.double().numpy()
         start = float(np.quantile(values, 1 - TAIL))
@@ -154,14 +154,12 @@ class Confidence:
 
         A window takes the factors of the classes that it may be of, each by its probability.
         """
-        last = self.factors[-1].to(logits)
         if logits.shape[1] == n_base:
-            return last * logits
-        each = self._factors_of(logits.shape[1], counts, n_base).to(logits)
-        likely = F.softmax(last * logits, dim=1)
-        return logits * (likely @ each)[:, None]
+            return self.factors[-1].to(logits) * logits
+        return scaled_by(logits, self.factors_of(logits.shape[1], counts, n_base))
 
-    def _factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
+    def factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
+        """Return what logits are multiplied by where they speak for each class (n_classes,)."""
         known = np.full(n_classes, SHOTS[-1]) if counts is None else counts.numpy()
         logs = np.log(self.factors.numpy())
         factors = np.exp(np.interp(np.log(np.maximum(known, 1)), np.log([*SHOTS, MANY]), logs))
@@ -253,6 +251,13 @@ class Confidence:
         if not sound:
             raise ValueError("its confidence holds values that no windows give")
         return confidence
+
+
+def scaled_by(logits: Tensor, factors: Tensor) -> Tensor:
+    """Return logits (n, n_classes) by the factors (n_classes,) of the classes, a base class first."""
+    each = factors.to(logits)
+    likely = F.softmax(each[0] * logits, dim=1)
+    return logits * (likely @ each)[:, None]
 
 
 def misfits_of(logits: Tensor) -> Tensor:

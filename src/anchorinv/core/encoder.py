@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.blocks import BLOCKS, Block, weighted_mean
-from anchorinv.core.networks import encode, frozen
+from anchorinv.core.networks import apply_there, encode, frozen
 from anchorinv.core.riemannian import Covariance
 from anchorinv.core.rng import stream
 from anchorinv.progress import tick
@@ -84,7 +84,7 @@ class NetworkBlock(Block):
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return components (n, size)."""
-        components: Tensor = (self.network(signals) - self.centre) @ self.components.T
+        components: Tensor = (apply_there(self.network, signals) - self.centre) @ self.components.T
         return components
 
 
@@ -231,7 +231,7 @@ def fit_encoder(
     blocks, parts = [], []
     for i, block in enumerate(make_blocks(shape, names, networks)):
         tick("features", i, len(names), note=block.name)
-        blocks.append(_fitted(block.to(signals), signals, weights))
+        blocks.append(_fitted(block.to(signals.dtype), signals, weights))  # networks stay where they are
         parts.append(encode(blocks[-1], signals))
     tick("features", len(names), len(names))
     columns = torch.cat(parts, dim=1).double()
@@ -247,7 +247,7 @@ def fit_encoder(
     room = int(min(most_features, max(_FEWEST, share * n_windows)))
     n_components = columns.shape[1] if columns.shape[1] <= room else min(room, len(signals))
     n_random = min(most_random, room - n_components)
-    encoder = Encoder(shape, names, n_components, n_random, networks).to(signals)
+    encoder = Encoder(shape, names, n_components, n_random, networks).to(signals.dtype)
     encoder.blocks = nn.ModuleList(blocks)
     encoder.centre, encoder.gain = centre.to(signals), gain.to(signals)
     if n_components < columns.shape[1]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anchorinv.core.conformer import FrontEnd
 from anchorinv.core.minimise import EarlyStopping, Optimiser, minimise
+from anchorinv.core.networks import HOST, device_of, first_norm, input_of
 
 # The published loss is a mean over a batch, ours a sum over samples, so that no sample depends on its
 # neighbours. Gradients are as many times larger as a batch has samples, and so is Adam's eps: same steps.
@@ -84,8 +85,7 @@ class Inverted:
     errors : Tensor, shape (n,)
         Of each signal, the mean absolute error of its features where anchors are to be matched.
     curve : Tensor, shape (n_steps + 1,)
-        Mean error before each step and at the end; a chunk that stopped early counts with its last value from
-        there on.
+        Mean error before each step and at the end; of a chunk that stopped early the last value goes on.
     """
 
     signals: Tensor
@@ -125,24 +125,24 @@ def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, 
     anchors : Tensor, shape (n, dim)
     start : Tensor, shape (n, n_chans, n_times)
     plan : Inversion
-        How to invert.
 
     Returns
     -------
     Inverted. A signal that got no closer than it started is returned as it started.
     """
-    return invert_with(MatchFeatures(network, anchors), start, plan)
+    device = device_of(network) if isinstance(network, nn.Module) else HOST
+    return invert_with(MatchFeatures(network, anchors.to(device)), start, plan, device)
 
 
-def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion) -> Inverted:
-    """Move signals (n, n_chans, n_times) until an inversion loss is small, chunk by chunk."""
+def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion, device: torch.device = HOST) -> Inverted:
+    """Move signals (n, n_chans, n_times) until an inversion loss is small, chunk by chunk on a device."""
     signals = torch.empty_like(start)  # filled in place: of long windows, a copy more is gigabytes
     results = []
     for first in range(0, len(start), plan.chunk):
         part = slice(first, first + plan.chunk)
-        chunk = _invert_chunk(loss, part, start[part], plan)
+        chunk = _invert_chunk(loss, part, start[part].to(device), plan)
         signals[part] = chunk.signals
-        results.append((chunk.errors, chunk.curve))
+        results.append((chunk.errors.cpu(), chunk.curve.cpu()))
     longest = max(len(curve) for _, curve in results)
     curves = torch.stack([torch.cat([c, c[-1:].expand(longest - len(c))]) for _, c in results])
     sizes = torch.tensor([len(errors) for errors, _ in results]).to(curves)
@@ -175,7 +175,7 @@ def _invert_chunk(loss: InversionLoss, part: slice, start: Tensor, plan: Inversi
     return Inverted(kept, reached, torch.stack([each.mean() for each in (*errors, reached)]))
 
 
-#: (trunk, signals (n, n_chans, n_times)) -> how unlikely they are, (n,) or one number for the whole batch.
+#: (network, signals (n, n_chans, n_times)) -> how unlikely they are, (n,) or one number for the whole batch.
 Term = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -188,63 +188,60 @@ class Prior:
     weight: float | None = None
 
 
-def energy(trunk: nn.Module, signals: Tensor) -> Tensor:
+def energy(network: nn.Module, signals: Tensor) -> Tensor:
     """Return the mean square of each signal (n,)."""
     return signals.square().mean((1, 2))
 
 
-def length(trunk: nn.Module, signals: Tensor) -> Tensor:
+def length(network: nn.Module, signals: Tensor) -> Tensor:
     """Return the Euclidean norm of each signal (n,): the ℓ2 of DeepInv's authors, and of the paper's runs."""
     norms: Tensor = signals.flatten(1).norm(dim=1)
     return norms
 
 
-def total_variation(trunk: nn.Module, signals: Tensor) -> Tensor:
+def total_variation(network: nn.Module, signals: Tensor) -> Tensor:
     """Return the mean absolute step from sample to sample (n,)."""
     return signals.diff(dim=2).abs().mean((1, 2))
 
 
-def roughness(trunk: nn.Module, signals: Tensor) -> Tensor:
+def roughness(network: nn.Module, signals: Tensor) -> Tensor:
     """Return the mean square of the second difference along time (n,)."""
     return signals.diff(n=2, dim=2).square().mean((1, 2))
 
 
-def statistics(trunk: nn.Module, signals: Tensor) -> Tensor:
-    """Return how far the batch's statistics are from those that the BatchNorm has seen in training (DeepInv).
-
-    ‖mean - running mean‖ + ‖variance - running variance‖, biased, of the BatchNorm's own input.
-    """
-    front = next((module for module in trunk.modules() if isinstance(module, FrontEnd)), None)
-    if front is None or front.norm.running_mean is None or front.norm.running_var is None:
-        raise TypeError("the statistics prior needs a trunk whose front end has a BatchNorm")
-    steps = front.filtered(signals)  # (n, width, 1, n_steps)
-    mean, variance = steps.mean((0, 2, 3)), steps.var((0, 2, 3), correction=0)
-    distance: Tensor = (mean - front.norm.running_mean).norm() + (variance - front.norm.running_var).norm()
+def statistics(network: nn.Module, signals: Tensor) -> Tensor:
+    """Return DeepInv's ‖mean - running mean‖ + ‖variance - running variance‖ at the first BatchNorm."""
+    front = next((module for module in network.modules() if isinstance(module, FrontEnd)), None)
+    norm, seen_mean, seen_variance = first_norm(network)
+    steps = front.filtered(signals) if front else input_of(norm, network, signals)  # (n, width, ...)
+    over = [dim for dim in range(steps.ndim) if dim != 1]
+    mean, variance = steps.mean(over), steps.var(over, correction=0)
+    distance: Tensor = (mean - seen_mean).norm() + (variance - seen_variance).norm()
     return distance
 
 
 def with_priors(
-    loss: InversionLoss, priors: Sequence[Prior], trunk: nn.Module, start: Tensor
+    loss: InversionLoss, priors: Sequence[Prior], network: nn.Module, start: Tensor
 ) -> tuple[InversionLoss, dict[str, float]]:
     """Add priors to a loss.
 
     Returns
     -------
-    The sum as a loss, and the weights used by name, where left open measured on ``start``.
+    The sum as a loss, and the weights used by name, where left open measured on ``start``, on its device.
     """
     if not priors:
         return loss, {}
     with torch.no_grad():
         magnitude = loss(start, slice(None)).mean()
         weights = {
-            prior.name: float(magnitude / prior.term(trunk, start).mean().clamp_min(1e-12))
+            prior.name: float(magnitude / prior.term(network, start).mean().clamp_min(1e-12))
             if prior.weight is None
             else prior.weight
             for prior in priors
         }
 
     def total(signals: Tensor, part: slice) -> Tensor:
-        terms = [weights[prior.name] * prior.term(trunk, signals) for prior in priors]
+        terms = [weights[prior.name] * prior.term(network, signals) for prior in priors]
         return loss(signals, part) + sum(terms, start=signals.new_zeros(()))
 
     return total, weights

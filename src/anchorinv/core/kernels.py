@@ -15,6 +15,7 @@ class Dropout(nn.Module):
 
     A mask takes 16 random bits per value, a quarter of one draw of the global generator, where the stock
     one takes a whole draw and a comparison in double precision. ``p`` is met within 2⁻¹⁷, and exactly at 0.5.
+    Masks are drawn on the host, whatever the device: a seed then means the same masks everywhere.
     """
 
     def __init__(self, p: float) -> None:
@@ -31,10 +32,10 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return None
         n = math.prod(shape)
-        words = torch.empty((n + 3) // 4, dtype=torch.int64, device=like.device)
+        words = torch.empty((n + 3) // 4, dtype=torch.int64)
         bits = words.random_(-(2**63), None).view(torch.int16)[:n].view(shape)
         threshold = round(self.p * 2**16) - 2**15
-        return (bits >= threshold).to(like.dtype).mul_(1 / (1 - self.p))
+        return (bits >= threshold).to(like.device).to(like.dtype).mul_(1 / (1 - self.p))
 
 
 #: Scores of so many bytes are worked on at a time: they stay in the cache between one product and the next.
@@ -132,6 +133,11 @@ def attend(qkv: Tensor, *, heads: int, scale: float, mask: Tensor | None = None)
     -------
     (n, n_tokens, width)
     """
+    if torch.compiler.is_exporting():
+        n, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+        query, key, value = qkv.view(n, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+        mixed: Tensor = F.softmax(scale * query @ key.mT, dim=3) @ value
+        return mixed.transpose(1, 2).reshape(n, length, width)
     attended: Tensor = _Attend.apply(qkv, heads, scale, mask)
     return attended
 
@@ -170,6 +176,8 @@ def _by_input(gradient: Tensor, planes: Tensor, weight: Tensor, stride: int) -> 
 
 def convolve(planes: Tensor, weight: Tensor, bias: Tensor, *, stride: int) -> Tensor:
     """Return ``F.conv2d(planes, weight, bias, stride=(1, stride))`` for (n, n_chans, 1, n_times)."""
+    if torch.compiler.is_exporting():
+        return F.conv2d(planes, weight, bias, stride=(1, stride))
     convolved: Tensor = _Convolve.apply(planes, weight, bias, stride)
     return convolved
 
@@ -211,5 +219,7 @@ def _block_shares(share: Tensor, n_blocks: int, per_window: int, stride: int) ->
 
 def elu_pool(steps: Tensor, *, pool: int, stride: int) -> Tensor:
     """Return ``F.avg_pool2d(F.elu(steps), (1, pool), (1, stride))`` for (n, width, 1, n_steps)."""
+    if torch.compiler.is_exporting():
+        return F.avg_pool2d(F.elu(steps), (1, pool), (1, stride))
     pooled: Tensor = _EluPool.apply(steps, pool, stride)
     return pooled

@@ -230,7 +230,7 @@ class MahalanobisHead(CovarianceHead):
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return minus the squared distance of features (n, dim) and others (m, dim), over views (n, m)."""
         # Products instead of differences; that features far from zero lose digits does not matter for ranks.
-        total = some.new_zeros(len(some), len(others))
+        total = some.new_zeros(some.shape[0], others.shape[0])
         for mine, theirs in zip(*self._whitened(some, others), strict=True):
             squares = mine.square().sum(1, keepdim=True) + theirs.square().sum(1)
             total = total + (2 * mine @ theirs.T - squares)
@@ -259,8 +259,10 @@ class WhitenedHead(CovarianceHead):
 
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return the cosine of features (n, dim) and others (m, dim), averaged over views (n, m)."""
-        pairs = zip(*self._whitened(some, others), strict=True)
-        return torch.stack([F.normalize(mine) @ F.normalize(theirs).T for mine, theirs in pairs]).mean(0)
+        total = some.new_zeros(some.shape[0], others.shape[0])
+        for mine, theirs in zip(*self._whitened(some, others), strict=True):
+            total = total + F.normalize(mine) @ F.normalize(theirs).T
+        return total / len(self.covariances)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return ``scale`` · cosine (n, n_classes)."""

@@ -9,6 +9,7 @@ A memory also knows what a model file must know of it: which parts of the state 
 about people, and how many samples it keeps.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from anchorinv.core.inversion import (
     match_labels,
     with_priors,
 )
-from anchorinv.core.networks import encode
+from anchorinv.core.networks import device_of, encode, moved
 from anchorinv.core.prototypes import Selection, aggregated, random_anchors, random_indices
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State, concat
@@ -350,12 +351,14 @@ _Aim = Callable[[State, Batch], InversionLoss]
 
 def _match_anchors(state: State, pending: Batch) -> InversionLoss:
     own = pending.values.shape[1] - sum(view_sizes(state))
-    return MatchFeatures(nn.Sequential(*without_views(state)), pending.values[:, :own])
+    network = nn.Sequential(*without_views(state))
+    return MatchFeatures(network, pending.values[:, :own].to(device_of(network)))
 
 
 def _match_labels(state: State, pending: Batch) -> InversionLoss:
-    network = nn.Sequential(state.trunk, state.tail, state.head)
-    return match_labels(network, state.columns(pending.labels))
+    device = device_of(state.tail)
+    network = nn.Sequential(state.trunk, state.tail, moved(state.head, device))
+    return match_labels(network, state.columns(pending.labels).to(device))
 
 
 def _inverted(
@@ -371,12 +374,15 @@ def _inverted(
     if not len(pending):
         return state
     like = next(state.tail.parameters())
-    start = torch.cat([start for _, start in parts]).to(like)
+    start = torch.cat([start for _, start in parts]).to(like.dtype)
     del parts
     if not set(pending.classes) & set(state.classes[: state.n_base]):
         inversion = replace(inversion, batch=inversion.new_batch)
-    goal, weights = with_priors(aim(state, pending), memory.priors, state.trunk, start)
-    result = invert_with(goal, start, inversion)
+    # A copy: a prior may look into it while another thread predicts.
+    network = nn.Sequential(*map(copy.deepcopy, (state.trunk, state.tail) if memory.priors else ()))
+    measured = start.to(like.device) if memory.priors else start
+    goal, weights = with_priors(aim(state, pending), memory.priors, network, measured)
+    result = invert_with(goal, start, inversion, like.device)
     session = state.session + 1
     curves = [Curve("invert", session, result.curve)]
     curves += [

@@ -1,4 +1,4 @@
-"""Everything derived from a confusion matrix: one table of counts is the result, every score a view of it."""
+"""Scores as views of one table of counts, the confusion matrix, and the area under the curve of detection."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -204,3 +204,31 @@ def _kappa(counts: Counts) -> float:
     observed = total * int(counts.trace())
     chance = int(counts.sum(axis=0) @ counts.sum(axis=1))
     return (observed - chance) / (total**2 - chance) if chance != total**2 else float("nan")
+
+
+def auroc(known: ArrayLike, unknown: ArrayLike) -> float:
+    """Return how often a known window has the larger score of two, ties counted half; nan without both.
+
+    Parameters
+    ----------
+    known, unknown : array-like, shape (n_known,) and (n_unknown,)
+        Scores, larger for windows of known classes.
+
+    Examples
+    --------
+    >>> auroc([0.9, 0.5], [0.5, 0.1])
+    0.875
+    """
+    inside, outside = finite_scores(known), np.sort(finite_scores(unknown))
+    if not len(inside) or not len(outside):
+        return float("nan")
+    below, up_to = np.searchsorted(outside, inside), np.searchsorted(outside, inside, side="right")
+    return int((below + up_to).sum()) / (2 * len(inside) * len(outside))
+
+
+def finite_scores(values: ArrayLike) -> NDArray[np.float64]:
+    """Return scores (n,) as an array; nan is refused."""
+    scores = np.asarray(values, dtype=np.float64)
+    if scores.ndim != 1 or np.isnan(scores).any():
+        raise ValueError(f"scores are numbers (n,), got shape {scores.shape}, or nan among them")
+    return scores

@@ -43,7 +43,7 @@ class BatchedLBFGS:
         n = len(leaf)
         self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # (step, change of gradient, 1 / their product)
         self._length = leaf.new_ones(n)
-        self._held = torch.zeros(n, dtype=torch.bool)
+        self._held = torch.zeros(n, dtype=torch.bool, device=leaf.device)
         self._at: tuple[Tensor, Tensor, Tensor] | None = (
             None  # where the last good step led: place, loss, gradient
         )
@@ -185,7 +185,7 @@ class AdamSteps:
 
 
 class Snapshot:
-    """Where a descent stands.
+    """Where a descent stands, in host memory: it may be taken up on another device.
 
     Parameters
     ----------
@@ -204,10 +204,10 @@ class Snapshot:
 
     def values(self, curve: list[Tensor]) -> dict[str, Tensor]:
         """Return copies of parameters, buffers, moments, the curve so far and the global generator."""
-        values = {f"tensor.{i}": tensor.detach().clone() for i, tensor in enumerate(self._tensors)}
+        values = {f"tensor.{i}": _host_copy(tensor) for i, tensor in enumerate(self._tensors)}
         for name, moments in self._moments.items():
-            values |= {f"moment.{i}.{name}": moment.clone() for i, moment in enumerate(moments)}
-        return {**values, "curve": torch.stack(curve), "generator": global_position()}
+            values |= {f"moment.{i}.{name}": _host_copy(moment) for i, moment in enumerate(moments)}
+        return {**values, "curve": torch.stack(curve).cpu(), "generator": global_position()}
 
     @torch.no_grad()
     def restore(self, values: dict[str, Tensor]) -> list[Tensor]:
@@ -218,7 +218,11 @@ class Snapshot:
             for i, moment in enumerate(moments):
                 moment.copy_(values[f"moment.{i}.{name}"])
         take_up(values["generator"])
-        return list(values["curve"])
+        return list(values["curve"].to(self._tensors[0].device))
+
+
+def _host_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +294,9 @@ class EarlyStopping:
     def reached(self, curve: Tensor) -> Tensor:
         """Say whether a loss curve (n_steps,), or each of several (n_steps, n), has got there: bool, (n,)."""
         if len(curve) % self.window:
-            return torch.zeros(curve.shape[1:], dtype=torch.bool)
+            return torch.zeros(curve.shape[1:], dtype=torch.bool, device=curve.device)
         means = curve.reshape(-1, self.window, *curve.shape[1:]).mean(1)
-        best, stale = means[0], torch.zeros(curve.shape[1:], dtype=torch.int)
+        best, stale = means[0], torch.zeros(curve.shape[1:], dtype=torch.int, device=curve.device)
         for mean in means[1:]:
             better = mean < best * (1 - self.tolerance)
             best, stale = torch.where(better, mean, best), torch.where(better, 0, stale + 1)
@@ -358,7 +362,8 @@ def minimise(
     with torch.enable_grad():
         for step in range(len(curve), plan.steps):
             losses = objective(step)
-            found = torch.autograd.grad(losses.sum(), params)
+            # Of weights that a network does not use, zero.
+            found = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
             gradients = [_laid_out_as(*pair) for pair in zip(params, found, strict=True)]
             curve.append(losses.detach())
             newton.step(curve[-1], gradients[0]) if newton else steps.step(gradients, plan.rate(step))
@@ -377,7 +382,7 @@ def minimise(
                 checkpoint.save(partial(bookmark.values, curve))
     if newton:
         newton.finish()
-    losses = torch.stack(curve)
+    losses = torch.stack(curve).cpu()
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
 

@@ -2,11 +2,13 @@
 
 import copy
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 #: Shorter signals leave no room for a kernel, a pooling window and more than a few tokens.
 MIN_TIMES = 16
@@ -129,6 +131,9 @@ GEOMETRIES: dict[str, Geometry] = {
 
 Module = TypeVar("Module", bound=nn.Module)
 
+#: Where all is that is not on a device of its own.
+HOST = torch.device("cpu")
+
 #: Samples per pass in inference; fixed, so that results do not depend on free memory.
 CHUNK = 64
 
@@ -143,10 +148,61 @@ def trainable(module: Module) -> Module:
     return copy.deepcopy(module).requires_grad_(True)
 
 
+def device_of(module: nn.Module) -> torch.device:
+    """Return where a module takes its values: where its buffers are, or else its parameters."""
+    # Buffers first, and its own before those of its parts: an encoder is where these are, not its networks.
+    tensor = next(chain(module.buffers(), module.parameters()), None)
+    return HOST if tensor is None else tensor.device
+
+
+def moved(module: Module, device: torch.device) -> Module:
+    """Return a module on a device: itself if it is there, or a copy."""
+    return module if device_of(module) == device else copy.deepcopy(module).to(device)
+
+
+def apply_there(module: nn.Module, values: Tensor) -> Tensor:
+    """Apply a module to (n, ...) values where it is; what comes out is where the values are."""
+    result: Tensor = module(values.to(device_of(module)))
+    return result.to(values.device)
+
+
 @torch.no_grad()
 def encode(module: nn.Module, values: Tensor) -> Tensor:
-    """Apply a frozen module to (n, ...) values chunk by chunk."""
-    return torch.cat([module(chunk) for chunk in torch.split(values, CHUNK)])
+    """Apply a frozen module to (n, ...) values chunk by chunk, each on the module's device and back."""
+    return torch.cat([apply_there(module, chunk) for chunk in torch.split(values, CHUNK)])
+
+
+def first_norm(network: nn.Module) -> tuple[_BatchNorm, Tensor, Tensor]:
+    """Return the first BatchNorm with running statistics, and these; deepinv needs one."""
+    for norm in (module for module in network.modules() if isinstance(module, _BatchNorm)):
+        if norm.running_mean is not None and norm.running_var is not None:
+            return norm, norm.running_mean, norm.running_var
+    raise ValueError(
+        "deepinv compares signals by the running statistics of a BatchNorm, and this backbone has none; "
+        "use deepdream, which does without, or a backbone with a BatchNorm"
+    )
+
+
+class _Reached(Exception):  # noqa: N818 (no error: what was asked for is computed)
+    pass
+
+
+def input_of(module: nn.Module, network: nn.Module, signals: Tensor) -> Tensor:
+    """Return what a module of a network is given when the network sees signals."""
+    given: list[Tensor] = []
+
+    def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
+        given.append(args[0])
+        raise _Reached
+
+    hook = module.register_forward_pre_hook(stop)
+    try:
+        network(signals)
+    except _Reached:
+        return given[0]
+    finally:
+        hook.remove()
+    raise ValueError("the first BatchNorm of this backbone is not used; deepinv needs one, deepdream none")
 
 
 WIDTH, HIDDEN = 512, 1024

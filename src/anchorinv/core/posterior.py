@@ -107,9 +107,9 @@ class Posterior:
         nearest = (squared + self.determinants).argmin(1)
         others = whitened.square().sum(1) - on_axes.square().sum(1)
         anywhere = (on_axes.square() / (1 + self.between)).sum(1) + others / (1 + self.elsewhere)
-        if self.elsewhere.isfinite():
-            n_others = whitened.shape[1] - len(self.axes)
-            anywhere = anywhere + self.between.log1p().sum() + n_others * self.elsewhere.log1p()
+        n_others = whitened.shape[1] - len(self.axes)
+        determinant = self.between.log1p().sum() + n_others * self.elsewhere.log1p()
+        anywhere = anywhere + torch.where(self.elsewhere.isfinite(), determinant, 0.0)
         distance = squared.gather(1, nearest[:, None]).squeeze(1)
         ratio = 0.5 * (distance + self.determinants[nearest] - anywhere)
         along = (whitened - self.means[nearest]) @ self.leading.T

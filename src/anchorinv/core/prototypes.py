@@ -273,5 +273,8 @@ def follow_replay(head: Head, replay: Batch, before: nn.Module, after: nn.Module
         raise TypeError(f"prototypes belong to a Cosine head, not to a {type(head).__name__}")
     moved = encode(after, replay.values) - encode(before, replay.values)
     prototypes = head.prototypes.detach().clone()
-    prototypes[list(replay.classes)] += class_means(moved, columns(replay.labels, replay.classes))
+    shifts = class_means(moved, columns(replay.labels, replay.classes))
+    prototypes[list(replay.classes)] += shifts.to(
+        prototypes
+    )  # while it is finetuned, a head is on the device
     return head.with_prototypes(prototypes)

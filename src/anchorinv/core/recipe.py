@@ -1,7 +1,7 @@
 """The one skeleton: a method is a base model, a placement of new classes, an adaptation and a memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -68,6 +68,8 @@ class BaseSpec:
         ``(n_classes, dim) -> Head``, an untrained head.
     training : Training
         How both are trained.
+    device : str, default="cpu"
+        Where the network is trained, and stays; see ``devices.py``.
 
     Examples
     --------
@@ -84,6 +86,7 @@ class BaseSpec:
     backbone: Callable[[], nn.Module]
     head: Callable[[int, int], Head]
     training: Training
+    device: str = field(default="cpu", metadata={"later": True})
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Train on the base classes, then finalise the head on its features (Algorithm 1, base, 1 to 3).
@@ -94,30 +97,27 @@ class BaseSpec:
             Signals (n, n_chans, n_times); their groups say which are held out together.
         checkpoint : Checkpoint or None, default=None
             Where the training can be interrupted and resumed.
-        rng : torch.Generator
-            Of the base session.
+        rng : Generator
         """
-        classes, shape = samples.classes, samples.values.shape[1:]
+        classes, signals = samples.classes, samples.values
         if len(classes) < 2:
             raise ValueError(f"base training needs at least two classes, got {len(classes)}")
-        signals = samples.values
         with scoped_seed(stream(rng, "initialise")):
             network = self.backbone().to(signals)
-            with torch.no_grad():
-                dim = network.eval()(signals[:1]).shape[1]
+            dim = encode(network.eval(), signals[:1]).shape[1]
             head = self.head(len(classes), dim).to(signals)
-        targets = columns(samples.labels, classes)
-        labelled = Batch(signals, targets, samples.groups)
+        network, head = network.to(self.device), head.to(self.device)
+        labelled = Batch(signals, columns(samples.labels, classes), samples.groups)
         curve = train(network, head, labelled, self.training, checkpoint=checkpoint, rng=rng)
         trunk, tail = network.get_submodule("trunk"), network.get_submodule("tail")
         features = encode(tail, encode(trunk, signals))
         return State(
             trunk=trunk,
             tail=tail,
-            head=frozen(head.finalise(features, targets)),
+            head=frozen(head.cpu().finalise(features, labelled.labels)),
             classes=classes,
             n_base=len(classes),
-            shape=(shape[0], shape[1]),
+            shape=(signals.shape[1], signals.shape[2]),
             seed=rng.initial_seed(),
             curves=(Curve("base", 0, curve),),
         )

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say, and whether unknown classes are told from known ones."""
+"""Whether probabilities mean what they say, and how well unknown classes are detected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from anchorinv.core.metrics import auroc, finite_scores
 
 #: Bins of equal width for the largest probability, as in Guo et al. (2017).
 N_BINS = 15
@@ -187,7 +189,7 @@ class SplitReliability:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """How well windows of unknown classes are told from those of known ones.
+    """How well windows of unknown classes are detected among those of known ones.
 
     Parameters
     ----------
@@ -217,7 +219,7 @@ class Detection:
     @classmethod
     def of(cls, known: ArrayLike, unknown: ArrayLike, threshold: float = REJECT) -> "Detection":
         """Measure scores (n,) that are larger the more a window is like known classes, as p-values are."""
-        inside, outside = _scores(known), _scores(unknown)
+        inside, outside = finite_scores(known), finite_scores(unknown)
         rejected, accepted = int((inside <= threshold).sum()), int((outside > threshold).sum())
         area = auroc(inside, outside)
         return cls(area, float(threshold), len(inside), len(outside), rejected, accepted)
@@ -233,26 +235,6 @@ class Detection:
         return self.n_accepted / self.n_unknown if self.n_unknown else float("nan")
 
 
-def auroc(known: ArrayLike, unknown: ArrayLike) -> float:
-    """Return how often a known window has the larger score of two, ties counted half; nan without both.
-
-    Parameters
-    ----------
-    known, unknown : array-like, shape (n_known,) and (n_unknown,)
-        Scores, larger for windows of known classes.
-
-    Examples
-    --------
-    >>> auroc([0.9, 0.5], [0.5, 0.1])
-    0.875
-    """
-    inside, outside = _scores(known), np.sort(_scores(unknown))
-    if not len(inside) or not len(outside):
-        return float("nan")
-    below, up_to = np.searchsorted(outside, inside), np.searchsorted(outside, inside, side="right")
-    return int((below + up_to).sum()) / (2 * len(inside) * len(outside))
-
-
 def _checked(probabilities: ArrayLike, columns: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     p, true = np.asarray(probabilities, dtype=np.float64), np.asarray(columns)
     if p.ndim != 2 or not p.shape[1] or true.shape != p.shape[:1]:
@@ -264,10 +246,3 @@ def _checked(probabilities: ArrayLike, columns: ArrayLike) -> tuple[NDArray[np.f
     if len(true) and not (true.dtype.kind in "iu" and true.min() >= 0 and true.max() < p.shape[1]):
         raise ValueError(f"columns are whole numbers from 0 to {p.shape[1] - 1}")
     return p, true.astype(np.intp)
-
-
-def _scores(values: ArrayLike) -> NDArray[np.float64]:
-    scores = np.asarray(values, dtype=np.float64)
-    if scores.ndim != 1 or np.isnan(scores).any():
-        raise ValueError(f"scores are numbers (n,), got shape {scores.shape}, or nan among them")
-    return scores

@@ -104,7 +104,7 @@ def symmetric_matrices(vectors: Tensor) -> Tensor:
     size = math.isqrt(2 * vectors.shape[1])
     rows, cols = torch.triu_indices(size, size, device=vectors.device)
     weights = torch.where(rows == cols, 1.0, math.sqrt(0.5)).to(vectors)
-    matrices = vectors.new_zeros(len(vectors), size, size)
+    matrices = vectors.new_zeros(vectors.shape[0], size, size)
     matrices[:, rows, cols] = vectors * weights
     matrices[:, cols, rows] = vectors * weights
     return matrices
@@ -325,7 +325,8 @@ class RiemannianMeans(StatisticalHead):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return -``scale`` · squared distances (n, n_classes)."""
-        if not features.isfinite().all():  # of no matrix, and no eigenvalues would be found
+        # Of no matrix, and no eigenvalues would be found; those of an exported graph are nan by themselves.
+        if not torch.compiler.is_exporting() and not features.isfinite().all():
             return features.new_full((len(features), len(self.means)), torch.nan)
         squares = squared_distances(positive_definite(features), symmetric_matrices(self.means.double()))
         return (-self.scale * squares).to(features.dtype)

@@ -27,14 +27,29 @@ def stream(seed: int | torch.Generator, *path: str | int) -> torch.Generator:
 
 
 @contextmanager
-def scoped_seed(rng: torch.Generator) -> Iterator[None]:
+def scoped_seed(rng: torch.Generator, device: torch.device | None = None) -> Iterator[None]:
     """Seed torch's global generator inside the block and leave it as it was outside.
 
-    Dropout and the initialisation of layers can only draw from the global generator.
+    Dropout and the initialisation of layers can only draw from the global generator. Ours draw on the host
+    wherever they are; layers from elsewhere that draw on a GPU do so from its own, which is seeded alike.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(rng.initial_seed())
+    own = _generator_of(device)
+    generators = [torch.default_generator, *([] if own is None else [own])]
+    positions = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(rng.initial_seed())
         yield
+    finally:
+        for generator, position in zip(generators, positions, strict=True):
+            generator.set_state(position)
+
+
+def _generator_of(device: torch.device | None) -> torch.Generator | None:
+    """Return the generator that draws on a GPU; None of other devices."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.mps._get_default_mps_generator() if device is not None and device.type == "mps" else None
 
 
 def global_position() -> torch.Tensor:

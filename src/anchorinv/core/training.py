@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from anchorinv.core.head import Head
 from anchorinv.core.minimise import Checkpoint, EarlyStopping, OneCycle, Optimiser, minimise
-from anchorinv.core.networks import encode, frozen
+from anchorinv.core.networks import device_of, encode, frozen
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.types import Batch
 
@@ -34,8 +34,7 @@ def _of_classes(labels: Tensor, rng: torch.Generator) -> Tensor:
     kept = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):
         places = (labels == label).nonzero().flatten()
-        n_kept = int(len(places) * SHARE)
-        if n_kept == 0:  # the others alone would decide
+        if (n_kept := int(len(places) * SHARE)) == 0:  # the others alone would decide
             return torch.zeros_like(kept)
         order = torch.randperm(len(places), generator=stream(rng, "aside", label))
         kept[places[order[:n_kept]]] = True
@@ -91,8 +90,7 @@ class BestWeights:
     @torch.no_grad()
     def ended(self) -> bool:
         """Evaluate the held-out loss, keep the weights if it is the lowest so far, say whether to stop."""
-        loss = self.loss()
-        if loss < self._loss:
+        if (loss := self.loss()) < self._loss:
             self._loss.fill_(loss)
             self._stale.zero_()
             for kept, tensor in zip(self._kept, self._tensors, strict=True):
@@ -106,8 +104,9 @@ class BestWeights:
         """Return the loss of the samples kept aside, without dropout and by the running statistics."""
         self._network.eval()
         self._head.eval()
-        features = encode(self._network, self._aside.values)
-        loss = self._head.loss(features, self._aside.labels, self._weights).item()
+        device = device_of(self._network)
+        features = encode(self._network, self._aside.values).to(device)
+        loss = self._head.loss(features, self._aside.labels.to(device), self._weights).item()
         self._network.train()
         self._head.train()
         return loss
@@ -174,7 +173,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     rng: torch.Generator,
 ) -> Tensor:
-    """Train a network and its head together, in place, by the head's loss.
+    """Train a network and its head together, in place and on their device, by the head's loss.
 
     Parameters
     ----------
@@ -188,7 +187,8 @@ def train(
     -------
     (n_steps,) the loss curve.
     """
-    weights = _class_weights(samples, plan)
+    device = device_of(network)
+    weights = _class_weights(samples, plan, device)
     samples, aside = _divided(samples, plan, rng)
     n_batches = -(-len(samples) // plan.batch_size)
     order = torch.empty(0)
@@ -203,12 +203,12 @@ def train(
         if plan.gain:
             loudness = torch.randn(*signals.shape[:2], 1, generator=stream(rng, "gain", step))
             signals = signals * torch.exp(plan.gain * loudness).to(signals)
-        return head.loss(network(signals), targets, weights)
+        return head.loss(network(signals.to(device)), targets.to(device), weights)
 
     network.train()
     head.train()
     best = BestWeights(network, head, aside, weights, plan.patience) if aside and plan.patience else None
-    with scoped_seed(stream(rng, "dropout")):
+    with scoped_seed(stream(rng, "dropout"), device):
         curve = minimise(
             objective,
             [*network.parameters(), *head.parameters()],
@@ -240,11 +240,11 @@ def inverse_frequency(sizes: Tensor) -> Tensor:
     return weights / weights.mean()
 
 
-def _class_weights(samples: Batch, plan: Training) -> Tensor | None:
+def _class_weights(samples: Batch, plan: Training, device: torch.device) -> Tensor | None:
     if plan.class_weights is False:
         return None
     counts = samples.labels.bincount()
     sizes = counts if plan.class_weights is True else torch.tensor(plan.class_weights)
     if len(sizes) != len(counts):
         raise ValueError(f"class_weights has {len(sizes)} sizes for {len(counts)} base classes")
-    return inverse_frequency(sizes).to(samples.values)
+    return inverse_frequency(sizes).to(samples.values).to(device)

@@ -50,19 +50,19 @@ class Covariance(nn.Module):
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return (n, size) of signals (n, n_chans, n_times)."""
-        # Double: the smallest of a matrix's eigenvalues would drown in rounding.
-        centred = (signals - signals.mean(2, keepdim=True)).double()
+        # Double: the smallest of a matrix's eigenvalues would drown in rounding. Devices may have none.
+        centred = (signals - signals.mean(2, keepdim=True)).cpu().double()
         matrices = centred @ centred.transpose(1, 2) / signals.shape[2]
         level = matrices.diagonal(dim1=1, dim2=2).mean(1)
-        floor = torch.eye(signals.shape[1], dtype=matrices.dtype, device=signals.device)
+        floor = torch.eye(signals.shape[1], dtype=matrices.dtype)
         matrices = matrices + (FLOOR * level + _LEAST)[:, None, None] * floor
         values, vectors = torch.linalg.eigh(matrices)
         logarithms = (vectors * values.log()[:, None, :]) @ vectors.transpose(1, 2)
-        rows, cols = torch.triu_indices(signals.shape[1], signals.shape[1], device=signals.device)
+        rows, cols = torch.triu_indices(signals.shape[1], signals.shape[1])
         # An entry off the diagonal stands for two: distances are those of whole matrices.
         weights = torch.where(rows == cols, 1.0, math.sqrt(2)).to(logarithms)
         vectorised: Tensor = logarithms[:, rows, cols] * weights
-        return vectorised.to(signals.dtype)
+        return vectorised.to(signals.dtype).to(signals.device)
 
 
 #: By the names under which files know them.

@@ -11,12 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.datasets.own_files import (
-    LabelledSegment,
-    ManifestRow,
-    OwnOptions,
-    open_labelled_file,
-)
+from anchorinv.datasets.own_files import LabelledSegment, ManifestRow, OwnOptions, open_labelled_file
 from anchorinv.datasets.prepare import (
     DatasetPlan,
     LabelledWindow,

@@ -1,8 +1,8 @@
 """Download public data sets: a few files at a time, resumed, retried and verified, never half there.
 
-pooch verifies each file and moves it into place; pooch cannot resume, so its downloader is ours: it continues
-``NAME.part`` after a broken connection. Files without a published checksum are compared with the one they had
-when they came (``.checksums.json``).
+``pooch.retrieve`` verifies each file and moves it into place. The rest is ours: pooch 1.9 asks for no range
+of bytes, its retries sleep where no Ctrl-C reaches a thread, and its ``Unzip`` bounds neither size nor place.
+Files without a published checksum are compared with the one they had when they came (``.checksums.json``).
 """
 
 import contextlib

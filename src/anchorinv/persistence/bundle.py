@@ -1,7 +1,8 @@
 """A model in one file (``*.anchorinv``): all it needs to predict and to go on learning, and no code."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.core.encoder import NETWORK
+from anchorinv.backbones import BackboneFor, MissingBackbone
+from anchorinv.core.calls import BackboneError
 from anchorinv.core.networks import Geometry
 from anchorinv.core.registry import METHODS, Keeps
 from anchorinv.core.types import Standardisation, State
+from anchorinv.errors import MissingExtra
 from anchorinv.persistence.format import (
+    BackboneFacts,
     Entry,
     Header,
     Label,
@@ -27,8 +31,15 @@ from anchorinv.persistence.format import (
     unpacked,
     write_container,
 )
-from anchorinv.persistence.limits import MOST_CURVE_VALUES, recipe_for
-from anchorinv.persistence.validate import check_parts, check_tensors, compressed_anchors, restored_anchors
+from anchorinv.persistence.limits import MOST_CURVE_VALUES, Architecture, recipe_for
+from anchorinv.persistence.validate import (
+    check_parts,
+    check_tensors,
+    compressed_anchors,
+    needs_network,
+    restored_anchors,
+)
+from anchorinv.pretrained import version_here
 from anchorinv.signal.preprocessing import Preprocessing, facts_of
 from anchorinv.signal.statistics import SHAPES, BaseStatistics, MeanStd
 
@@ -53,6 +64,8 @@ class Bundle:
         Whether the estimator's user chose the geometry.
     package : str
         Version that wrote it.
+    backbone : BackboneFor or None, default=None
+        The network, where it is not this package's own.
     """
 
     method: str
@@ -70,6 +83,7 @@ class Bundle:
     ch_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = None
     package: str = __version__
+    backbone: BackboneFor | None = None
 
     @property
     def memory(self) -> Keeps:
@@ -100,7 +114,9 @@ def save_bundle(
         )
     header, tensors = _facts_of(bundle, with_signals=with_signals)
     try:
-        _bundle_of(parse_header(header), tensors)  # what cannot be read back is not written
+        own = bundle.backbone is not None and bundle.backbone.backbone.model is None
+        given = bundle.backbone.backbone if bundle.backbone and own else None
+        _bundle_of(parse_header(header), tensors, given)  # what cannot be read back is not written
     except _ODD as error:
         was = "; the file that was there is untouched" if path.is_file() else ""
         raise ValueError(
@@ -141,6 +157,8 @@ def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, T
         "preprocessing": facts_of(bundle.preprocessing) if bundle.preprocessing else None,
         "history": [Entry.facts(line) for line in bundle.history],
     }
+    if bundle.backbone is not None:
+        facts["backbone"] = BackboneFacts.facts(bundle.backbone)
     return json.dumps(facts, ensure_ascii=False, allow_nan=False).encode(), tensors
 
 
@@ -161,9 +179,12 @@ def read_facts(path: Path | str) -> tuple[Header, dict[str, Tensor]]:
     return header, tensors
 
 
-def load_bundle(path: Path | str, *, allow_recordings: bool = False) -> Bundle:
-    """Return the model in a file, or refuse the file in one sentence; nothing in it is run or trusted."""
-    *_, bundle = _read(Path(path))
+def load_bundle(path: Path | str, *, allow_recordings: bool = False, backbone: Any = None) -> Bundle:
+    """Return the model in a file, or refuse the file in one sentence; nothing in it is run or trusted.
+
+    ``backbone`` is the network or factory of a model that was built on one of somebody's own.
+    """
+    *_, bundle = _read(Path(path), backbone)
     if bundle.memory == "real recordings" and not allow_recordings:
         raise ValueError(
             f"{path} holds real recordings of people; pass allow_recordings=True (--allow-recordings) if you "
@@ -173,31 +194,43 @@ def load_bundle(path: Path | str, *, allow_recordings: bool = False) -> Bundle:
 
 
 @torch.inference_mode(False)
-def _read(path: Path) -> tuple[Header, dict[str, Tensor], Bundle]:
+def _read(path: Path, backbone: Any = None) -> tuple[Header, dict[str, Tensor], Bundle]:
     """Read and check a model file: the one way in, whether it is to be used or to be looked at."""
     _, text, payload = read_container(path)
     try:
         header, tensors = parse_header(text), load(payload)
         del payload  # as large as the tensors, which are copies
-        return header, tensors, _bundle_of(header, tensors)
+        return header, tensors, _bundle_of(header, tensors, backbone)
+    except (MissingExtra, MissingBackbone, BackboneError) as error:
+        raise type(error)(f"{path} cannot be used here: {error}") from None
     except _ODD as error:
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
 
 
-def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
+def _architecture(header: Header, geometry: Geometry, given: Any) -> Architecture:
+    """Return what the network is made by: the package's own, or one that is named in the file."""
+    facts = header.backbone
+    if given is not None and (facts is None or facts.kind != "own"):
+        raise BackboneError("its network is known by its name; leave backbone out")
+    return geometry if facts is None else facts.spec(geometry, given)
+
+
+def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) -> Bundle:
     """Return the model that facts and tensors of a file describe, if they describe one."""
-    check_tensors(tensors)
+    check_tensors(tensors, own=header.backbone is None)
     geometry = Geometry(**header.geometry.model_dump())
+    architecture = _architecture(header, geometry, given)
     tensors = dict(restored_anchors(tensors))
-    check_parts(header, geometry, tensors)
+    with _or_another_version(header):
+        check_parts(header, architecture, tensors)
     standardisation = Standardisation(*_popped(tensors, "standardisation"))
     mean, std = _popped(tensors, "statistics")
     names = [f"statistics.{name}" for name in SHAPES]
     shapes = [MeanStd(*_popped(tensors, name)) if f"{name}.mean" in tensors else None for name in names]
-    encoder = header.state.encoder
-    used = encoder is not None and NETWORK in encoder.blocks
-    backbone = recipe_for(header.method, geometry, network="always" if used else "never").base_spec.backbone
-    state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
+    network = "always" if needs_network(header) else "never"
+    backbone = recipe_for(header.method, architecture, network=network).base_spec.backbone
+    with _or_another_version(header):
+        state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
     if odd := sorted(tensors.keys() - packed(state)[0].keys()):
         raise ValueError(f"it holds {odd[0][:60]!r}, which is no part of a model")
     bundle = Bundle(
@@ -216,10 +249,34 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor]) -> Bundle:
         ch_names=header.ch_names,
         preprocessing=None if header.preprocessing is None else header.preprocessing.value,
         package=header.package,
+        backbone=architecture if isinstance(architecture, BackboneFor) else None,
     )
     if bundle.memory != header.memory:
         raise ValueError(f"it says that its memory is {header.memory}, and holds {bundle.memory}")
     return bundle
+
+
+@contextmanager
+def _or_another_version(header: Header) -> Iterator[None]:
+    """Say of weights that do not fit a network of a library when another version of that wrote them."""
+    try:
+        yield
+    except (MissingExtra, MissingBackbone):
+        raise
+    except ValueError as error:
+        facts = header.backbone
+        if facts is None or not needs_network(header):
+            raise
+        if facts.kind == "own":
+            raise BackboneError(
+                f"{error}; pass the backbone that it was trained with, {facts.network}"
+            ) from None
+        if facts.version == (here := version_here()):
+            raise
+        raise BackboneError(
+            f"{error}; it was written with braindecode {facts.version}, here is {here}: "
+            f"pip install braindecode=={facts.version}"
+        ) from None
 
 
 def _popped(tensors: dict[str, Tensor], name: str) -> tuple[np.ndarray, np.ndarray]:

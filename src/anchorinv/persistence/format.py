@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from torch import Tensor, nn
 
 from anchorinv import __version__
+from anchorinv.backbones import Backbone, BackboneFor, as_backbone, not_given
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
 from anchorinv.core.head import HEADS, Count, Head
@@ -61,7 +62,7 @@ def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     }
     if isinstance(state.trunk, Encoder):
         facts["encoder"] = _encoder_facts(state.trunk)
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, facts
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, facts
 
 
 def _encoder_facts(encoder: Encoder) -> dict[str, Any]:
@@ -87,7 +88,9 @@ def unpacked(
         with torch.device("meta"):
             trunk, tail = _network_like(facts, shape, backbone)
         for part, module in {"trunk": trunk, "tail": tail}.items():
-            module.load_state_dict(_under(part, tensors), assign=True)
+            values = _under(part, tensors)
+            _check_kinds(module, values)
+            module.load_state_dict(values, assign=True)
         head = unpacked_head(tensors, facts["head"])
         head.prepare()
         if views := tuple(facts.get("views", ())):
@@ -113,6 +116,13 @@ def unpacked(
             confidence=_confidence(tensors, facts["n_base"], head),
             **batches,
         )
+
+
+def _check_kinds(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    for name, own in module.state_dict().items():
+        given = tensors[name].dtype
+        if given != own.dtype and not (given.is_floating_point and own.dtype.is_floating_point):
+            raise TypeError(f"{name[:60]!r} is {given}, {own.dtype} was expected")
 
 
 def _confidence(tensors: Mapping[str, Tensor], n_base: int, head: Head) -> Confidence | None:
@@ -257,6 +267,43 @@ class StateFacts(_Facts):
     encoder: EncoderFacts | None = None
 
 
+class BackboneFacts(_Facts):
+    """Of a network that is not this package's own: its name alone, never its code."""
+
+    kind: Literal["braindecode", "own"]
+    network: Name
+    version: Name | None
+    tail: Name | None
+    classifier: Name | None
+    n_classes: Annotated[int, Field(ge=2, le=limits.MOST_CLASSES)]
+    sfreq: Annotated[float, Field(ge=limits.LOWEST_RATE, le=limits.HIGHEST_RATE)] | None
+
+    @staticmethod
+    def facts(spec: BackboneFor) -> dict[str, Any]:
+        """Return a backbone as plain JSON."""
+        own, asked = spec.backbone.model is None, spec.backbone
+        return {
+            "kind": "own" if own else "braindecode",
+            "network": asked.name[: limits.LONGEST_NAME] if own else spec.backbone.model,
+            "version": spec.version,
+            "tail": asked.tail,
+            "classifier": asked.classifier,
+            "n_classes": spec.n_classes,
+            "sfreq": spec.sfreq,
+        }
+
+    def spec(self, geometry: Geometry, given: Any) -> BackboneFor:
+        """Return the backbone for signals of a shape; one of somebody's own is what they pass, or nothing."""
+        network = as_backbone(given)
+        if self.kind == "braindecode":
+            network = Backbone(self.network)
+        elif network is None:
+            network = not_given(self.network)
+        asked = Backbone(network.network, self.tail, self.classifier)
+        sizes = geometry.n_chans, geometry.n_times, self.n_classes
+        return BackboneFor(asked, *sizes, self.sfreq, self.version)
+
+
 class Entry(_Facts):
     """A line of the history; samples as pairs, because a JSON key is always text."""
 
@@ -305,6 +352,7 @@ class Header(_Facts):
     geometry_given: bool
     preprocessing: PreprocessingFacts | None
     history: tuple[Entry, ...]
+    backbone: BackboneFacts | None = None
 
 
 Some = TypeVar("Some", bound=BaseModel)

@@ -7,14 +7,16 @@ method needs follows from its network or encoder, its head and its memory.
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
 import torch
 from pydantic import AfterValidator
+from torch import nn
 
+from anchorinv.backbones import BackboneFor
 from anchorinv.core.blocks import BLOCKS
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.encoder import MOST_FEATURES, NetworkBlock
@@ -52,8 +54,17 @@ _ROOM = 32 << 20
 _AT_ONCE = 1 << 24
 
 
-def check_geometry(geometry: Geometry) -> None:
-    """Refuse a network that a window could not be computed with in bounded memory and time."""
+#: What a network is made by: the sizes of this package's own, or another backbone.
+Architecture = Geometry | BackboneFor
+
+
+def check_geometry(geometry: Architecture, *, used: bool = True) -> None:
+    """Refuse a network that a window could not be computed with in bounded memory and time.
+
+    A backbone from elsewhere is made for that, unless it is not ``used``.
+    """
+    if isinstance(geometry, BackboneFor):
+        return _check_backbone(geometry, used=used)
     g = geometry
     convolution, products = g.width * g.n_chans * g.kernel, g.n_chans * g.kernel * g.n_steps
     wide = "shorter windows, or a geometry with a larger stride or a smaller width"
@@ -76,12 +87,37 @@ def check_geometry(geometry: Geometry) -> None:
             "bytes of weights": (4 * _weights(g), MOST_BYTES - _ROOM, heavy),
         }
     )
+    return None
 
 
-def recipe_for(method: str, geometry: Geometry, **options: Any) -> Recipe:
-    """Return a method for a geometry, to ask for sizes; options that it does not take are left out."""
+def _check_backbone(spec: BackboneFor, *, used: bool) -> None:
+    # Of the shape first: no network is made for one that is too large.
+    _check(
+        {
+            "channels": (spec.n_chans, MOST_CHANNELS, "fewer channels"),
+            "values of a window": (spec.n_chans * spec.n_times, 1 << 20, _WINDOWS),
+        }
+    )
+    if not used:
+        return
+    smaller = f"a smaller backbone, or {_WINDOWS}"
+    _check(
+        {
+            "bytes of weights": (4 * spec.sizes.n_weights, MOST_BYTES - _ROOM, smaller),
+            "values within the network": (spec.sizes.n_activations, 1 << 26, smaller),
+        }
+    )
+
+
+def network_of(architecture: Architecture) -> Callable[[], nn.Module]:
+    """Return what makes a network."""
+    return architecture if isinstance(architecture, BackboneFor) else partial(Conformer, architecture)
+
+
+def recipe_for(method: str, geometry: Architecture, **options: Any) -> Recipe:
+    """Return a method for a network, to ask for sizes; options that it does not take are left out."""
     spec = METHODS[method]
-    base_spec = BaseSpec(partial(Conformer, geometry), Cosine.start, Training())
+    base_spec = BaseSpec(network_of(geometry), Cosine.start, Training())
     recipe: Recipe = spec.build(base_spec, **{k: v for k, v in options.items() if k in spec.options})
     return recipe
 
@@ -95,16 +131,18 @@ class Sizes:
     n_fixed: int  # values of network and encoder
 
 
-def sizes_of(method: str, geometry: Geometry) -> Sizes:
-    """Return the sizes of a method for a geometry."""
+def sizes_of(method: str, geometry: Architecture) -> Sizes:
+    """Return the sizes of a method for a network."""
     return _sizes(METHODS[method], geometry)
 
 
 @lru_cache(maxsize=64)
-def _sizes(spec: MethodSpec, geometry: Geometry) -> Sizes:
-    recipe, latent = recipe_for(spec.name, geometry), (geometry.n_tokens, geometry.width)
+def _sizes(spec: MethodSpec, geometry: Architecture) -> Sizes:
+    recipe, latent = recipe_for(spec.name, geometry), _latent(geometry)
+    if spec.network and recipe.base_spec.backbone == geometry:
+        return Sizes(latent, geometry.dim, _weights(geometry))
     if spec.network:
-        with torch.device("meta"):
+        with torch.random.fork_rng(), torch.device("meta"):
             network = recipe.base_spec.backbone()
         # A network that is split elsewhere than before its last block says what is there.
         latent = getattr(network, "latent_shape", latent)
@@ -128,7 +166,7 @@ def kept_by(method: str, counts: Sequence[int], n_anchors: int) -> int:
     return recipe_for(method, any_geometry, per_class=n_anchors).memory.n_kept(counts)
 
 
-def check_kept(method: str, geometry: Geometry, n_classes: int, n_kept: int) -> None:
+def check_kept(method: str, geometry: Architecture, n_classes: int, n_kept: int) -> None:
     """Refuse more samples kept of all classes (anchors, replay) than a lesson or a file has room for."""
     memory, head = recipe_for(method, geometry).memory, HEADS[METHODS[method].head]
     sizes, remedies = sizes_of(method, geometry), f"{_WINDOWS}, or {_ANCHORS}"
@@ -152,9 +190,10 @@ def check_kept(method: str, geometry: Geometry, n_classes: int, n_kept: int) -> 
         most = 1 << (28 if memory.labels_only else 29)
         bounds["values of all signals to invert"] = (n_kept * window, most, remedies)
     if "replay" in parts:  # they go through the last block all at once, labels through the others too
-        blocks = geometry.depth if memory.labels_only else 1
-        scores = n_kept * blocks * _scores(geometry)
-        bounds["scores of attention of all samples kept"] = (scores, 1 << 29, remedies)
+        words, each = "values within the network", _within(geometry)
+        if isinstance(geometry, Geometry):
+            words, each = "scores of attention", each if memory.labels_only else _scores(geometry)
+        bounds[f"{words} of all samples kept"] = (n_kept * each, 1 << 29, remedies)
     _check(bounds)
 
 
@@ -163,13 +202,26 @@ def check_held(n_bytes: int) -> None:
     _check({"bytes in a file": (n_bytes, MOST_BYTES - _ROOM // 2, "fewer classes or examples")})
 
 
-def inverted_at_once(geometry: Geometry, most: int) -> int:
+def inverted_at_once(geometry: Architecture, most: int) -> int:
     """Return how many samples to invert at once, so that memory is bounded: fewer where windows are large."""
-    each = max(geometry.n_chans * geometry.n_times, geometry.depth * _scores(geometry))
+    each = max(geometry.n_chans * geometry.n_times, _within(geometry))
     return max(1, min(most, _AT_ONCE // each))
 
 
-def _weights(geometry: Geometry) -> int:
+def _latent(geometry: Architecture) -> tuple[int, ...]:
+    return geometry.sizes.latent if isinstance(geometry, BackboneFor) else (geometry.n_tokens, geometry.width)
+
+
+def _within(geometry: Architecture) -> int:
+    """Return values that a network computes of a window, or scores of attention where these are most."""
+    if isinstance(geometry, BackboneFor):
+        return geometry.sizes.n_activations
+    return geometry.depth * _scores(geometry)
+
+
+def _weights(geometry: Architecture) -> int:
+    if isinstance(geometry, BackboneFor):
+        return geometry.sizes.n_weights
     g = geometry
     front = g.width * (g.kernel + g.width * (g.n_chans + 1) + 7)
     return front + g.depth * g.width * (12 * g.width + 13)

@@ -121,9 +121,9 @@ def processing(how: Preprocessing) -> str:
 def rejection(facts: Mapping[str, Any]) -> str:
     """Return what becomes of windows that are like none of the classes."""
     if not facts["tells_unknown"]:
-        return "windows of other classes are not told: each is called one of those below"
+        return "windows of other classes are not detected: each is given one of the classes below"
     if facts["reject"] is None:
-        return "windows of other classes are told by novelty, and rejected if you ask for it (--reject)"
+        return "windows of other classes are detected by novelty, and rejected if you ask for it (--reject)"
     return f"windows with a novelty up to {facts['reject']:g} are rejected"
 
 

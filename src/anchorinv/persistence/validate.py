@@ -10,7 +10,6 @@ from torch import Tensor
 from anchorinv.core.blocks import BLOCKS
 from anchorinv.core.encoder import NETWORK, NetworkBlock
 from anchorinv.core.head import HEADS, Expected
-from anchorinv.core.networks import Geometry
 from anchorinv.core.registry import METHODS
 from anchorinv.core.rehearsal import FOLDS
 from anchorinv.core.views import VIEWS
@@ -21,16 +20,23 @@ from anchorinv.signal.statistics import SHAPES, shapes_of
 # What tensors of a part may be made of; weights and replay are float32 throughout.
 _WHOLE = ("labels", "num_batches_tracked", "counts")
 _DOUBLE = ("standardisation", "statistics")
+_NETWORK = ("trunk", "tail")
+#: Of the tensors of networks from elsewhere.
+_KINDS = (torch.float32, torch.int64, torch.int32, torch.uint8, torch.bool)
 #: Of the statistics of windows' shapes.
 LARGEST_SHAPE = 100.0
 #: What a head may make of tensors that are none of its own.
 _ODD = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)
 
 
-def check_tensors(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of odd types or values, whatever they are for."""
+def check_tensors(tensors: Mapping[str, Tensor], *, own: bool = True) -> None:
+    """Refuse tensors of odd types or values; networks that are not this package's ``own`` have any type."""
     for name, tensor in tensors.items():
         part, last, shown = name.split(".")[0], name.split(".")[-1], repr(name[:60])
+        if not own and part in _NETWORK and tensor.dtype in _KINDS:
+            if tensor.is_floating_point() and tensor.numel() and not _finite(tensor):
+                raise ValueError(f"{shown} holds values that are not finite")
+            continue
         wanted = torch.int64 if last in _WHOLE else torch.float64 if part in _DOUBLE else torch.float32
         if name == "head.counts" and tensor.dtype == torch.float64:
             wanted = torch.float64  # sums of weights
@@ -55,11 +61,11 @@ def _finite(tensor: Tensor) -> bool:
     return bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
-def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
+def check_parts(header: Header, geometry: limits.Architecture, tensors: Mapping[str, Tensor]) -> None:
     """Refuse facts that contradict each other or are too large, and tensors that do not fit them."""
     if header.method not in METHODS:
         raise ValueError(f"its method {header.method!r} is unknown; known are {', '.join(METHODS)}")
-    limits.check_geometry(geometry)
+    limits.check_geometry(geometry, used=needs_network(header))
     n_chans, n_times, state = geometry.n_chans, geometry.n_times, header.state
     n_classes = len(state.classes)
     if tuple(state.shape) != (n_chans, n_times):
@@ -79,7 +85,13 @@ def check_parts(header: Header, geometry: Geometry, tensors: Mapping[str, Tensor
     _check_head(header, sizes, tensors)
 
 
-def _views(header: Header, geometry: Geometry) -> list[int]:
+def needs_network(header: Header) -> bool:
+    """Say whether a model has a network of its own, or one among the blocks of its encoder."""
+    encoder = header.state.encoder
+    return NETWORK in encoder.blocks if encoder else METHODS[header.method].network
+
+
+def _views(header: Header, geometry: limits.Architecture) -> list[int]:
     """Return how many features each view has, if the method has such views."""
     views = header.state.views
     sizes = [VIEWS[name].size(geometry.n_chans) for name in views]
@@ -93,7 +105,7 @@ def _views(header: Header, geometry: Geometry) -> list[int]:
     return sizes
 
 
-def _dim(header: Header, geometry: Geometry) -> int:
+def _dim(header: Header, geometry: limits.Architecture) -> int:
     """Return how many features the head is given, if encoder and method fit each other."""
     encoder, shape = header.state.encoder, (geometry.n_chans, geometry.n_times)
     spec, name = METHODS[header.method], header.method
@@ -120,7 +132,7 @@ def _dim(header: Header, geometry: Geometry) -> int:
 
 
 def _check_kept(
-    header: Header, geometry: Geometry, sizes: Sequence[int], tensors: Mapping[str, Tensor]
+    header: Header, geometry: limits.Architecture, sizes: Sequence[int], tensors: Mapping[str, Tensor]
 ) -> None:
     method, classes = header.method, set(header.state.classes)
     memory, latent = limits.recipe_for(method, geometry).memory, limits.sizes_of(method, geometry).latent
@@ -154,7 +166,7 @@ def _check_kept(
             raise ValueError(f"{name} of class {min(classes - present)} are missing")
 
 
-def _check_standardisation(geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
+def _check_standardisation(geometry: limits.Architecture, tensors: Mapping[str, Tensor]) -> None:
     for name in _DOUBLE:
         shapes = {tuple(tensors[f"{name}.{part}"].shape) for part in ("mean", "std")}
         allowed = {(geometry.n_chans, 1)} | ({(1, 1)} if name == "standardisation" else set())
@@ -164,7 +176,7 @@ def _check_standardisation(geometry: Geometry, tensors: Mapping[str, Tensor]) ->
         raise ValueError("a standard deviation is below 0")
 
 
-def _check_shapes(geometry: Geometry, tensors: Mapping[str, Tensor]) -> None:
+def _check_shapes(geometry: limits.Architecture, tensors: Mapping[str, Tensor]) -> None:
     """Refuse spectra and correlations of the base data that are none; files of former versions have none."""
     fitting = shapes_of(geometry.n_chans, geometry.n_times)
     for name in SHAPES:

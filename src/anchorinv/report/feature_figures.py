@@ -34,7 +34,7 @@ from anchorinv.study.scores import method_title
 #: The feature error that the paper reports where signals were inverted from zeros.
 FEATURE_MAE = "0.06–0.08"
 #: What decides over recordings and base model; variants that agree in it share both.
-_SHARED = {"data", "synthetic", "geometry", "protocol", "standardise", "training", "threads"}
+_SHARED = {"data", "synthetic", "geometry", "backbone", "protocol", "standardise", "training", "threads"}
 PERPLEXITY, ITERATIONS = 30, 1000
 MOST = 600  # real features shown: more hide each other, and take long to arrange
 #: Fewer steps would show where the inversion starts instead of where it leads.
@@ -106,6 +106,7 @@ def fitted_run(
     replay: dict[tuple[str, str], State] = {}
     try:
         for start in run.starts[::-1]:
+            condition = replace(condition, device=str(start.get("device", "cpu")))
             cache = ModelCache(
                 folder, key, seed, experiment.threads, start.get("torch"), start.get("anchorinv")
             )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from anchorinv.files import replacing
+from anchorinv.report import tables
 from anchorinv.report.calibration import calibration_figure, calibration_table
 from anchorinv.report.formats import (
     SIGNIFICANT,
@@ -26,7 +27,6 @@ from anchorinv.report.formats import (
 )
 from anchorinv.report.gather import LEVEL, Group, Run, groups_of
 from anchorinv.report.score_figures import differences_figure, sessions_figure
-from anchorinv.report.tables import CLASSES, averaged_over, cost_table, score, significant, test_notes
 from anchorinv.study.scores import method_title
 
 _TABLES: dict[str, Callable[[Run, str], Table]] = {
@@ -34,8 +34,8 @@ _TABLES: dict[str, Callable[[Run, str], Table]] = {
     "last": lambda run, method: brief_scores(run, between=False),
     "differences": lambda run, method: differences_table(run, method),
     "advantage": lambda run, method: differences_table(run, method, turned=True),
-    "choices": lambda run, method: choices_table(run),
-    "cost": lambda run, method: cost_table(run),
+    "choices": lambda run, method: tables.choices_table(run),
+    "cost": lambda run, method: tables.cost_table(run),
     "calibration": lambda run, method: _calibrated(run, calibration_table(run) if run.results else None),
 }
 _FIGURES: dict[str, Callable[[str, Sequence[Run], str], Figure | None]] = {
@@ -154,59 +154,25 @@ def fill(page: Path, runs: Sequence[Run]) -> Filled:
 
 
 def brief_scores(run: Run, *, between: bool = True) -> Table:
-    """Return macro-F1 over all classes after each session; over base and new classes after the last.
-
-    Without the sessions in ``between``, the base session and the last one remain.
-    """
-    group = only_group(run)
-    last = group.last
+    """Return macro-F1 after each session, or without those ``between``; of base and new ones at the end."""
+    last = (group := only_group(run)).last
     shown = [
         *((s, "f1_all", str(s) if s else "base") for s in range(last + 1) if between or s in (0, last)),
-        *((last, part, f"{CLASSES[part]} after {last}") for part in ("f1_base", "f1_new")),
+        *((last, part, f"{tables.CLASSES[part]} after {last}") for part in ("f1_base", "f1_new")),
     ]
-    marked = significant(group)
+    marked = {"f1_all": tables.significant(group)}
     rows: list[list[Cell]] = [
-        [
-            line,
-            *(
-                score(group, line, s, p, digits=1, marked=marked if p == "f1_all" else ())
-                for s, p, _ in shown
-            ),
-        ]
+        [line, *(tables.score(group, line, s, p, digits=1, marked=marked.get(p, ())) for s, p, _ in shown)]
         for line in group.lines
     ]
     when = "each session" if between else "the base session and the last"
     notes = [
         f"Macro-F1 in percent after {when}, over all classes seen so far unless the column says otherwise. "
-        f"{averaged_over(run)} The base session is one for each base seed.",
-        *test_notes(run, [group])[:-1],  # the table of differences says what that means
+        f"{tables.averaged_over(run)} The base session is one for each base seed.",
+        *tables.test_notes(run, [group])[:-1],  # the table of differences says what that means
     ]
     columns = [Column("Method"), *(Column(name) for _, _, name in shown)]
     return Table(f"{run.slug}-brief-scores", f"{run.study.title}: macro-F1", columns, rows, notes)
-
-
-def choices_table(run: Run) -> Table:
-    """Return macro-F1 over all, base and new classes after the last session, for every variant and method."""
-    groups = groups_of(run) if run.results else []
-    if not any(group.last for group in groups):
-        raise ValueError(f"{run.path} has no results of a session; run the study first")
-    several = len(groups) > 1
-    rows: list[list[Cell]] = []
-    for group in groups:
-        for line, frame in group.lines.items():
-            seconds = frame.loc[frame["session"] > 0, "seconds"]
-            rows.append([
-                *([group.title] if several else []),
-                line,
-                *(score(group, line, group.last, part, digits=1) for part in CLASSES),
-                Number(int((frame["session"] == group.last).sum()), digits=0),
-                Number(seconds.mean(), digits=1) if len(seconds) else "",
-            ])  # fmt: skip
-    names = (*(["Variant"] if several else []), "Method" if groups[0].of == "methods" else "Variant",
-             *CLASSES.values(), "Trials", "Seconds a session")  # fmt: skip
-    note = "Macro-F1 in percent after the last session: mean ± population standard deviation; best in bold."
-    title = f"{run.study.title}: after the last session"
-    return Table(f"{run.slug}-choices", title, [*map(Column, names)], rows, [note])
 
 
 def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Table:
@@ -215,11 +181,10 @@ def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Ta
     The one is the study's reference where it is not named; ``turned`` is the one minus the other.
     """
     group = only_group(run)
-    one = line_of(run, group, method)
+    one, sign = line_of(run, group, method), -1 if turned else 1
     tested = [
         e.comparison for e in group.compared(reference=one) if (e.session, e.over) == (group.last, "trials")
     ]
-    sign = -1 if turned else 1
     by_seed = {
         c.method: sign * group.differences(c.method, one, group.last).groupby("seed").mean() for c in tested
     }
@@ -282,5 +247,4 @@ def _calibrated(run: Run, made: Made | None) -> Made:
 
 
 def _differences(slug: str, runs: Sequence[Run], method: str, *, turned: bool) -> Figure | None:
-    groups = [_in_front(run, method, run.name) for run in runs]
-    return differences_figure(slug, groups, turned=turned)
+    return differences_figure(slug, [_in_front(run, method, run.name) for run in runs], turned=turned)

@@ -257,7 +257,9 @@ def provenance(run: Run, asked: str) -> Provenance:
     """Return how a run was made; ``asked`` is the command that made the report."""
     seeds = sorted({seed for each in run.study.variants.values() for seed in each.protocol.seeds})
     start, unknown = run.starts[-1] if run.starts else {}, "not recorded"
-    machine = (start.get("processor"), f"{start.get('cores')} cores", start.get("system"))
+    device = start.get("device", "cpu")
+    on_device = None if device == "cpu" else f"networks on {device}"
+    machine = (start.get("processor"), f"{start.get('cores')} cores", start.get("system"), on_device)
     libraries = ("python", "torch", "numpy", "scipy", "scikit-learn")
     facts = {
         "Seeds of base sessions": ", ".join(map(str, seeds)),

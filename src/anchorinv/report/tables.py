@@ -374,3 +374,27 @@ def line_columns(groups: Sequence[Group]) -> list[Column]:
     methods = groups[0].of == "methods"
     first = [Column("Variant" if methods else "Data")] if len(groups) > 1 else []
     return [*first, Column("Method" if methods else "Variant")]
+
+
+def choices_table(run: Run) -> Table:
+    """Return macro-F1 over all, base and new classes after the last session, for every variant and method."""
+    groups = groups_of(run) if run.results else []
+    if not any(group.last for group in groups):
+        raise ValueError(f"{run.path} has no results of a session; run the study first")
+    several = len(groups) > 1
+    rows: list[list[Cell]] = []
+    for group in groups:
+        for line, frame in group.lines.items():
+            seconds = frame.loc[frame["session"] > 0, "seconds"]
+            rows.append([
+                *([group.title] if several else []),
+                line,
+                *(score(group, line, group.last, part, digits=1) for part in CLASSES),
+                Number(int((frame["session"] == group.last).sum()), digits=0),
+                Number(seconds.mean(), digits=1) if len(seconds) else "",
+            ])  # fmt: skip
+    names = (*(["Variant"] if several else []), "Method" if groups[0].of == "methods" else "Variant",
+             *CLASSES.values(), "Trials", "Seconds a session")  # fmt: skip
+    note = "Macro-F1 in percent after the last session: mean ± population standard deviation; best in bold."
+    title = f"{run.study.title}: after the last session"
+    return Table(f"{run.slug}-choices", title, [*map(Column, names)], rows, [note])

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from anchorinv.core.reliability import auroc
+from anchorinv.core.metrics import auroc
 from anchorinv.core.views import VIEWS
 
 #: Of an interval of 95 %.
@@ -76,6 +76,11 @@ class Figure:
         None where there are too few windows to tell.
     chance : float or None
         What guessing would reach; None where there is no such thing.
+
+    Examples
+    --------
+    >>> Figure("membership", "window, by loss", "AUROC", None, 0.5).facts()["chance"]
+    0.5
     """
 
     attack: str

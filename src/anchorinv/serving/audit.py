@@ -30,8 +30,18 @@ class Audit:
     memory : str
         What the model keeps of people, as ``info`` calls it.
     figures : tuple of Figure
+        One for each measure of each attack.
     notes : tuple of str
         What was not tried, and why.
+
+    Examples
+    --------
+    >>> from anchorinv.serving.attacks import Estimate
+    >>> line = Figure("re-identification", "anchors", "top-1 of 3 people", Estimate.share(9, 10), 1 / 3)
+    >>> print(*Audit("synthetic", (line,)).lines(), sep="\\n")
+    memory: synthetic
+    attack             on       measure            found (95 %)            chance  n
+    re-identification  anchors  top-1 of 3 people  0.900 (0.596 to 0.982)  0.333   10
     """
 
     memory: str
@@ -103,6 +113,8 @@ def audit(
     >>> found.figures[0].attack, found.figures[0].measure, found.figures[0].chance
     ('membership', 'AUROC', 0.5)
     """
+    # As anybody has it who opens the file, wherever it was trained.
+    model = AnchorInvClassifier.from_bundle(model.to_bundle(), device="cpu")
     members, others, notes = _known(model, members, others)
     figures = [*_membership(model, members, others, shadows, seed, notes)]
     kept = kept_of(model, members)
@@ -253,6 +265,19 @@ def audit_forgetting(model: AnchorInvClassifier, label: Any, members: People, ot
 
     Three models are asked: as it is, after ``forget_class``, and one trained by the same settings that never
     had the class. Windows are scored by the nearest class, or the largest logit, whatever class that is.
+
+    Parameters
+    ----------
+    model : AnchorInvClassifier
+        That knows the class.
+    label : object
+        The class.
+    members, others : People
+        As in :func:`audit`; both need windows of the class.
+
+    Returns
+    -------
+    Audit
     """
     without = members.of(members.labels != label)
     base = np.isin(without.labels, model.base_classes_)

@@ -49,7 +49,7 @@ class Evaluation:
     reliability : SplitReliability or None, default=None
         Of the probabilities of the same windows, of base and of new classes apart.
     detection : Detection or None, default=None
-        How well windows of classes that the model does not know are told from the others; None if the model
+        How well windows of classes that the model does not know are detected; None if the model
         gives no novelty.
 
     Examples

@@ -33,6 +33,12 @@ class People:
     labels : ndarray, shape (n,)
     people, sessions : ndarray, shape (n,), or None, default=None
         Who was recorded, and on which day, in which run or trial.
+
+    Examples
+    --------
+    >>> data = People(np.zeros((3, 2, 50)), np.array([0, 1, 0]), np.array(["a", "a", "b"]))
+    >>> len(data.of(data.people == "a"))
+    2
     """
 
     signals: np.ndarray

@@ -168,7 +168,7 @@ def read_unlabelled(
                     signals.append(window.values)
                     places.append(WindowPlace(path, number, window.start / sfreq if sfreq else None))
     if not signals:
-        raise ValueError(f"{', '.join(map(str, paths))}: every window has gaps (NaN); nothing can be told")
+        raise ValueError(f"{', '.join(map(str, paths))}: every window has gaps (NaN); nothing to predict")
     return np.stack(signals), places
 
 

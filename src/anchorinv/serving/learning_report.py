@@ -8,11 +8,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.networks import encode
+from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.separation import Separation, embedded, known_means, nearest_rivals
 from anchorinv.serving.streaming import probabilities
+from anchorinv.suggestion import embedded, known_means, nearest_rivals, similarity
+
+#: A new class looks like others if this share of its examples is nearer to one of them.
+ALIKE = 1 / 3
+#: Features drawn for each class that no sample is kept of.
+DRAWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """How well the examples of a new class are separated from other classes, in the features before learning.
+
+    Examples
+    --------
+    >>> Separation("new", 10, 3, "left", 4).alike
+    True
+    """
+
+    name: Any
+    shots: int
+    own: int  # examples nearer to the mean of the others of their class than to any other class
+    rival: Any  # the class that most of the remaining ones are nearest to; None if there is none
+    nearer: int  # how many these are
+
+    @property
+    def alike(self) -> bool:
+        """Whether the new class looks like another one."""
+        return self.rival is not None and self.shots - self.own >= ALIKE * self.shots
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +58,21 @@ class LearningReport:
     before: float | None  # accuracy on them; None if none are kept
     after: float | None
     apart: tuple[Separation, ...]  # of each new class; empty if the method knows no class means
+    #: Each old class with its accuracy before and after, where samples are kept or can be drawn.
+    by_class: tuple[tuple[Any, float, float], ...] = ()
+    #: Whether samples were drawn from the statistics of classes, as none are kept.
+    drawn: bool = False
+    #: The old class that is most similar to the mean of each new one; empty if no class means are known.
+    nearest: tuple[Any, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the report as sentences."""
         if self.before is None or self.after is None:
             lines = ["Old classes: this method keeps no samples, so the effect on them cannot be told."]
         else:
+            whose = "samples drawn from their statistics" if self.drawn else "samples kept of them"
             lines = [
-                f"Old classes: {self.before:.1%} of {self.n_known} samples kept of them classified rightly "
+                f"Old classes: {self.before:.1%} of {self.n_known} {whose} classified rightly "
                 f"before, {self.after:.1%} after."
             ]
         for each in self.apart:
@@ -97,13 +133,36 @@ def learn_classes(
     names = model._names.tolist()  # in the order of the state's columns
     columns = torch.tensor([names.index(label) for label in labels])
     standardised = torch.from_numpy(model.standardisation_(signals))
-    kept = [_kept(state, before) for state in (before, model.state_)]
-    rates = [
-        _accuracy(state, batch) if batch else None
-        for state, batch in zip((before, model.state_), kept, strict=True)
-    ]
-    apart = _separations(before, standardised, columns, names)
-    return LearningReport(len(kept[1]) if kept[1] else 0, rates[0], rates[1], tuple(apart))
+    apart, nearest = _separations(before, standardised, columns, names)
+    drawn = drawn_features(before)
+    kept = drawn or _kept(before, before), drawn or _kept(model.state_, before)
+    if kept[0] is None or kept[1] is None:
+        return LearningReport(0, None, None, tuple(apart), nearest=nearest)
+    was, now = _accuracies(before, kept[0]), _accuracies(model.state_, kept[1])
+    by_class = tuple(
+        (name, was[n], now[n])
+        for name, n in zip(names, before.classes, strict=False)
+        if n in was and n in now
+    )
+    n_known = len(kept[1])
+    return LearningReport(n_known, was[None], now[None], tuple(apart), by_class, drawn is not None, nearest)
+
+
+def drawn_features(state: State) -> Batch | None:
+    """Return features of windows that the classes of a discriminant might have, by its statistics.
+
+    It keeps no sample; but windows drawn from the means and the shared covariance of its classes show which
+    of them a new class crowds.
+    """
+    head = state.head
+    if not isinstance(head, Discriminant):
+        return None
+    whitening = head.posterior.whitening
+    noise = torch.randn(DRAWN, len(whitening), generator=stream(state.seed, "report")).to(whitening)
+    # The whitening is triangular: what it whitens to noise is a draw from the covariance.
+    spread = torch.linalg.solve_triangular(whitening, noise, upper=True, left=False)
+    values = torch.cat([mean + spread for mean in head.means])
+    return Batch(values, torch.tensor(state.classes).repeat_interleave(DRAWN))
 
 
 def add_examples(
@@ -141,19 +200,27 @@ def _kept(state: State, before: State) -> Batch | None:
     return None
 
 
-def _accuracy(state: State, features: Batch) -> float:
-    best = encode(state.head, features.values).argmax(1)
-    return float((best == state.columns(features.labels)).float().mean())
+def _accuracies(state: State, features: Batch) -> dict[int | None, float]:
+    """Return how many features of each class are classified rightly, and at None of all of them."""
+    right = (encode(state.head, features.values).argmax(1) == state.columns(features.labels)).float()
+    shares: dict[int | None, float] = {None: float(right.mean())}
+    return shares | {n: float(right[features.labels == n].mean()) for n in features.classes}
 
 
-def _separations(before: State, signals: Tensor, columns: Tensor, names: Sequence[Any]) -> list[Separation]:
-    """Return how well examples (n, n_chans, n_times) of new classes are separated, if that is known."""
+def _separations(
+    before: State, signals: Tensor, columns: Tensor, names: Sequence[Any]
+) -> tuple[list[Separation], tuple[Any, ...]]:
+    """Return how well examples (n, n_chans, n_times) of new classes are separated, if that is known.
+
+    And the old class that each is most similar to.
+    """
     if (means := known_means(before)) is None:
-        return []
+        return [], ()
     features = embedded(before, encode(before.tail, encode(before.trunk, signals)))
-    return [
-        _separation(before, features, columns, means, new, names) for new in sorted(set(columns.tolist()))
-    ]
+    new = sorted(set(columns.tolist()))
+    centres = torch.stack([features[columns == each].mean(0) for each in new])
+    nearest = tuple(names[i] for i in similarity(before, centres, means).argmax(1).tolist())
+    return [_separation(before, features, columns, means, each, names) for each in new], nearest
 
 
 def _separation(

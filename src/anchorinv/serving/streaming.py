@@ -143,6 +143,13 @@ class StreamingPredictor:
         -------
         list of Prediction
         """
+        return self.predict(self.cut(chunk))
+
+    def cut(self, chunk: Any) -> list[Window]:
+        """Take the next samples and return the windows that they complete, as the model sees them.
+
+        With :meth:`predict` it does what :meth:`feed` does, for whoever needs the windows as well.
+        """
         samples = np.asarray(chunk, dtype=np.float64)
         if samples.ndim != 2 or len(samples) != self._n_chans:
             raise ValueError(
@@ -152,7 +159,11 @@ class StreamingPredictor:
             samples = samples[self._picks]
         if self._factor != 1:
             samples = self._factor * samples
-        return list(classify(self.model, self._watched(self._windows.push(samples)), self._smoother))
+        return list(self._watched(self._windows.push(samples)))
+
+    def predict(self, windows: Sequence[Window]) -> list[Prediction]:
+        """Return the predictions of windows that :meth:`cut` returned, in their order."""
+        return list(classify(self.model, windows, self._smoother))
 
     def finish(self) -> list[Prediction]:
         """Return the windows that the end of a source completes, if its rate is not the model's."""

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorinv.core.devices import placed
 from anchorinv.core.memory import Memory
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.recipe import BaseLearner
@@ -195,7 +196,13 @@ class ModelCache:
             self.write(path, packed(state), seconds)
             stored = read_tensors(path)
         tensors, facts = stored
-        return unpacked(tensors, facts, base_spec.backbone), float(facts["seconds"])
+        return restored(tensors, facts, base_spec), float(facts["seconds"])
+
+
+def restored(tensors: Mapping[str, Tensor], facts: Mapping[str, Any], base_spec: BaseLearner) -> State:
+    """Return a packed state with its networks where the learner's are."""
+    # A learner without a network, or from elsewhere, may know nothing of devices.
+    return placed(unpacked(tensors, facts, base_spec.backbone), getattr(base_spec, "device", "cpu"))
 
 
 def inverted(state: State) -> bool:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
+from anchorinv.backbones import OWN, problem_of
 from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.networks import Geometry
@@ -287,6 +288,8 @@ class Experiment(_Table):
     ----------
     data, synthetic, geometry, protocol, standardise, training, anchors, inversion, finetuning
         The tables of a config; without ``geometry`` the network's sizes follow from the data.
+    backbone : str, default="conformer"
+        The network, or a model of braindecode by its name.
     methods : tuple of str
         Names of registered methods; by default those of the paper and its appendix.
     threads : int, default=2
@@ -298,6 +301,7 @@ class Experiment(_Table):
     data: DataConfig = DataConfig()
     synthetic: SyntheticConfig | None = None
     geometry: Geometry | None = None
+    backbone: str = OWN
     protocol: ProtocolConfig
     standardise: StandardiseConfig = StandardiseConfig()
     training: TrainingConfig = TrainingConfig()
@@ -319,6 +323,13 @@ class Experiment(_Table):
         if len(set(methods)) < len(methods):
             raise ValueError(f"methods {', '.join(methods)} are not distinct; name each once")
         return methods
+
+    @field_validator("backbone")
+    @classmethod
+    def _a_network(cls, name: str) -> str:
+        if wrong := problem_of(name):
+            raise ValueError(f"{name!r} {wrong}")
+        return name
 
     @field_validator("not_published")
     @classmethod

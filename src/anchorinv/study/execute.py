@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 
 from anchorinv import __version__
-from anchorinv.core.networks import Geometry
+from anchorinv.core.devices import choose_device
 from anchorinv.core.recipe import BaseSpec, Method
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import in_use
+from anchorinv.persistence.limits import Architecture
 from anchorinv.progress import tick
 from anchorinv.study.cache import HALVES, ModelCache, digest
 from anchorinv.study.config import Experiment, Study
@@ -46,19 +47,23 @@ class Condition:
     """Jobs with the same samples: of one variant, one base seed, one subject or all.
 
     It holds settings alone, no recordings: it is small, and can be sent to where it is computed.
+    ``device`` is where its networks are trained and run.
     """
 
     variant: str
     person: str
     experiment: Experiment
     protocol: Protocol
-    geometry: Geometry
+    geometry: Architecture
+    device: str = "cpu"
 
     @classmethod
-    def of(cls, variant: str, experiment: Experiment, data: Dataset, seed: int, person: str) -> "Condition":
+    def of(
+        cls, variant: str, experiment: Experiment, data: Dataset, seed: int, person: str, device: str = "cpu"
+    ) -> "Condition":
         """Return a condition of a variant on its data set."""
         protocol = protocol_of(experiment, data, seed)
-        return cls(variant, person, experiment, protocol, geometry_of(experiment, data))
+        return cls(variant, person, experiment, protocol, geometry_of(experiment, data), device)
 
     @property
     def prefix(self) -> str:
@@ -72,11 +77,12 @@ class Condition:
     @property
     def base_spec(self) -> BaseSpec:
         """How the study's base models are made."""
-        return base_spec_of(self.experiment, self.geometry, self.protocol.base_classes)
+        spec = base_spec_of(self.experiment, self.geometry, self.protocol.base_classes)
+        return replace(spec, device=self.device)
 
     def methods(self, own: Mapping[str, MethodFactory]) -> dict[str, Method]:
         """Return the study's methods and one's own, by name and in order."""
-        methods = methods_of(self.experiment, self.geometry, self.protocol.base_classes)
+        methods = methods_of(self.experiment, self.base_spec)
         return methods | {name: make(self.base_spec) for name, make in own.items()}
 
     def samples(self, data: Dataset) -> Samples:
@@ -184,6 +190,7 @@ def run_study(
     seconds: float = 60.0,
     executor: Executor | None = None,
     verify: bool = False,
+    device: str = "auto",
 ) -> None:
     """Compute all of a study that is not in the folder yet.
 
@@ -207,7 +214,12 @@ def run_study(
         What computes; None is this process, see :class:`~anchorinv.study.ray_executor.RayExecutor`.
     verify : bool, default=False
         Read all of the prepared recordings for changes, however large they are.
+    device : str, default="auto"
+        Where networks are trained and run, as in :class:`~anchorinv.AnchorInvClassifier`. What is finished in
+        the folder stays, whatever it was computed on; base models are cached for each device by itself.
     """
+    # Workers have other devices than this machine; an executor that knows which says so.
+    device = getattr(executor, "choose_device", choose_device)(device)
     own, folder = own or {}, RunFolder(out)
     data = _opened(study, folders or {})
     subjects = _checked_subjects(study, data, own)
@@ -223,11 +235,11 @@ def run_study(
             }
             for variant, each in data.items()
         }
-        folder.prepare(study, data=about, people=subjects, own=tuple(own))
+        folder.prepare(study, data=about, people=subjects, own=tuple(own), device=device)
         done = {Job.of(result) for result in folder.read().results}
         jobs = folder.jobs()
         logger.info("%s: %d of %d jobs are finished", study.name, len(done), len(jobs))
-        conditions = _conditions(study, data, [job for job in jobs if job not in done])
+        conditions = _conditions(study, data, [job for job in jobs if job not in done], device)
         work = PendingWork(conditions, data, bases, own, seconds)
         failed = _compute(work, executor or in_process, folder, done=len(done), total=len(jobs))
         folder.put_in_order()
@@ -272,13 +284,13 @@ def _compute(
 
 
 def _conditions(
-    study: Study, data: Mapping[str, Dataset], pending: Sequence[Job]
+    study: Study, data: Mapping[str, Dataset], pending: Sequence[Job], device: str
 ) -> list[tuple[Condition, list[Job]]]:
     groups: dict[tuple[str, int, str], list[Job]] = {}
     for job in pending:
         groups.setdefault((job.variant, job.seed, job.person), []).append(job)
     return [
-        (Condition.of(variant, study.variants[variant], data[variant], seed, person), jobs)
+        (Condition.of(variant, study.variants[variant], data[variant], seed, person, device), jobs)
         for (variant, seed, person), jobs in groups.items()
     ]
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from anchorinv.backbones import architecture_for
 from anchorinv.core.adaptation import CrossValidatedFinetune, Finetune
-from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, Prior, energy, length, roughness
 from anchorinv.core.minimise import OneCycle
@@ -21,6 +20,7 @@ from anchorinv.core.training import Training
 from anchorinv.core.types import Batch, Standardisation
 from anchorinv.datasets import synthetic
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.persistence.limits import Architecture, network_of
 from anchorinv.signal.preprocessing import facts_of
 from anchorinv.study.config import ClassName, Experiment, InversionConfig, SyntheticConfig, nearest
 from anchorinv.study.runner import Protocol
@@ -96,8 +96,7 @@ def check_samples(experiment: Experiment, data: Dataset, whom: Sequence[str]) ->
     for person in whom:
         train, _ = _split(experiment, data, person, protocol)
         for label in protocol.sessions:
-            n = int((data.labels[train] == label).sum())
-            if n < protocol.shots:
+            if (n := int((data.labels[train] == label).sum())) < protocol.shots:
                 of = f" of {person}" if person and not experiment.protocol.leave_one_out else ""
                 raise ValueError(
                     f"class {data.class_names[label]!r} has {n} training windows{of}, {protocol.shots} shots "
@@ -141,24 +140,24 @@ def _split(
     return train, test
 
 
-def geometry_of(experiment: Experiment, data: Dataset) -> Geometry:
-    """Return the network's sizes: the config's, or those that fit the data."""
-    return experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
+def geometry_of(experiment: Experiment, data: Dataset) -> Architecture:
+    """Return the network's sizes: the config's, or those that fit the data; or another backbone for them."""
+    sizes = experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
+    return architecture_for(experiment.backbone, sizes, len(experiment.protocol.base_classes), data.sfreq)
 
 
-def base_spec_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> BaseSpec:
+def base_spec_of(experiment: Experiment, geometry: Architecture, base_classes: Sequence[int]) -> BaseSpec:
     """Return how base models are made; the numbers of the base classes are in the config's order."""
     settings = experiment.training.model_dump()
     settings["schedule"] = OneCycle() if settings["schedule"] == "one-cycle" else None
     if isinstance(sizes := settings["class_weights"], tuple):
         # A network's outputs are in the order of the classes' numbers.
         settings["class_weights"] = tuple(size for _, size in sorted(zip(base_classes, sizes, strict=True)))
-    return BaseSpec(partial(Conformer, geometry), Cosine.start, Training(**settings))
+    return BaseSpec(network_of(geometry), Cosine.start, Training(**settings))
 
 
-def methods_of(experiment: Experiment, geometry: Geometry, base_classes: Sequence[int]) -> dict[str, Any]:
+def methods_of(experiment: Experiment, base_spec: BaseSpec) -> dict[str, Any]:
     """Return the methods of an experiment by name, in its order; each takes the options that it knows."""
-    base_spec = base_spec_of(experiment, geometry, base_classes)
     methods: dict[str, Any] = {}
     for name in experiment.methods:
         method = METHODS[name].make(base_spec, method_options(name, experiment))

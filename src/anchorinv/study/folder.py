@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 #: What a record says of a start; whose machine it was, and which process, is left out.
 _PUBLIC = (
     "started", "anchorinv", "python", "torch", "numpy", "scipy", "scikit-learn", "pydantic", "safetensors",
-    "system", "cores",
+    "system", "cores", "device",
 )  # fmt: skip
 _OURS = ("config.json", "environment.json", "results.jsonl", "scores.csv", "comparisons.csv")
 
@@ -94,7 +94,7 @@ class RunInfo(BaseModel):
             protocol = experiment.protocol
             asked = [c for c in (*protocol.base_classes, *protocol.sessions) if isinstance(c, str)]
             if known is None or not set(asked) <= set(known.classes):
-                raise ValueError(f"data set {experiment.data.name!r} is not told of, or lacks classes")
+                raise ValueError(f"data set {experiment.data.name!r} is not described, or lacks classes")
         check_number(self.study, self.people, self.own)
         return self
 
@@ -183,11 +183,12 @@ class RunFolder(_StoredRun):
         data: dict[str, dict[str, Any]],
         people: dict[str, list[str]],
         own: Sequence[str] = (),
+        device: str = "cpu",
     ) -> None:
         """Make the folder, or check that what it holds is a run of the same study.
 
         ``data`` has fingerprint and classes of each data set, ``people`` the subjects that each variant
-        studies one by one, ``own`` the names of methods beside the study's.
+        studies one by one, ``own`` the names of methods beside the study's. ``device`` is noted.
         """
         asked = {"study": _plainly(study), "data": data, "people": people, "own": list(own)}
         for leftover in half_written(self.path, *_OURS):
@@ -198,7 +199,7 @@ class RunFolder(_StoredRun):
             self._mend()
         else:
             write_json(config, {"format": FORMAT, "hash": digest(asked), **asked})
-        self._add_start()
+        self._add_start(device)
         self.results.touch()
 
     def check_free(self) -> None:
@@ -305,13 +306,13 @@ class RunFolder(_StoredRun):
             self.results, stored.damage, aside.name, whole, n, n - whole,
         )  # fmt: skip
 
-    def _add_start(self) -> None:
+    def _add_start(self, device: str) -> None:
         """Add to the list of starts, and warn where versions or machine have changed."""
         path = self.path / "environment.json"
-        starts, now = self.starts(), environment()
-        changed = [key for key in now if starts and starts[-1].get(key) != now[key]]
-        for key in changed:
-            logger.warning("%s was %s, is %s: last digits may differ", key, starts[-1].get(key), now[key])
+        starts, now = self.starts(), environment() | {"device": device}
+        last = {"device": "cpu", **starts[-1]} if starts else now  # former versions had no other device
+        for key in [key for key in now if last.get(key) != now[key]]:
+            logger.warning("%s was %s, is %s: last digits may differ", key, last.get(key), now[key])
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         write_json(path, [*starts, {"started": started, "pid": os.getpid(), **now}])
 

@@ -21,22 +21,23 @@ from weakref import WeakValueDictionary
 
 from anchorinv.progress import Tick
 from anchorinv.study.cache import digest
-from anchorinv.study.execute import (
-    Condition,
-    JobResult,
-    PendingWork,
-    Running,
-    describe_error,
-)
-from anchorinv.study.ray_cluster import capacity, connected, described, first_line, local, nodes, ray
-from anchorinv.study.ray_tasks import (
+from anchorinv.study.execute import Condition, JobResult, PendingWork, Running, describe_error
+from anchorinv.study.ray_cluster import (
     BETWEEN,
     Order,
     Shared,
     Task,
+    capacity,
+    connected,
+    described,
+    device,
+    first_line,
     fit_base,
     kv_store,
+    local,
+    nodes,
     placed_methods,
+    ray,
     recall,
     run_trial,
 )
@@ -72,6 +73,10 @@ class RayExecutor:
     workers: int | None = None
     cluster: str | None = None
     gpus: float = 0.0
+
+    def choose_device(self, asked: str) -> str:
+        """Return where workers have their networks: with ``"auto"`` on the GPU that each is given, if any."""
+        return device(asked, self.gpus)
 
     def __call__(self, work: PendingWork) -> Generator[JobResult | Running, None, None]:
         """Compute the jobs, and yield the result of each as it comes."""

@@ -113,10 +113,9 @@ def summarise(
     return cells
 
 
-def cell(results: Sequence[SessionResult], method: str, session: int, part: str) -> Cell:
-    """Return mean and spread of a score of a method after a session."""
-    chosen = [r for r in results if (r.method, r.session) == (method, session)]
-    return summarise(tidy(chosen), ["method", "session"], [part])[method, session, part]
+def by_session(results: Sequence[SessionResult]) -> dict[tuple[object, ...], Cell]:
+    """Return mean and spread of each score of one variant, by method, session and score."""
+    return summarise(tidy(results), ["method", "session"])
 
 
 def methods_of(results: Sequence[SessionResult]) -> list[str]:

@@ -1,0 +1,213 @@
+"""``anchorinv live``: a model on a stream, in a page in the browser; predictions of a stream for programs."""
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchorinv.cli.options import REJECT, Allow, InputOptions, Model, SteadyOptions, with_options
+from anchorinv.errors import import_extra
+from anchorinv.terminal import complain, say
+
+if TYPE_CHECKING:
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.live.sources import StreamSource
+
+_LOOPBACK = ("127.0.0.1", "localhost")
+#: Share of known windows that a live model calls unknown, if nobody says otherwise.
+_REJECT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Where samples come from; one of them."""
+
+    lsl: Annotated[
+        str | None, typer.Option(help="A stream of Lab Streaming Layer, by its name.", metavar="NAME")
+    ] = None
+    replay: Annotated[Path | None, typer.Option(help="A recording, in its own time.", metavar="FILE")] = None
+    board: Annotated[
+        str | None, typer.Option(help="A board that BrainFlow knows, as synthetic or cyton.", metavar="NAME")
+    ] = None
+    speed: Annotated[float, typer.Option(help="Replay so many times as fast.")] = 1.0
+    loop: Annotated[bool, typer.Option("--loop", help="Replay over and over.")] = False
+    serial_port: Annotated[str, typer.Option(help="Of the board, where it has one.")] = ""
+    mac: Annotated[str, typer.Option(help="Bluetooth address of the board, where it has one.")] = ""
+
+    def open(self, sfreq: float | None) -> "StreamSource":
+        """Return the source that was asked for."""
+        from anchorinv.live.lsl import LslSource
+        from anchorinv.live.sources import Board, Replay
+        from anchorinv.signal.readers import open_recording
+
+        if sum(each is not None for each in (self.lsl, self.replay, self.board)) != 1:
+            raise ValueError("name one source: --lsl NAME, --replay FILE or --board NAME")
+        if self.lsl is not None:
+            return LslSource(self.lsl)
+        if self.replay is not None:
+            return Replay(open_recording(self.replay), speed=self.speed, loop=self.loop, sfreq=sfreq)
+        assert self.board is not None
+        return Board(self.board, port=self.serial_port, mac=self.mac)
+
+
+@with_options
+def live(
+    model: Model,
+    source: SourceOptions,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where models and the log go; default: beside the model.", metavar="DIR"),
+    ] = None,
+    reject: Annotated[float | None, typer.Option(help=f"{REJECT} Default: 0.05.", metavar="SHARE")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of the page; 0 takes any that is free.")
+    ] = 8765,
+    listen: Annotated[
+        str, typer.Option(help="Address to listen at; any but the default lets others in.", metavar="ADDRESS")
+    ] = _LOOPBACK[0],
+    *,
+    inputs: InputOptions,
+    steadying: SteadyOptions,
+    allow_recordings: Allow = False,
+) -> None:
+    """Watch a model on a live stream and teach it, in a page in the browser; ends with Ctrl-C."""
+    for needed in ("uvicorn", "starlette", "websockets"):
+        import_extra(needed, extra="live")
+    from anchorinv.live.session import STEP, LiveSession
+
+    learner, reading = _opened(model, reject, allow_recordings), inputs.reading()
+    samples = source.open(inputs.sfreq)
+    place = folder or model.parent
+    if not place.is_dir():
+        raise ValueError(f"there is no folder {place} to save to; make it, or name another by --folder")
+    session = LiveSession(
+        learner,
+        samples,
+        step=inputs.step or STEP,
+        steady=steadying.smoothing(_window(learner)),
+        folder=place,
+        name=model.stem,
+        scale=inputs.scale,
+        rename=dict(reading.rename or {}),
+    )
+    _serve(session, listen, port)
+    say(f"Log: {session.log.path}" if session.log else "")
+
+
+def _serve(session: Any, listen: str, port: int) -> None:
+    """Serve the page until interrupted."""
+    import uvicorn
+
+    from anchorinv.live.server import LiveServer
+
+    try:
+        door = socket.create_server((listen, port))
+    except OSError as error:
+        raise OSError(
+            f"{listen}:{port} cannot be listened at ({error.strerror}); choose another --port"
+        ) from None
+    port = door.getsockname()[1]
+    hosts = [f"{name}:{port}" for name in ({*_LOOPBACK, listen} if listen in _LOOPBACK else {listen})]
+    server = LiveServer(session, hosts)
+    if listen not in _LOOPBACK:
+        complain(
+            f"anchorinv: warning: whoever reaches {listen} and has the link sees the signal and can "
+            f"teach the model; nothing is encrypted on the way"
+        )
+    say(f"Open http://{listen}:{port}/?token={server.token}", "Ctrl-C ends it.")
+    sys.stdout.flush()
+    config = uvicorn.Config(server.app, log_level="warning", ws_max_size=1 << 16, access_log=False)
+    session.start()
+    try:
+        uvicorn.Server(config).run(sockets=[door])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        session.stop()
+
+
+def predict_stream(
+    model: Path,
+    lsl: str,
+    out_lsl: str | None,
+    *,
+    as_json: bool,
+    inputs: InputOptions,
+    steadying: SteadyOptions,
+    reject: float | None = None,
+    allow_recordings: bool = False,
+) -> None:
+    """Predict a stream of Lab Streaming Layer until interrupted: a line each, and markers if asked for."""
+    from anchorinv.live.lsl import LslSource, MarkerOutlet
+    from anchorinv.live.session import STEP, LiveSession, Shown
+
+    learner, reading = _opened(model, reject, allow_recordings), inputs.reading()
+    outlet = MarkerOutlet(out_lsl) if out_lsl is not None else None
+    session = LiveSession(
+        learner,
+        LslSource(lsl),
+        step=inputs.step or STEP,
+        steady=steadying.smoothing(_window(learner)),
+        scale=inputs.scale,
+        rename=dict(reading.rename or {}),
+    )
+
+    def tell(each: Shown) -> None:
+        if outlet is not None and each.label is not None:
+            outlet.push(each.label, each.taken)
+        if as_json:
+            facts = {"time": each.at, "class": each.label, "unknown": each.unknown, "novelty": each.novelty}
+            line = json.dumps(facts | {"probability": each.probability, "taken": each.taken})
+        else:
+            line = f"{each.at:.3f},{'' if each.label is None else each.label}"
+        say(line)
+        sys.stdout.flush()
+
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        for prediction in _predictions(session):
+            tell(prediction)
+    session.stop()
+    if session.problem:
+        raise ValueError(session.problem)
+
+
+def _predictions(session: Any) -> Iterator[Any]:
+    """Yield predictions as they are made, until the stream ends."""
+    news = threading.Event()
+    session.listen(news.set)
+    session.start()
+    n_seen = 0
+    while session.status not in ("ended", "stopped", "failed") or session.n_predictions > n_seen:
+        news.wait(timeout=1.0)
+        news.clear()
+        with session.lock:
+            n_new = min(session.n_predictions - n_seen, len(session.predictions))
+            latest = list(session.predictions)[-n_new:] if n_new else []
+            n_seen = session.n_predictions
+        yield from latest
+
+
+def _opened(model: Path, reject: float | None, allow_recordings: bool) -> "AnchorInvClassifier":
+    """Return a model that says unknown, if it can."""
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.learning import known_confidence
+    from anchorinv.settings import check_settings
+
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    tells = learner.state_.confidence is not None
+    share = reject if reject is not None else learner.reject or (_REJECT if tells else None)
+    check_settings(learner.set_params(reject=share).get_params(deep=False))
+    if reject is not None:
+        known_confidence(learner.state_)
+    return learner
+
+
+def _window(learner: "AnchorInvClassifier") -> float | None:
+    return learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None

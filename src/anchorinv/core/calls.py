@@ -1,0 +1,223 @@
+"""What a network calls, in which order, and what it gives and returns there.
+
+Nothing is assumed of how a network is written: it is run, and what it calls is recorded. A *unit* is a call
+that is not looked into; what a network computes between units is its own code, which is run as it is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from anchorinv.core.rng import stream
+
+#: A module by its path, and how often it had been called before.
+Key = tuple[str, int]
+
+# Two sizes of a batch that tell by what a dimension grows.
+FEW, MORE = 3, 5
+
+#: Modules of torch that call others in a row; any other of torch is one piece, whatever it calls within.
+_ROWS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder)
+#: Their weights do not mix what they are given.
+_SCALES = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
+
+
+class BackboneError(ValueError):
+    """A network that cannot be a backbone, with what was wanted, what came and what helps."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A module called by a network: what it was given and returned, and what it called itself."""
+
+    name: str
+    index: int
+    module: nn.Module
+    given: list[Tensor]
+    returned: Any = None
+    inner: list["Call"] = field(default_factory=list)
+
+    @property
+    def key(self) -> Key:
+        """Which module, and which of its calls."""
+        return self.name, self.index
+
+    @property
+    def mixes(self) -> bool:
+        """Whether it has weights that mix what it is given, as those of a convolution do."""
+        modules = [m for m in self.module.modules() if not isinstance(m, _SCALES)]
+        return any(p.ndim > 1 for m in modules for p in m.parameters(recurse=False))
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is one piece, as far as weights go."""
+        of_torch = type(self.module).__module__.startswith("torch.nn.")
+        return (of_torch and not isinstance(self.module, _ROWS)) or not any(c.mixes for c in self.inner)
+
+    @property
+    def output(self) -> Tensor | None:
+        """The first tensor that it returned."""
+        return next(iter(tensors_of(self.returned)), None)
+
+    def within(self, name: str) -> bool:
+        """Whether it is a module of this path, or below it."""
+        return self.name == name or self.name.startswith(f"{name}.")
+
+    def layers(self) -> Iterator["Call"]:
+        """Yield the smallest pieces with weights that mix, in the order in which they were called."""
+        if self.mixes and self.whole and self.name:
+            yield self
+        elif self.mixes:
+            for call in self.inner:
+                yield from call.layers()
+
+    def smallest(self) -> Iterator["Call"]:
+        """Yield the calls that call nothing."""
+        if not self.inner:
+            yield self
+        for call in self.inner:
+            yield from call.smallest()
+
+
+def leaves_of(values: Any) -> list[Any]:
+    """Return all that nested tuples, lists and dicts hold, in order."""
+    inner = values.values() if isinstance(values, dict) else values
+    if not isinstance(values, dict | list | tuple):
+        return [values]
+    return [leaf for value in inner for leaf in leaves_of(value)]
+
+
+def nested_like(values: Any, leaves: Iterator[Any]) -> Any:
+    """Return leaves, nested as some values are.
+
+    Examples
+    --------
+    >>> nested_like((0, [0, 0]), iter("abc"))
+    ('a', ['b', 'c'])
+    """
+    if isinstance(values, dict):
+        return {name: nested_like(value, leaves) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        items = [nested_like(value, leaves) for value in values]
+        return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)
+    return next(leaves)
+
+
+def tensors_of(values: Any) -> list[Tensor]:
+    """Return the tensors of floating-point numbers in nested values, in order."""
+    leaves = leaves_of(values)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def record(
+    network: nn.Module, signals: Tensor, change: Mapping[Key, Callable[[Tensor], Tensor]] | None = None
+) -> Call:
+    """Run a network on signals and return what it called; ``change`` alters what some calls return."""
+    root = Call("", 0, network, [signals])
+    stack, counts, changes = [root], dict[str, int](), change or {}
+
+    def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        index = counts[name] = counts.get(name, -1) + 1
+        call = Call(name, index, module, tensors_of((args, kwargs)))
+        stack[-1].inner.append(call)
+        stack.append(call)
+
+    def after(output: Any) -> Any:
+        call = stack.pop()
+        if (alter := changes.get(call.key)) is not None:
+            floats = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves_of(output)]
+            pairs = zip(leaves_of(output), floats, strict=True)
+            output = nested_like(output, iter([alter(leaf) if change else leaf for leaf, change in pairs]))
+        call.returned = output
+        return output
+
+    with ExitStack() as hooks:
+        for name, module in network.named_modules():
+            # A weight that is computed from others is part of its layer.
+            if name and "parametrizations" not in name.split("."):
+                enter = module.register_forward_pre_hook(
+                    lambda m, args, kwargs, name=name: before(name, m, args, kwargs), with_kwargs=True
+                )
+                leave = module.register_forward_hook(lambda m, args, output: after(output))
+                hooks.callback(enter.remove)
+                hooks.callback(leave.remove)
+        root.returned = network(signals)
+    return root
+
+
+def gradients(total: Tensor, of: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the gradients of a number, None where it does not depend on a tensor."""
+    wanted = [each for each in of if each.requires_grad]
+    if not total.requires_grad or not wanted:
+        return [None] * len(of)
+    found = iter(torch.autograd.grad(total, wanted, allow_unused=True))
+    return [next(found) if each.requires_grad else None for each in of]
+
+
+def made_up(n: int, shape: tuple[int, int]) -> Tensor:
+    """Return standardised signals (n, n_chans, n_times) of no meaning, always the same."""
+    return torch.randn(n, *shape, generator=stream(n, "made up")).requires_grad_()
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+class Form(NamedTuple):
+    """The shape of a tensor for any number of windows: which dimension grows with them, and how fast."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    dim: int | None  # None: it does not grow
+    each: int
+
+    @classmethod
+    def of(cls, few: Tensor, more: Tensor) -> "Form":
+        """Return what two batches tell, of ``FEW`` and of ``MORE`` windows."""
+        pairs = list(zip(few.shape, more.shape, strict=True)) if few.ndim == more.ndim else []
+        grown = [i for i, (a, b) in enumerate(pairs) if a != b]
+        fits = len(grown) == 1 and few.shape[grown[0]] * MORE == more.shape[grown[0]] * FEW
+        dim = grown[0] if fits and few.shape[grown[0]] % FEW == 0 else None
+        each = few.shape[dim] // FEW if dim is not None else 1
+        return cls(tuple(few.shape), few.dtype, dim, each)
+
+    def zeros(self, n: int, like: Tensor) -> Tensor:
+        """Return a tensor of n windows that stands for one that nobody asks for."""
+        sizes = [n * self.each if i == self.dim else size for i, size in enumerate(self.shape)]
+        return torch.zeros(sizes, dtype=self.dtype, device=like.device)
+
+    def by_window(self, tensor: Tensor) -> Tensor:
+        """Return (n, ...): the values of each window."""
+        assert self.dim is not None
+        rows = tensor.movedim(self.dim, 0)
+        return rows.reshape(-1, self.each, *rows.shape[1:]) if self.each > 1 else rows
+
+    def back(self, rows: Tensor) -> Tensor:
+        """Return the tensor that :meth:`by_window` was given."""
+        assert self.dim is not None
+        joined = rows.flatten(0, 1) if self.each > 1 else rows
+        return joined.movedim(0, self.dim)
+
+    @property
+    def latent(self) -> tuple[int, ...]:
+        """The shape of one window's values."""
+        rest = tuple(size for i, size in enumerate(self.shape) if i != self.dim)
+        return (self.each, *rest) if self.each > 1 else rest
+
+
+def finite(features: Tensor) -> Tensor:
+    """Return features, if they are finite."""
+    if not features.isfinite().all():
+        raise BackboneError("its features of standardised noise are not finite; check its weights")
+    return features
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Say whether features that were computed in two ways are the same."""
+    return a.shape == b.shape and bool((a - b).abs().max() <= 1e-3 * (1 + b.abs().max()))

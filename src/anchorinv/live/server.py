@@ -1,0 +1,279 @@
+"""The local server of a live session: one page, a WebSocket for it, and nothing for anybody else.
+
+Whoever can open the page can teach the model and see the signal, so a link has a token, the address is this
+machine's alone, and what other web pages ask for is refused: by the ``Host`` they came by (DNS rebinding) and
+by their ``Origin``. No text from a page is ever a path.
+"""
+
+import asyncio
+import json
+import secrets
+import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from anchorinv.errors import shown
+from anchorinv.live.record import export
+from anchorinv.live.session import LiveSession
+from anchorinv.live.tasks import Shot
+
+#: Frames a second that a page is sent at the most.
+FRAMES = 60
+#: Characters of a message from a page, and of a name in it.
+MOST_TEXT, MOST_NAME = 2000, 100
+#: Points of a window's picture, and channels.
+_THUMB = (40, 8)
+_FORBIDDEN = PlainTextResponse("This link is not valid: open the one that anchorinv printed.", 403)
+
+
+class LiveServer:
+    """A page on a session.
+
+    Parameters
+    ----------
+    session : LiveSession
+        What is shown and taught.
+    hosts : sequence of str
+        Values of ``Host`` that are answered, such as ``127.0.0.1:8765``.
+    token : str or None, default=None
+        Of the link; None draws one.
+    """
+
+    def __init__(self, session: LiveSession, hosts: list[str], token: str | None = None) -> None:
+        self.session, self.token = session, token or secrets.token_urlsafe(24)
+        self._hosts = frozenset(hosts)
+        routes = [
+            Route("/", self._page),
+            Route("/export", self._export),
+            WebSocketRoute("/socket", self._socket),
+        ]
+        self.app = Starlette(routes=routes)
+
+    def _allowed(self, connection: HTTPConnection) -> bool:
+        """Say whether a request came by the link, to this machine, and if from a page, from this one."""
+        given = connection.query_params.get("token", "")
+        origin = connection.headers.get("origin")
+        return (
+            secrets.compare_digest(given.encode(), self.token.encode())
+            and connection.headers.get("host") in self._hosts
+            and (origin is None or origin.removeprefix("http://") in self._hosts)
+        )
+
+    async def _page(self, request: Request) -> Response:
+        if not self._allowed(request):
+            return _FORBIDDEN
+        nonce = secrets.token_urlsafe(16)
+        page = (files("anchorinv.live") / "page.html").read_text(encoding="utf-8")
+        policy = (
+            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
+            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        headers = {
+            "Content-Security-Policy": policy,
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+        return Response(page.replace("{{nonce}}", nonce), media_type="text/html", headers=headers)
+
+    async def _export(self, request: Request) -> Response:
+        if not self._allowed(request):
+            return _FORBIDDEN
+        session = self.session
+        with session.lock:
+            model, taught = session.model, list(session.taught)
+        log = session.log.path if session.log is not None else None
+        asked = request.query_params.get("recordings") == "yes"
+        payload = await asyncio.to_thread(export, model, taught, log, recordings=asked)
+        headers = {"Content-Disposition": 'attachment; filename="session.zip"', "Cache-Control": "no-store"}
+        return Response(payload, media_type="application/zip", headers=headers)
+
+    async def _socket(self, socket: WebSocket) -> None:
+        # A browser always names the origin of a WebSocket; whoever does not is no page, and needs the token.
+        if not self._allowed(socket):
+            await socket.close(1008)
+            return
+        await socket.accept()
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(news.set)
+
+        ended = self.session.listen(wake)
+        news.set()  # what is there already
+        sending = asyncio.create_task(_send(socket, self.session, news))
+        try:
+            while True:
+                await self._heard(socket, await socket.receive_text())
+        except (WebSocketDisconnect, RuntimeError):
+            pass
+        finally:
+            ended()
+            sending.cancel()
+
+    async def _heard(self, socket: WebSocket, text: str) -> None:
+        """Do what a page asks for, or answer with what is wrong."""
+        try:
+            order, given = _parsed(text)
+            answer = await asyncio.to_thread(_ORDERS[order], self.session, given)
+            if answer is not None:
+                await socket.send_json({"kind": "answer", "order": order, "text": answer})
+        except (ValueError, OSError) as error:
+            await socket.send_json({"kind": "problem", "text": shown(str(error))})
+
+
+async def _send(socket: WebSocket, session: LiveSession, news: asyncio.Event) -> None:
+    """Send what is new whenever the page has taken what was before: a slow one gets fewer, larger steps."""
+    revision, n_seen, column, before = -1, 0, max(0, session.scope.n_columns), 0.0
+    column = max(0, column - round(session.scope.rate * 8))
+    while True:
+        await news.wait()
+        news.clear()
+        if (wait := before + 1 / FRAMES - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
+        before = time.monotonic()
+        with session.lock:
+            state = facts_of(session) if session.revision != revision else None
+            revision = session.revision
+            n_new = min(session.n_predictions - n_seen, len(session.predictions))
+            latest = list(session.predictions)[-n_new:] if n_new else []
+            n_seen = session.n_predictions
+        first, columns = session.scope.since(column)
+        column = first + len(columns)
+        if state is not None:
+            await socket.send_json({"kind": "state", **state})
+        if latest:
+            left = session.seconds_left
+            await socket.send_json({"kind": "predictions", "left": left, "list": [asdict(p) for p in latest]})
+        if len(columns):
+            head = struct.pack("<II", first & 0xFFFFFFFF, columns.shape[1])
+            await socket.send_bytes(head + np.ascontiguousarray(columns, dtype="<f4").tobytes())
+
+
+def facts_of(session: LiveSession) -> dict[str, Any]:
+    """Return all that a page shows, but predictions and the signal; the session is locked meanwhile."""
+    model, lesson, practice = session.model, session.lesson, session.practice
+    base = set(map(str, model.base_classes_.tolist()))
+    classes = [
+        {"label": str(name), "count": int(n), "base": str(name) in base}
+        for name, n in zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
+    ]
+    return {
+        "model": {
+            "name": session.name,
+            "number": session.number,
+            "identity": session.identity,
+            "method": model.method,
+        },
+        "classes": classes,
+        "tells_unknown": model.reject is not None,
+        "stream": {
+            "name": session.source.name,
+            "status": session.status,
+            "channels": list(session.ch_names),
+            "contact": session.contact,
+            "rate": session.scope.rate,
+            "sfreq": session.source.sfreq,
+        },
+        "window": model.n_times_ / session.rate,
+        "busy": session.busy,
+        "lesson": None
+        if lesson is None
+        else {
+            "label": str(lesson.label),
+            "wanted": lesson.wanted,
+            "phase": lesson.phase,
+            "left": session.seconds_left,
+            "shots": [_thumb(shot) for shot in lesson.shots],
+        },
+        "practice": None
+        if practice is None
+        else {
+            "phase": practice.phase,
+            "prompt": str(practice.prompts[practice.place]),
+            "place": practice.place + 1,
+            "n": len(practice.prompts),
+            "classes": list(map(str, practice.classes)),
+            "counts": practice.counts.tolist(),
+        },
+        "report": session.report,
+        "problem": session.problem,
+        "suggestion": session.suggestion,
+        "undo": session.undoable,
+        "saves": session.folder is not None,
+        "log": session.log.path.name if session.log is not None else None,
+    }
+
+
+def _thumb(shot: Shot) -> dict[str, Any]:
+    """Return a window as a small picture: a few points of a few channels, each between 0 and 99."""
+    points, most = _THUMB
+    n_chans, n_times = shot.values.shape
+    rows = shot.values[np.linspace(0, n_chans - 1, min(most, n_chans)).round().astype(int)]
+    each = max(1, n_times // points)
+    stretches = rows[:, : n_times // each * each].reshape(len(rows), -1, each)
+    picked = np.stack([stretches.min(2), stretches.max(2)], axis=2).reshape(len(rows), -1)
+    low, high = picked.min(1, keepdims=True), picked.max(1, keepdims=True)
+    scaled = 99 * (picked - low) / np.maximum(high - low, 1e-12)
+    return {
+        "number": shot.number,
+        "taken_for": str(shot.taken_for),
+        "rows": scaled.round().astype(int).tolist(),
+    }
+
+
+def _parsed(text: str) -> tuple[str, dict[str, Any]]:
+    """Return an order from a page and what it needs, checked."""
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"a message has at most {MOST_TEXT} characters")
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or given.get("order") not in _ORDERS:
+        raise ValueError("the page asked for something that is not known; load it anew")
+    return given["order"], given
+
+
+def _name(given: dict[str, Any]) -> str:
+    name = given.get("name")
+    if not isinstance(name, str) or not name.strip() or len(name) > MOST_NAME:
+        raise ValueError(f"a class needs a name of at most {MOST_NAME} characters")
+    return name.strip()
+
+
+def _whole(given: dict[str, Any], key: str) -> int:
+    value = given.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{key} must be a whole number")
+    return value
+
+
+def _started(lesson: "Future[None]") -> None:
+    """Let a lesson take its time: what it did is shown when it is done."""
+
+
+_ORDERS: dict[str, Callable[[LiveSession, dict[str, Any]], str | None]] = {
+    "teach": lambda session, given: session.teach(_name(given), _whole(given, "shots")),
+    "end": lambda session, given: session.end_recording(),
+    "remove": lambda session, given: session.remove(_whole(given, "number")),
+    "cancel": lambda session, given: session.cancel(),
+    "learn": lambda session, given: _started(session.learn()),
+    "accept": lambda session, given: _started(session.accept(_name(given))),
+    "dismiss": lambda session, given: session.dismiss(),
+    "forget": lambda session, given: _started(session.forget(_name(given))),
+    "undo": lambda session, given: session.undo(),
+    "practise": lambda session, given: session.practise(_whole(given, "rounds")),
+    "save": lambda session, given: f"Saved as {session.save().name}.",
+}

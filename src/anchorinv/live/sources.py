@@ -1,0 +1,302 @@
+"""Sources of samples as they arrive: a recording replayed, an iterable, a board; others are in ``lsl.py``."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, Protocol
+
+import numpy as np
+
+from anchorinv.errors import import_extra
+from anchorinv.signal.readers import Recording
+
+#: Seconds of samples that a source hands on at once: short against a window, long against a call.
+CHUNK = 0.02
+#: A stream that is further from its own clock than this, in seconds, has lost samples.
+TOLERANCE = 0.25
+#: Missing samples of so many seconds are marked as a gap; after more of them the source begins anew.
+LONGEST_GAP = 10.0
+#: Seconds in which the clock of a device that runs fast or slow is followed.
+_DRIFT = 10.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Samples that arrived together.
+
+    Parameters
+    ----------
+    samples : ndarray, shape (n_chans, n)
+        Voltages in volts, others as the source has them; NaN where samples were lost.
+    time : float
+        When the last of them was taken, in seconds as ``time.time()`` counts.
+    begins : bool, default=False
+        Whether they do not follow what came before: a source that was lost for long, or starts again.
+
+    Examples
+    --------
+    >>> Chunk(np.zeros((8, 10)), time=0.0).samples.shape
+    (8, 10)
+    """
+
+    samples: np.ndarray
+    time: float
+    begins: bool = False
+
+
+class StreamSource(Protocol):
+    """Where samples come from; a value until :meth:`chunks` is called."""
+
+    @property
+    def name(self) -> str:
+        """How people know it."""
+
+    @property
+    def ch_names(self) -> tuple[str, ...]:
+        """Names of the channels, in the order of the samples."""
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Of each channel: "V" for voltages, which come in volts; otherwise whatever is known, or ""."""
+
+    @property
+    def sfreq(self) -> float:
+        """Samples a second, as the source states it."""
+
+    def chunks(self, stopped: Event) -> Iterator[Chunk]:
+        """Yield samples as they arrive, until the source ends or ``stopped`` is set."""
+
+
+class Iterated:
+    """Chunks (n_chans, n) of any iterable, as fast as they come.
+
+    Parameters
+    ----------
+    chunks : iterable of array_like
+        Samples, channels first; missing ones as NaN.
+    sfreq : float
+        Their rate in Hz.
+    ch_names : sequence of str or None, default=None
+        None numbers them: ch1, ch2 ...
+    unit : str, default=""
+        "V" if they are in volts.
+    name : str, default="samples"
+        How people know it.
+
+    Examples
+    --------
+    >>> source = Iterated([np.zeros((2, 5)), np.ones((2, 5))], sfreq=100)
+    >>> [chunk.samples.mean() for chunk in source.chunks(Event())]
+    [np.float64(0.0), np.float64(1.0)]
+    """
+
+    def __init__(
+        self,
+        chunks: Iterable[Any],
+        *,
+        sfreq: float,
+        ch_names: Sequence[str] | None = None,
+        unit: str = "",
+        name: str = "samples",
+    ) -> None:
+        self._chunks = iter(chunks)
+        self._first = np.asarray(next(self._chunks, np.zeros((0, 0))), dtype=np.float64)
+        if self._first.ndim != 2 or not len(self._first):
+            raise ValueError(f"a chunk must have shape (n_chans, n), got {self._first.shape}")
+        self.name, self.sfreq = name, float(sfreq)
+        self.ch_names = tuple(ch_names or (f"ch{i}" for i in range(1, len(self._first) + 1)))
+        self.units = (unit,) * len(self.ch_names)
+
+    def chunks(self, stopped: Event) -> Iterator[Chunk]:
+        """Yield what the iterable gives."""
+        first: Iterable[Any] = [self._first]
+        for some in (first, self._chunks):
+            for chunk in some:
+                if stopped.is_set():
+                    return
+                samples = np.asarray(chunk, dtype=np.float64)
+                if samples.ndim != 2 or len(samples) != len(self.ch_names):
+                    wanted = len(self.ch_names)
+                    raise ValueError(f"a chunk must have shape ({wanted}, n), got {samples.shape}")
+                yield Chunk(samples, time.time())
+
+
+class Replay:
+    """A recording in its own time, or faster.
+
+    Parameters
+    ----------
+    recording : Recording
+        As :func:`~anchorinv.signal.readers.open_recording` opens it.
+    speed : float, default=1.0
+        Times as fast; infinite for as fast as samples are taken.
+    loop : bool, default=False
+        Begin again at the end.
+    sfreq : float or None, default=None
+        Rate in Hz of a file that does not say its own.
+
+    Examples
+    --------
+    >>> silence = Recording(Path("a.npy"), ("C3",), ("",), 100.0, 20, lambda a, b, c: np.zeros((1, b - a)))
+    >>> [chunk.samples.shape[1] for chunk in Replay(silence, speed=10).chunks(Event())]
+    [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    """
+
+    def __init__(
+        self, recording: Recording, *, speed: float = 1.0, loop: bool = False, sfreq: float | None = None
+    ) -> None:
+        if not speed > 0:
+            raise ValueError(f"speed (={speed:g}) must be above 0; 1 is as it was recorded")
+        rate = recording.sfreq or sfreq
+        if not rate:
+            raise ValueError(f"{recording.path} does not say its rate; give it by --sfreq")
+        self.name, self.ch_names, self.units = recording.path.name, recording.ch_names, recording.units
+        self.sfreq, self._recording, self._speed, self._loop = float(rate), recording, speed, loop
+
+    def chunks(self, stopped: Event) -> Iterator[Chunk]:
+        """Yield its samples when their time has come."""
+        # Faster than ten times, chunks grow rather than become more: up to a second of the recording.
+        size = max(1, round(self.sfreq * min(1.0, CHUNK * max(1.0, self._speed / 10))))
+        due, turn = time.monotonic(), 0
+        while not stopped.is_set() and (turn == 0 or self._loop):
+            at = 0
+            for samples in self._pieces(size):
+                due += samples.shape[1] / self.sfreq / self._speed
+                # Waiting is interrupted by the end; a source that is late does not wait.
+                if stopped.wait(max(0.0, due - time.monotonic())):
+                    return
+                yield Chunk(samples, time.time(), begins=turn > 0 and at == 0)
+                at += samples.shape[1]
+            turn += 1
+
+    def _pieces(self, size: int) -> Iterator[np.ndarray]:
+        for piece in self._recording.pieces(range(len(self.ch_names))):
+            for start in range(0, piece.shape[1], size):
+                yield piece[:, start : start + size]
+
+
+class Board:
+    """A board that BrainFlow knows, by its number or name.
+
+    Parameters
+    ----------
+    board : str
+        As ``synthetic`` or ``cyton``: a name of ``brainflow.BoardIds`` without ``_BOARD``, or its number.
+    port : str, default=""
+        Serial port, where the board has one.
+    mac : str, default=""
+        Bluetooth address, where it has one.
+    """
+
+    def __init__(self, board: str, *, port: str = "", mac: str = "") -> None:
+        import_extra("brainflow", extra="boards")
+        flow = import_extra("brainflow.board_shim", extra="boards")
+        self._flow, self._number = flow, _board_number(flow, board)
+        parameters = flow.BrainFlowInputParams()
+        parameters.serial_port, parameters.mac_address = port, mac
+        flow.BoardShim.disable_board_logger()
+        self._shim = flow.BoardShim(self._number, parameters)
+        self._rows = list(flow.BoardShim.get_exg_channels(self._number))
+        self._clock = flow.BoardShim.get_timestamp_channel(self._number)
+        self.name = f"{board} board"
+        self.sfreq = float(flow.BoardShim.get_sampling_rate(self._number))
+        self.ch_names = self._names()
+        self.units = ("V",) * len(self._rows)
+
+    def _names(self) -> tuple[str, ...]:
+        try:
+            names = list(self._flow.BoardShim.get_eeg_names(self._number))
+        except self._flow.BrainFlowError:
+            names = []
+        if len(names) == len(self._rows):
+            return tuple(names)
+        return tuple(f"ch{i}" for i in range(1, len(self._rows) + 1))
+
+    def chunks(self, stopped: Event) -> Iterator[Chunk]:
+        """Yield samples until stopped; a board that cannot be reached is an error in one sentence."""
+        try:
+            self._shim.prepare_session()
+            self._shim.start_stream()
+        except self._flow.BrainFlowError as error:
+            raise OSError(
+                f"{self.name} does not answer ({error}); is it switched on, and its port right?"
+            ) from None
+        line = Timeline(self.sfreq)
+        try:
+            while not stopped.wait(CHUNK):
+                values = np.asarray(self._shim.get_board_data(), dtype=np.float64)
+                if values.shape[1]:
+                    stamps = values[self._clock]
+                    # BrainFlow has voltages in microvolts.
+                    yield from line.filled(values[self._rows] * 1e-6, stamps, behind=time.time() - stamps[-1])
+        finally:
+            self._shim.stop_stream()
+            self._shim.release_session()
+
+
+def _board_number(flow: Any, board: str) -> int:
+    known = {kind.name.removesuffix("_BOARD").lower(): int(kind.value) for kind in flow.BoardIds}
+    number = int(board) if board.lstrip("-").isdigit() else known.get(board.lower().replace("-", "_"))
+    if number is None or number not in known.values():
+        raise ValueError(f"BrainFlow knows no board {board!r}; it knows {', '.join(sorted(known))}")
+    return number
+
+
+class Timeline:
+    """Which samples were lost, by the time stamps of those that came.
+
+    Stamps jitter, and the clock of a device runs a little fast or slow: both are followed slowly. A jump is
+    neither; forwards it is so many samples that are missing, far forwards or backwards a new beginning.
+
+    Parameters
+    ----------
+    sfreq : float
+        Samples a second.
+
+    Examples
+    --------
+    >>> line = Timeline(100.0)
+    >>> stamps = np.r_[0:50, 150:200] / 100
+    >>> [chunk.samples[0, :2].tolist() for chunk in line.filled(np.ones((1, 100)), stamps)]
+    [[1.0, 1.0], [nan, nan], [1.0, 1.0]]
+    """
+
+    def __init__(self, sfreq: float) -> None:
+        self._sfreq = sfreq
+        self._next: float | None = None  # when the next sample is due
+        self.n_lost = 0
+
+    def filled(self, samples: np.ndarray, stamps: np.ndarray, *, behind: float = 0.0) -> Iterator[Chunk]:
+        """Yield samples (n_chans, n) with NaN where some are missing between their stamps (n,).
+
+        ``behind`` is how long ago the last one was taken, in seconds.
+        """
+        start, begins, last = 0, self._next is None, time.time() - behind
+        while start < len(stamps):
+            stop, jump = self._until_jump(stamps, start)
+            if stop > start:
+                done = last - (stamps[-1] - stamps[stop - 1])
+                yield Chunk(samples[:, start:stop], done, begins)
+                begins = False
+            if stop < len(stamps):
+                n_missing = round(jump * self._sfreq)
+                begins = jump < 0 or jump > LONGEST_GAP
+                if not begins:
+                    self.n_lost += n_missing
+                    gap = np.full((len(samples), n_missing), np.nan)
+                    yield Chunk(gap, last - (stamps[-1] - stamps[stop]))
+                self._next = float(stamps[stop])
+            start = stop
+
+    def _until_jump(self, stamps: np.ndarray, start: int) -> tuple[int, float]:
+        """Return how far stamps follow each other, and the jump that comes then, in seconds."""
+        first = float(stamps[start]) if self._next is None else self._next
+        late = stamps[start:] - (first + np.arange(len(stamps) - start) / self._sfreq)
+        odd = np.flatnonzero(np.abs(late) > TOLERANCE)
+        n = int(odd[0]) if len(odd) else len(late)
+        if n:
+            followed = 1 - math.exp(-n / self._sfreq / _DRIFT)
+            self._next = first + n / self._sfreq + followed * float(late[:n].mean())
+        return start + n, float(late[n]) if n < len(late) else 0.0

@@ -1,0 +1,78 @@
+"""``anchorinv live`` as a user starts it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import anchorinv
+from anchorinv import AnchorInvClassifier
+from tests.live.test_session import model, samples
+
+pytest.importorskip("uvicorn", reason="needs the extra live")
+
+
+@pytest.fixture
+def hand(tmp_path):
+    model().save(tmp_path / "hand.anchorinv")
+    np.save(tmp_path / "day.npy", samples(n=20).astype("float32"))
+    return tmp_path
+
+
+def test_a_killed_session_loses_nothing_that_was_saved(hand):
+    from websockets.sync.client import connect
+
+    words = ["live", "hand.anchorinv", "--replay", "day.npy", "--sfreq", "128", "--loop", "--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "anchorinv", *words],
+        cwd=hand,
+        env={**os.environ, "PYTHONPATH": str(Path(anchorinv.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        host, token = re.search(r"http://(\S+)/\?token=(\S+)", process.stdout.readline()).groups()
+        with connect(f"ws://{host}/socket?token={token}", origin=f"http://{host}") as socket:
+            socket.send(json.dumps({"order": "save"}))
+            kinds = set()
+            while "answer" not in kinds or "predictions" not in kinds:
+                message = socket.recv()
+                kinds |= {json.loads(message)["kind"]} if isinstance(message, str) else {"signal"}
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.communicate()
+    (saved,), (log,) = hand.glob("hand-1-*.anchorinv"), hand.glob("hand-*.jsonl")
+    assert AnchorInvClassifier.load(saved).classes_.tolist() == ["left", "right"]
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events[0] == "begin" and "saved" in events and "prediction" in events
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "name one source"),
+        (["--replay", "day.npy", "--board", "synthetic"], "name one source"),
+        (["--replay", "day.npy"], "--sfreq"),
+        (["--replay", "nowhere.npy"], "there is no nowhere.npy"),
+        (["--replay", "day.npy", "--sfreq", "128", "--folder", "nowhere"], "no folder nowhere"),
+        (["--replay", "day.npy", "--sfreq", "128", "--reject", "7"], "a share between 0 and 1"),
+    ],
+)
+def test_mistakes_end_in_a_sentence(run, hand, monkeypatch, words, sentence):
+    monkeypatch.chdir(hand)
+    code, _, errors = run("live", "hand.anchorinv", *words)
+    assert code == 1 and sentence in errors and "Traceback" not in errors
+
+
+def test_predict_asks_for_files_or_a_stream(run, hand, monkeypatch):
+    monkeypatch.chdir(hand)
+    for words in ([], ["day.npy", "--json"], ["day.npy", "--out-lsl", "x"]):
+        code, _, errors = run("predict", "hand.anchorinv", *words)
+        assert code == 1 and "--lsl" in errors

@@ -1,0 +1,48 @@
+"""Lab Streaming Layer announces its streams to everybody; here it speaks to a network of its own alone."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import anchorinv
+from tests.live.test_session import model, samples
+
+CONFIG = "[multicast]\nResolveScope = machine\nAddressesOverride = {127.0.0.1}\n"
+ALONE = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """How to run a command where there is no network but a loopback."""
+    pytest.importorskip("pylsl", reason="needs the extra live")
+    if not (shutil.which("unshare") and shutil.which("ip")):
+        pytest.skip("a network of its own needs unshare and ip (util-linux, iproute2)")
+    if subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a network of its own is not allowed here")
+    config = tmp_path_factory.mktemp("lsl") / "lsl_api.cfg"
+    config.write_text(CONFIG)
+    root = Path(anchorinv.__file__).parents[1]
+    paths = os.pathsep.join([str(root), str(Path(__file__).parents[2])])
+    return {**os.environ, "LSLAPICFG": str(config), "PYTHONPATH": paths}
+
+
+def test_streams_in_and_out(alone, tmp_path):
+    path = tmp_path / "hand.anchorinv"
+    model().save(path)
+    np.save(tmp_path / "hand.npy", samples(n=20).astype("float32"))
+    script = Path(__file__).with_name("lsl_scenario.py")
+    done = subprocess.run(
+        [*ALONE, sys.executable, str(script), str(path)],
+        env=alone,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split()[-1] == "predictions_as_markers"

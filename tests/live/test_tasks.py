@@ -1,0 +1,56 @@
+import numpy as np
+
+from anchorinv.live.tasks import Lesson, Practice
+from anchorinv.signal.pipeline import Window
+
+
+def offer(lesson, *starts, whole=True):
+    return [lesson.offer(start, Window(start, np.full((2, 8), start), whole), "rest") for start in starts]
+
+
+class TestLesson:
+    def test_windows_begin_after_the_countdown_and_lie_apart(self):
+        lesson = Lesson("fist", 3, begins=20, spacing=4)
+        assert lesson.phase == "countdown"
+        assert offer(lesson, 16, 19, 21, 23, 25) == [False, False, True, False, True]
+        assert lesson.phase == "recording" and offer(lesson, 29, 40) == [True, False]
+        assert lesson.phase == "review" and lesson.signals[:, 0, 0].tolist() == [21, 25, 29]
+
+    def test_windows_with_gaps_are_not_taken(self):
+        lesson = Lesson("fist", 1, begins=0, spacing=4)
+        assert offer(lesson, 5, whole=False) == [False] and offer(lesson, 6) == [True]
+
+    def test_what_is_removed_is_not_learned(self):
+        lesson = Lesson("fist", 3, begins=0, spacing=1)
+        offer(lesson, 0, 1)
+        lesson.end()
+        lesson.remove(1)
+        assert lesson.phase == "review" and lesson.signals[:, 0, 0].tolist() == [1]
+        assert [shot.number for shot in lesson.shots] == [2]
+
+
+class TestPractice:
+    def practice(self, rounds=2):
+        return Practice(["a", "b", "c"], rounds, begins=100, ready=20, hold=50, rng=np.random.default_rng(0))
+
+    def test_each_class_is_prompted_as_often(self):
+        prompts = self.practice(4).prompts
+        assert sorted(prompts) == ["a"] * 4 + ["b"] * 4 + ["c"] * 4 and prompts[:3] != prompts[3:6]
+
+    def test_only_windows_within_a_prompt_count(self):
+        practice = self.practice(1)
+        first = practice.prompts[0]
+        for start in (95, 110, 119):  # before it, or begun before it
+            practice.offer(start, 10, first)
+        assert practice.counts.sum() == 0
+        practice.offer(120, 10, first)
+        practice.offer(159, 10, "unknown")
+        row = practice.classes.index(first)
+        assert practice.counts[row, row] == 1 and practice.counts[row, -1] == 1
+        practice.offer(165, 10, first)  # ends in the next announcement
+        assert practice.counts.sum() == 2 and practice.phase == "ready" and practice.place == 1
+
+    def test_it_ends(self):
+        practice = self.practice(1)
+        assert practice.offer(100 + 3 * 70, 1, "a") and practice.phase == "done"
+        assert not practice.offer(500, 1, "a")
