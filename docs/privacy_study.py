@@ -1,17 +1,19 @@
-"""What models give away on real recordings: docs/results/privacy.ndjson, tables and figure of docs/privacy.md.
+"""What models give away on real recordings: docs/results/privacy.ndjson, and what docs/privacy.md has of it.
 
 ``python docs/privacy_study.py emg-longterm=emg_longterm.npz ecg-beats=ecg_beats.npz ...`` computes what the
 record does not have yet, a line for each model, and can be stopped at any time; ``closed`` or ``networks``
-limits it to models without or with one. Without a file it prints the tables and draws the figure of the record
-that is there. Nothing is chosen here by what comes out.
+limits it to models without or with one. Without a file it prints the tables and draws the figure of the
+record that is there. Nothing is chosen here by what comes out.
 """
 
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -223,8 +225,18 @@ def done() -> list[dict[str, object]]:
     )
 
 
+def rounded(value: object) -> object:
+    """Return plain values with four digits: a record is to be published."""
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
 def note(facts: dict[str, object]) -> None:
     """Add a line to the record."""
+    facts = {name: rounded(value) for name, value in facts.items()}
     with RECORD.open("a", encoding="utf-8") as file:
         file.write(json.dumps(facts) + "\n")
     sys.stderr.write(
@@ -258,12 +270,139 @@ def compute(name: str, path: Path, *, kinds: tuple[str, ...]) -> None:
                 note({"set": name, "split": "extra", "setting": setting, "figures": figures})
 
 
+Line = dict[str, Any]
+
+
+def strongest(line: Line, attack: str, measure: str, target: str = "") -> Line | None:
+    """Return the figure with the largest value among those of an attack; raw storage is no attack."""
+    some = [
+        each
+        for each in line["figures"]
+        if each["attack"] == attack
+        and each["measure"].startswith(measure)
+        and each["target"].startswith(target)
+        and each["target"] != "raw storage"
+        and each["value"] is not None
+    ]
+    return max(some, key=lambda each: each["value"], default=None)
+
+
+def raw_storage(line: Line) -> Line | None:
+    """Return how often recordings themselves were linked to their people."""
+    kinds = ("re-identification", "raw storage")
+    return next((each for each in line["figures"] if (each["attack"], each["target"]) == kinds), None)
+
+
+def cell(found: Line | None, *, percent: bool = False) -> str:
+    """Return a figure and its interval as text."""
+    if found is None:
+        return "–"
+    scale, digits, unit = (100, 0, " %") if percent else (1, 2, "")
+    low, value, high = (f"{scale * found[name]:.{digits}f}" for name in ("low", "value", "high"))
+    return f"{value}{unit} ({low}–{high})"
+
+
+def table(name: str, split: str) -> str:
+    """Return the models of a split as a Markdown table; of several attacks the strongest."""
+    heads = [
+        "model",
+        "macro-F1",
+        "windows: AUROC",
+        "found at 1 % false",
+        "sessions or people: AUROC",
+        "linked to people",
+    ]
+    rows = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
+    raw = None
+    for line in done():
+        if (line["set"], line["split"]) != (name, split):
+            continue
+        linked = strongest(line, "re-identification", "top-1")
+        whole = [strongest(line, "membership", "AUROC", unit) for unit in ("session", "person")]
+        raw = raw_storage(line) or raw
+        cells = [
+            line["setting"],
+            f"{100 * line['macro_f1']:.1f} %",
+            cell(strongest(line, "membership", "AUROC", "window")),
+            cell(strongest(line, "membership", "found at 1.0%", "window"), percent=True),
+            cell(whole[0] or whole[1]),
+            "–" if linked is None else f"{linked['target']}: {cell(linked, percent=True)}",
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    if raw is not None:
+        guessing = f"*recordings themselves; guessing {100 * raw['chance']:.0f} %*"
+        rows.append(f"| {guessing} | | | | | {cell(raw, percent=True)} |")
+    return "\n".join(rows)
+
+
+def draw(name: str, split: str) -> None:
+    """Draw what leaks against macro-F1; models that hardly classify are left out."""
+    from matplotlib.figure import Figure as Canvas
+
+    lines = [
+        line for line in done() if (line["set"], line["split"]) == (name, split) and line["macro_f1"] > 0.5
+    ]
+    picture = Canvas(figsize=(11.5, 4.4), layout="constrained")
+    *panels, beside = picture.subplots(1, 3, width_ratios=(4, 4, 2))
+    beside.axis("off")
+    for number, line in enumerate(lines):
+        beside.text(
+            0, 1 - number / len(lines), f"{number + 1}  {line['setting']}", fontsize=7.5, color=look(line)[0]
+        )
+    raw = next(filter(None, map(raw_storage, lines)))
+    _panel(panels[0], lines, ("membership", "AUROC", "window"), {"guessing": 0.5})
+    levels = {"guessing": raw["chance"], "recordings themselves": raw["value"]}
+    _panel(panels[1], lines, ("re-identification", "top-1", ""), levels)
+    for axis, title in zip(
+        panels, ("membership of windows: AUROC", "linked to the right person: share"), strict=True
+    ):
+        axis.set_title(f"{title}, by the strongest attack", fontsize=9, loc="left")
+    picture.savefig(PICTURE, dpi=140)
+
+
+def look(line: Line) -> tuple[str, str]:
+    """Return colour and marker: with noise, closed form without, network."""
+    if "epsilon" in line["setting"]:
+        return "#009E73", "s"
+    return ("#0072B2", "D") if line["setting"] in ("discriminant", "mdm") else ("#D55E00", "o")
+
+
+def _panel(axis: Any, lines: list[Line], asked: tuple[str, str, str], levels: dict[str, float]) -> None:
+    numbers: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for number, line in enumerate(lines):
+        found = strongest(line, *asked)
+        if found is None:
+            continue
+        colour, marker = look(line)
+        x, y = 100 * line["macro_f1"], found["value"]
+        exact = found["target"] == "class means" and asked[0] == "re-identification"  # everybody's alike
+        low, high = (y, y) if exact else (found["low"], found["high"])
+        axis.errorbar(x, y, [[y - low], [high - y]], fmt=marker, color=colour, markersize=5, linewidth=0.8)
+        numbers[round(3 * x), round(60 * y)].append(str(number + 1))
+    for (x, y), some in numbers.items():
+        axis.annotate(",".join(some), (x / 3, y / 60), fontsize=7, xytext=(4, 4), textcoords="offset points")
+    axis.set_xlim(78, 100)
+    axis.set_ylim(0.28 if "re-" in asked[0] else 0.45, 1.05)
+    for words, level in levels.items():
+        axis.axhline(level, color="#888888", linestyle=":" if words == "guessing" else "--", linewidth=1)
+        axis.text(78.2, level, words, fontsize=7, color="#555555", va="top")
+    axis.set_xlabel("macro-F1 on days that were not learned (%)", fontsize=8)
+    axis.tick_params(labelsize=7)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
 def main() -> None:
-    """Compute what was asked for, and print the tables."""
+    """Compute what was asked for; then, or if nothing was, print the tables and draw the figure."""
     given = dict(argument.split("=", 1) for argument in sys.argv[1:] if "=" in argument)
     kinds = tuple(word for word in sys.argv[1:] if word in ("closed", "networks")) or ("closed", "networks")
     for name, path in given.items():
         compute(name, Path(path), kinds=kinds)
+    if not given:
+        for name, split in dict.fromkeys(
+            (line["set"], line["split"]) for line in done() if line["split"] != "extra"
+        ):
+            sys.stdout.write(f"\n{name}, {split}\n\n{table(name, split)}\n")
+        draw("emg-longterm", "other days")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from torch import Tensor
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.networks import encode
+from anchorinv.core.registry import METHODS
 from anchorinv.datasets.window_files import channels_for, open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
@@ -38,9 +40,7 @@ class Audit:
     --------
     >>> from anchorinv.serving.attacks import Estimate
     >>> line = Figure("re-identification", "anchors", "top-1 of 3 people", Estimate.share(9, 10), 1 / 3)
-    >>> print(*Audit("synthetic", (line,)).lines(), sep="\\n")
-    memory: synthetic
-    attack             on       measure            found (95 %)            chance  n
+    >>> print(Audit("synthetic", (line,)).lines()[-1])
     re-identification  anchors  top-1 of 3 people  0.900 (0.596 to 0.982)  0.333   10
     """
 
@@ -240,6 +240,8 @@ def _distances(model: AnchorInvClassifier, signals: Tensor, labels: np.ndarray) 
     classes = np.array(state.classes)[np.array([int(np.flatnonzero(names == label)[0]) for label in labels])]
     found = {}
     held = {"recordings": (state.recordings, signals.flatten(1)), "anchors": (state.anchors, features)}
+    if "replay" in METHODS[METHODS.name_of(model.method)].memory.stores:
+        held["replayed latents"] = (state.replay, encode(state.trunk, signals).flatten(1))
     for name, (batch, values) in held.items():
         if batch is None or not batch.values.shape[1]:
             continue
