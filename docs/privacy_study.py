@@ -2,8 +2,8 @@
 
 ``python docs/privacy_study.py emg-longterm=emg_longterm.npz ecg-beats=ecg_beats.npz ...`` computes what the
 record does not have yet, a line for each model, and can be stopped at any time; ``closed`` or ``networks``
-limits it to models without or with one. Without a file it prints the tables and draws the figure of the
-record that is there. Nothing is chosen here by what comes out.
+limits it to models without or with one. Without a file it fills the tables and draws the figure of the page
+from the record that is there. Nothing is chosen here by what comes out.
 """
 
 import json
@@ -21,6 +21,7 @@ import torch
 from anchorinv import AnchorInvClassifier, Privacy
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch
+from anchorinv.files import replacing
 from anchorinv.serving.attacks import Estimate, Figure, Gallery
 from anchorinv.serving.audit import audit, audit_forgetting
 from anchorinv.serving.exposure import People, kept_of, standardised
@@ -28,6 +29,7 @@ from anchorinv.settings import recipe_of
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "privacy.ndjson"
+PAGE = HERE / "privacy.md"
 PICTURE = HERE / "privacy.png"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 32.0)
 #: Methods whose base model is the same network: it is trained once.
@@ -391,17 +393,26 @@ def _panel(axis: Any, lines: list[Line], asked: tuple[str, str, str], levels: di
     axis.spines[["top", "right"]].set_visible(False)
 
 
+def fill() -> None:
+    """Write the tables into the page, each between its marks."""
+    page = PAGE.read_text(encoding="utf-8")
+    for name, split in dict.fromkeys((line["set"], line["split"]) for line in done()):
+        begin, end = f"<!-- table: {name}, {split} -->\n", "<!-- end -->"
+        if begin in page:
+            before, rest = page.split(begin, 1)
+            page = before + begin + table(name, split) + "\n" + rest[rest.index(end) :]
+    with replacing(PAGE) as beside:
+        beside.write_text(page, encoding="utf-8")
+
+
 def main() -> None:
-    """Compute what was asked for; then, or if nothing was, print the tables and draw the figure."""
+    """Compute what was asked for, or fill the page's tables and draw its figure."""
     given = dict(argument.split("=", 1) for argument in sys.argv[1:] if "=" in argument)
     kinds = tuple(word for word in sys.argv[1:] if word in ("closed", "networks")) or ("closed", "networks")
     for name, path in given.items():
         compute(name, Path(path), kinds=kinds)
     if not given:
-        for name, split in dict.fromkeys(
-            (line["set"], line["split"]) for line in done() if line["split"] != "extra"
-        ):
-            sys.stdout.write(f"\n{name}, {split}\n\n{table(name, split)}\n")
+        fill()
         draw("emg-longterm", "other days")
 
 

@@ -1,5 +1,8 @@
 """Attacks find what there is to find, and nothing where there is nothing."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.datasets import synthetic
+from anchorinv.persistence.manifest import MEASURED
 from anchorinv.serving.attacks import (
     Estimate,
     Gallery,
@@ -19,6 +23,7 @@ from anchorinv.serving.attacks import (
 from anchorinv.serving.audit import audit, audit_forgetting
 from anchorinv.serving.exposure import People, kept_of, shadow_logits
 
+RECORD = Path(__file__).parents[2] / "docs" / "results" / "privacy.ndjson"
 GUESSING = 3  # standard errors from chance that chance may bring
 
 
@@ -239,3 +244,43 @@ def test_unknown_classes_are_left_out_and_said(by_statistics, halves):
 def test_columns_must_fit():
     with pytest.raises(ValueError, match="people have shape"):
         People(np.zeros((3, 1, 9)), np.zeros(3), np.zeros(2))
+
+
+def test_what_info_quotes_is_in_the_record():
+    """Figures that files are sent out with are those of the study, and stay so."""
+    lines = {
+        (line["split"], line["setting"]): line["figures"]
+        for line in map(json.loads, RECORD.read_text(encoding="utf-8").splitlines())
+        if line["set"] == "emg-longterm"
+    }
+
+    def best(setting, attack, measure, split="other days"):
+        return max(
+            each["value"] for each in lines[split, setting]
+            if each["attack"] == attack and each["measure"].startswith(measure)
+            and each["target"] != "raw storage" and not each["target"].startswith(("session", "person"))
+        )  # fmt: skip
+
+    def percent(value):
+        return f"{100 * value:.0f} %"
+
+    linked = {
+        name: best(name, "re-identification", "top-1") for name in ("anchorinv", "fecam", "real-replay")
+    }
+    assert (
+        percent(linked["anchorinv"]) == percent(linked["fecam"])
+        and percent(linked["fecam"]) in MEASURED["anchors"]
+    )
+    assert percent(linked["real-replay"]) in MEASURED["real recordings"]
+    raw = next(each["value"] for each in lines["other days", "fecam"] if each["target"] == "raw storage")
+    assert f"recordings in {percent(raw)}" in MEASURED["anchors"]
+    grouped = best("fecam, 50 anchors of five windows", "re-identification", "top-1")
+    assert f"in {percent(grouped)} " in MEASURED["aggregate"]
+    told = best("discriminant", "membership", "found at 1.0%")
+    assert f"tell {percent(told)}" in MEASURED["class statistics"]
+    assert best("taught", "re-identification", "top-1", "extra") == 1
+    assert (
+        f"left {percent(best('discriminant, epsilon 1', 'membership', 'found at 1.0%'))}"
+        in MEASURED["epsilon"]
+    )
+    assert f"AUROC of {best('protonet', 'membership', 'AUROC'):.2f}" in MEASURED["none"]
