@@ -103,7 +103,7 @@ def test_the_story(story):
     assert [row["file"] for row in day] == ["session.edf"] * 20 + ["evening.edf"] * 20
     assert [float(row["time"]) for row in day] == [0.5 * i for i in range(20)] * 2
     learned = shown_by(shown, "learn")
-    assert "this method keeps no samples" in learned and "of 10 examples" in learned
+    assert "drawn from their statistics" in learned and "of 10 examples" in learned
     assert "Class 'tongue': 10 more examples, 20 in all" in shown_by(shown, "add")
     suggested = shown_by(shown, "suggest")
     assert "resemble each other" in suggested and "afternoon.npz: windows" in suggested

@@ -75,4 +75,4 @@ def test_predict_asks_for_files_or_a_stream(run, hand, monkeypatch):
     monkeypatch.chdir(hand)
     for words in ([], ["day.npy", "--json"], ["day.npy", "--out-lsl", "x"]):
         code, _, errors = run("predict", "hand.anchorinv", *words)
-        assert code == 1 and "--lsl" in errors
+        assert code == 2 and "--lsl" in errors

@@ -193,9 +193,7 @@ def predict(
         )
         return
     if not sources or out_lsl is not None or as_json:
-        raise ValueError(
-            "name files to predict, or a live stream by --lsl, which --out-lsl and --json are for"
-        )
+        raise typer.BadParameter("name files, or a live stream by --lsl, which --out-lsl and --json are for")
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.learning import known_confidence
     from anchorinv.serving.files import check_inputs, predict_file

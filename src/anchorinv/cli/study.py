@@ -210,6 +210,7 @@ def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     import time
 
     from anchorinv.cli.output import scores_table, titled
+    from anchorinv.files import check_writable
     from anchorinv.report.page import make_report
     from anchorinv.study.execute import run_study
     from anchorinv.study.folder import RunFolder
@@ -219,6 +220,7 @@ def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     console, began = Terminal(), time.perf_counter()
     study, folder = demo_study(quick=quick, synthetic=synthetic), RunFolder(out)
     folder.check_free()  # before anything is computed
+    check_writable(folder.results, such_as="results.jsonl")
     _describe_demo(console, study)
     before = len(folder.read().results)
     with progress_bars():

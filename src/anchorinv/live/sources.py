@@ -139,6 +139,7 @@ class Replay:
 
     Examples
     --------
+    >>> from pathlib import Path
     >>> silence = Recording(Path("a.npy"), ("C3",), ("",), 100.0, 20, lambda a, b, c: np.zeros((1, b - a)))
     >>> [chunk.samples.shape[1] for chunk in Replay(silence, speed=10).chunks(Event())]
     [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]

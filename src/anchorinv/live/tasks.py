@@ -43,7 +43,7 @@ class Lesson:
     --------
     >>> lesson = Lesson("fist", 2, begins=10, spacing=5)
     >>> for start in (8, 10, 12, 15):
-    ...     lesson.offer(start, Window(start, np.zeros((1, 4)), True), "rest")
+    ...     _ = lesson.offer(start, Window(start, np.zeros((1, 4)), True), "rest")
     >>> [shot.number for shot in lesson.shots], lesson.phase
     ([1, 2], 'review')
     """
