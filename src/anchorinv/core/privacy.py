@@ -9,12 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.closed_form import ClosedForm
+from anchorinv.core.closed_form import ClosedForm, state_of
 from anchorinv.core.discriminant import Discriminant, triangle_of
 from anchorinv.core.encoder import fit_encoder
 from anchorinv.core.memory import Anchors, LatentSamples, RealSamples
 from anchorinv.core.minimise import Checkpoint
-from anchorinv.core.networks import encode, frozen
+from anchorinv.core.networks import encode
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State, columns
@@ -229,15 +229,7 @@ class PrivateForm:
         noisy = private_statistics(
             empty, features, targets, samples.groups, self.privacy, rng=unknown_generator()
         )
-        return State(
-            trunk=encoder,
-            tail=frozen(nn.Identity()),
-            head=frozen(noisy),
-            classes=classes,
-            n_base=len(classes),
-            shape=encoder.shape,
-            seed=rng.initial_seed(),
-        )
+        return state_of(encoder, noisy, classes, rng)
 
 
 @dataclass(frozen=True, slots=True)
