@@ -97,7 +97,7 @@ class TestScores:
 
 
 class TestCalibratedLogits:
-    factors = st.tuples(*[st.floats(0.01, 100)] * 3).map(sorted)
+    factors = st.tuples(*[st.floats(0.01, 100)] * 4).map(sorted)
     rows = st.lists(st.lists(st.integers(-50, 50), min_size=4, max_size=4, unique=True), min_size=1)
 
     def of(self, *factors: float) -> Confidence:
@@ -114,30 +114,27 @@ class TestCalibratedLogits:
 
     def test_factors_go_by_the_logarithm_of_shots(self) -> None:
         counts = torch.tensor([1, 3, math.sqrt(30), 10, math.sqrt(1000), 100, 5000]).double()
-        each = self.of(1.0, 2.0, 4.0).factors_of(7, counts, 0)
+        each = self.of(1.0, 2.0, 4.0, 3.0).factors_of(7, counts, 0)
         expected = torch.tensor([1, 1, math.sqrt(2), 2, math.sqrt(8), 4, 4]).double()
         torch.testing.assert_close(each, expected)
 
     @given(factors, st.lists(st.integers(1, 1000), min_size=2, max_size=9))
     def test_nobody_is_less_sure_of_more_shots(self, factors: list[float], counts: list[int]) -> None:
         each = self.of(*factors).factors_of(len(counts), torch.tensor(sorted(counts)), 0)
-        assert (each.diff() >= -1e-9).all() and (each <= factors[-1] * (1 + 1e-6)).all()
+        assert (each.diff() >= -1e-9).all() and (each <= factors[-2] * (1 + 1e-6)).all()
 
     def test_base_classes_have_the_last_factor_whatever_their_number(self) -> None:
-        each = self.of(1.0, 2.0, 4.0).factors_of(3, torch.tensor([2, 50, 10]), 2)
-        assert each.tolist() == pytest.approx([4, 4, 2])
-        without_counts = self.of(1.0, 2.0, 4.0).factors_of(3, None, 2)
-        assert without_counts.tolist() == pytest.approx([4, 4, 2])  # as of ten shots
+        each = self.of(1.0, 2.0, 4.0, 3.0).factors_of(3, torch.tensor([2, 50, 10]), 2)
+        assert each.tolist() == pytest.approx([3, 3, 2])
+        without_counts = self.of(1.0, 2.0, 4.0, 3.0).factors_of(3, None, 2)
+        assert without_counts.tolist() == pytest.approx([3, 3, 2])  # as of ten shots
 
-    def test_a_window_takes_the_factors_of_what_it_may_be(self) -> None:
-        """One base class and one of three shots: half and half where nothing speaks for either."""
-        sure = self.of(1.0, 1.0, 3.0)
-        counts = torch.tensor([100, 3])
-        scaled = sure.scaled(torch.tensor([[0.0, 0.0], [9.0, -9.0], [-9.0, 9.0]]), counts, n_base=1)
-        assert scaled[1].tolist() == pytest.approx([27, -27])
-        assert scaled[2].tolist() == pytest.approx([-9, 9])
-        tied = sure.scaled(torch.tensor([[5.0, 5.0]]), counts, n_base=1)
-        assert tied[0].tolist() == pytest.approx([10, 10])
+    def test_a_window_takes_the_factor_of_its_likeliest_class(self) -> None:
+        """One base class and one of three shots; before that was taught, the base class has another."""
+        sure, logits = self.of(1.0, 1.0, 3.0, 2.0), torch.tensor([[9.0, -9.0], [-9.0, 9.0]])
+        scaled = sure.scaled(logits, torch.tensor([100, 3]), n_base=1)
+        assert scaled.tolist() == [[18, -18], [-9, 9]]
+        assert sure.scaled(logits, torch.tensor([100, 100]), n_base=2).tolist() == [[27, -27], [-27, 27]]
 
 
 class TestNovelty:
@@ -151,6 +148,16 @@ class TestNovelty:
         statistics[1, which] += more
         less, p = made().p_values(statistics, torch.tensor([taught] * 2)).flip(0).tolist()
         assert 0 < less <= p <= 1
+
+    @given(st.lists(st.floats(-60, 60), min_size=3, max_size=3), st.booleans(), st.sampled_from([1, 3]))
+    def test_of_one_window_it_is_what_it_is_of_many(
+        self, row: list[float], taught: bool, n_statistics: int
+    ) -> None:
+        sure = made(n_statistics=n_statistics)
+        statistics = torch.tensor([row[:n_statistics]], dtype=torch.float64)
+        one = sure.p_values(statistics, torch.tensor([taught]))
+        two = sure.p_values(statistics.expand(2, -1), torch.tensor([taught] * 2))
+        torch.testing.assert_close(one.expand(2), two, rtol=1e-9, atol=0)
 
     @pytest.mark.parametrize("n_statistics", sorted(SHARES))
     @pytest.mark.parametrize("together", [0.0, 0.8])
@@ -278,10 +285,20 @@ class TestPacked:
             torch.equal(a, b) for a, b in zip(sure.packed().values(), back.packed().values(), strict=True)
         )
 
+    def test_of_a_former_version_lessons_change_nothing_for_base_classes(self) -> None:
+        """It had three factors: those of taught classes by their shots, and that of base classes."""
+        former = {**made().packed(), "factors": torch.tensor([0.5, 1.0, 2.0])}
+        back = Confidence.unpacked(former, n_base=3, n_statistics=3)
+        logits, counts = answers(50, 4, seed=3)[0], torch.tensor([90, 90, 90, 10])
+        assert torch.equal(back.scaled(logits[:, :3], counts[:3], n_base=3), 2 * logits[:, :3])
+        scaled = back.scaled(logits, counts, n_base=3)
+        factors = torch.where(logits.argmax(1) < 3, 2.0, 1.0)[:, None]
+        torch.testing.assert_close(scaled, factors * logits)
+
     @pytest.mark.parametrize(
         ("name", "change", "words"),
         [
-            ("factors", lambda t: t[1:], "does not fit its classes"),
+            ("factors", lambda t: t[2:], "does not fit its classes"),
             ("factors", lambda t: 0 * t, "no windows give"),
             ("factors", lambda t: -t, "no windows give"),
             ("factors", lambda t: 1e30 * t, "no windows give"),

@@ -5,12 +5,12 @@ All of it rests on windows that a model of the same kind had not learned from, s
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 #: Numbers of examples that taught classes are rehearsed with; a class of ``MANY`` is as well known as a base
@@ -70,6 +70,10 @@ class Scores:
         """Put tables into the rows of one."""
         return cls(torch.stack([s.values for s in each]), torch.stack([s.counts for s in each]))
 
+    def lower(self, other: "Scores") -> "Scores":
+        """Return the table of the lower quantiles of both: beside it, more is unusual."""
+        return Scores(torch.minimum(self.values, other.values), self.counts)
+
     @property
     def is_sound(self) -> bool:
         """Whether values ascend, are not beyond bounds, and counts are not below 0."""
@@ -101,6 +105,20 @@ class Scores:
         found: np.ndarray = np.interp(scores, places, logs)
         return found
 
+    def log_p_of(self, score: float) -> float:
+        """Return :meth:`log_p` of one score."""
+        places, logs = self._points
+        right = bisect_right(places, score)
+        if right in (0, len(places)):
+            return logs[min(right, len(places) - 1)]
+        share = (score - places[right - 1]) / (places[right] - places[right - 1])
+        return logs[right - 1] + share * (logs[right] - logs[right - 1])
+
+    @cached_property
+    def _points(self) -> tuple[list[float], list[float]]:
+        places, logs = self.curve
+        return places.tolist(), logs.tolist()
+
     @cached_property
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Scores and logs of their p-values: those kept up to the tail, which is a straight line of logs."""
@@ -124,9 +142,9 @@ class Confidence:
 
     Parameters
     ----------
-    factors : Tensor, shape (n_shots + 1,)
-        What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, and last for
-        base classes (temperature scaling: Guo et al., ICML 2017).
+    factors : Tensor, shape (n_shots + 2,)
+        What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, then for base
+        classes, and last for these once others were taught (temperature scaling: Guo et al., ICML 2017).
     base, taught : Scores, shape (n_statistics + 1,)
         The statistics of :meth:`~anchorinv.core.head.Head.novelty`, of base classes and of classes taught
         with ten examples, and last :meth:`surprise`, what they say together.
@@ -137,7 +155,7 @@ class Confidence:
     Examples
     --------
     >>> some = Scores.stack([Scores.of(torch.linspace(0, 1, 100))] * 2)
-    >>> sure = Confidence(torch.tensor([1.0, 1.0, 2.0]), some, some, Scores.stack([some.rows[0]] * 5))
+    >>> sure = Confidence(torch.tensor([1.0, 1.0, 2.0, 1.5]), some, some, Scores.stack([some.rows[0]] * 5))
     >>> sure.scaled(torch.tensor([[0.0, 1.0]]), torch.tensor([50, 50]), n_base=2).round(decimals=3)
     tensor([[0., 2.]])
     >>> sure.p_values(torch.tensor([[0.3], [3.0]]), torch.tensor([False, False])).round(decimals=2)
@@ -152,18 +170,19 @@ class Confidence:
     def scaled(self, logits: Tensor, counts: Tensor | None, *, n_base: int) -> Tensor:
         """Return calibrated logits (n, n_classes), the largest the same; ``counts`` of examples if known.
 
-        A window takes the factors of the classes that it may be of, each by its probability.
+        A window takes the factor of its likeliest class.
         """
         if logits.shape[1] == n_base:
-            return self.factors[-1].to(logits) * logits
+            return self.factors[len(SHOTS)].to(logits) * logits
         return scaled_by(logits, self.factors_of(logits.shape[1], counts, n_base))
 
     def factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
         """Return what logits are multiplied by where they speak for each class (n_classes,)."""
         known = np.full(n_classes, SHOTS[-1]) if counts is None else counts.numpy()
-        logs = np.log(self.factors.numpy())
+        *taught, base, after = self.factors.numpy()
+        logs = np.log([*taught, base])
         factors = np.exp(np.interp(np.log(np.maximum(known, 1)), np.log([*SHOTS, MANY]), logs))
-        factors[:n_base] = self.factors[-1]
+        factors[:n_base] = after if n_classes > n_base else base
         return torch.from_numpy(factors)
 
     def p_values(self, statistics: Tensor, taught: Tensor) -> Tensor:
@@ -175,9 +194,25 @@ class Confidence:
         taught : Tensor, shape (n,), bool
             Whether the nearest class was taught, or is a base class.
         """
+        if len(statistics) == 1:  # as of a live source
+            p_value = math.exp(self._log_p_of_one(statistics[0].tolist(), bool(taught)))
+            return statistics.new_tensor([max(p_value, torch.finfo(statistics.dtype).tiny)])
         inside, lessons = statistics.double().numpy(), taught.numpy()
         log_p = self._log_p(-1, self._surprise(inside, lessons), lessons)
         return torch.from_numpy(np.exp(log_p)).to(statistics).clamp(min=torch.finfo(statistics.dtype).tiny)
+
+    def _log_p_of_one(self, statistics: list[float], taught: bool) -> float:
+        """Return the log of a window's p-value: what numpy computes of many, for a tenth of its time."""
+        shares, rows = SHARES[len(statistics)], (self.taught if taught else self.base).rows
+        first, *others = (row.log_p_of(value) for row, value in zip(rows, statistics, strict=False))
+        if first < -20:
+            smallest = first - math.log(shares[0])
+        else:
+            inside = math.log(-math.expm1(min(first, -1e-12))) / shares[0]
+            smallest = math.log(-math.expm1(inside))
+        for log_p, share in zip(others, shares[1:], strict=True):
+            smallest = min(smallest, log_p - math.log(share) if log_p < _GATE else 0.0)
+        return rows[-1].log_p_of(-max(smallest, _LEAST))
 
     def surprise(self, statistics: Tensor, taught: Tensor) -> Tensor:
         """Return minus the log of the smallest p-value that one of the statistics gives (n,)."""
@@ -235,9 +270,12 @@ class Confidence:
         if missing:
             raise ValueError(f"its confidence lacks {', '.join(missing)}")
         tables = {name: Scores(*(tensors[f"{name}.{p}"] for p in _PARTS)) for name in _TABLES}
-        confidence = cls(tensors["factors"], **tables)
+        factors = tensors["factors"]
+        if factors.shape == (len(SHOTS) + 1,):  # a former version's: lessons changed nothing for base classes
+            factors = torch.cat([factors, factors[-1:]])
+        confidence = cls(factors, **tables)
         rows = {"base": n_statistics + 1, "taught": n_statistics + 1, "misfits": n_base + 3}
-        if confidence.factors.shape != (len(SHOTS) + 1,) or any(
+        if confidence.factors.shape != (len(SHOTS) + 2,) or any(
             tables[name].values.shape != (n, MOST_SCORES) or tables[name].counts.shape != (n,)
             for name, n in rows.items()
         ):
@@ -254,10 +292,8 @@ class Confidence:
 
 
 def scaled_by(logits: Tensor, factors: Tensor) -> Tensor:
-    """Return logits (n, n_classes) by the factors (n_classes,) of the classes, a base class first."""
-    each = factors.to(logits)
-    likely = F.softmax(each[0] * logits, dim=1)
-    return logits * (likely @ each)[:, None]
+    """Return logits (n, n_classes), each row by the factor (n_classes,) of its likeliest class."""
+    return logits * factors.to(logits)[logits.argmax(1), None]
 
 
 def misfits_of(logits: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ third of them at once, and with three shots, to see how sure a model may be of s
 windows lie from what it knows.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +21,12 @@ from anchorinv.core.rng import stream
 from anchorinv.progress import tick
 
 FOLDS = 5
+#: Stretches of neighbours in each fold. With one, models lack a fifth of all days or records in a row, far
+#: more than the final one does, and too few windows are rejected; with many, neighbours stay behind.
+STRETCHES = 2
 TEN = SHOTS[-1]
+#: Base classes, to say how sure a model may be of them after lessons.
+FEWEST_CLASSES = 6
 #: Windows of a class; with fewer a fifth of them says nothing.
 _LEAST = 6
 #: Of the logits: from a hundredth to a hundredfold.
@@ -60,6 +64,11 @@ class Answers:
     def taught(self) -> Tensor:
         """Which windows (n,) are of taught classes."""
         return self.targets >= self.n_base
+
+    @property
+    def says_taught(self) -> Tensor:
+        """Which windows (n,) were taken for windows of taught classes."""
+        return self.logits.argmax(1) >= self.n_base
 
 
 def rehearse_confidence(
@@ -146,23 +155,27 @@ class _Fold:
 
 
 def neighbouring_folds(targets: Tensor, groups: Tensor | None) -> Iterator[Tensor]:
-    """Yield which windows (n,) are kept aside in turn: neighbours in each class, or neighbouring groups."""
+    """Yield which windows (n,) are kept aside in turn: some stretches of each class, or of whole groups."""
     if int(targets.bincount().min()) < _LEAST:
         return
-    n_groups = 0 if groups is None else len(set(groups.tolist()))
-    if groups is None or n_groups < 2:
-        rank = torch.zeros_like(targets)
+    numbers = (
+        [] if groups is None else list(dict.fromkeys(groups.tolist()))
+    )  # in the order in which they come
+    if groups is None or len(numbers) < 2:
+        fold = torch.zeros_like(targets)
         for column in set(targets.tolist()):
             own = (targets == column).nonzero().flatten()
-            rank[own] = torch.arange(len(own)) * FOLDS // len(own)
+            fold[own] = _dealt(len(own))
     else:
-        sizes = Counter(groups.tolist())  # in the order in which they come
-        counts = torch.tensor(list(sizes.values()))
-        middle = counts.cumsum(0) - counts / 2
-        fold = dict(zip(sizes, (middle * min(FOLDS, n_groups) / len(groups)).long().tolist(), strict=True))
-        rank = torch.tensor([fold[group] for group in groups.tolist()])
-    for i in sorted(set(rank.tolist())):
-        yield rank == i
+        dealt = dict(zip(numbers, _dealt(len(numbers)).tolist(), strict=True))
+        fold = torch.tensor([dealt[group] for group in groups.tolist()])
+    for i in sorted(set(fold.tolist())):
+        yield fold == i
+
+
+def _dealt(n: int) -> Tensor:
+    """Return the fold of each of n neighbours (n,): stretches of them are dealt out in turn."""
+    return (torch.arange(n) * min(FOLDS * STRETCHES, n) // n) % min(FOLDS, n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +188,16 @@ class _Rounds:
 
     def confidence(self, n_classes: int) -> Confidence:
         """Return what all answers say."""
-        base = min(_FACTORS, key=lambda factor: sum(_loss(a, factor * a.logits) for a in self.plain))
         none = Scores.of(torch.zeros(0))
-        blank = Confidence(torch.full((len(SHOTS) + 1,), base), none, none, none)
-        taught = {TEN: self.one + self.third[TEN]}
-        each = [_taught_factor(taught.get(n, self.third[n]), n, blank) for n in SHOTS]
-        # Of more shots nobody is less sure; what speaks against it is chance.
-        confidence = replace(blank, factors=torch.tensor([*each, base]).cummax(0).values)
+        confidence = Confidence(self._factors(), none, none, none)
         known = torch.cat([answers.statistics for answers in self.plain])
         lessons = torch.cat([known[:0], *(a.statistics[a.taught] for a in self.one)])
         lessons = lessons if len(lessons) else known  # none of a taught class may have been kept aside
         tables = [[Scores.of(column) for column in known.T], [Scores.of(column) for column in lessons.T]]
+        # What is no such signal at all is none by base windows either: the first statistic alone is told by
+        # taught windows, of which few classes show little, the others by whichever of both are nearer.
+        pairs = zip(*tables, strict=True)
+        tables[1] = [own if i == 0 else base.lower(own) for i, (base, own) in enumerate(pairs)]
         apart = replace(confidence, base=Scores.stack(tables[0]), taught=Scores.stack(tables[1]))
         of_base, of_lessons = torch.zeros(len(known)).bool(), torch.ones(len(lessons)).bool()
         return replace(
@@ -194,6 +206,19 @@ class _Rounds:
             taught=Scores.stack([*tables[1], Scores.of(apart.surprise(lessons, of_lessons))]),
             misfits=Scores.stack(self._misfits(confidence, n_classes)),
         )
+
+    def _factors(self) -> Tensor:
+        """Return those of taught classes by their shots, of base classes, and of these after lessons."""
+        base = _factor([self.plain], lambda answers: ~answers.taught, _FACTORS)
+        # Of more shots nobody is less sure, nor surer after lessons; what speaks against it is chance.
+        most = [factor for factor in _FACTORS if factor <= base]
+        lessons = {n: [rounds] for n, rounds in self.third.items()}
+        lessons[TEN] = [self.one, self.third[TEN]]
+        taught = [_factor(lessons[n], lambda answers: answers.says_taught, most) for n in SHOTS]
+        # Of few classes a third, or one, is too much of what a model knows to stand for a lesson to come.
+        few = len(self.plain[0].logits[0]) < FEWEST_CLASSES
+        after = base if few else _factor(lessons[TEN], lambda answers: ~answers.says_taught, most)
+        return torch.tensor([*torch.tensor([*taught, base]).cummax(0).values, after])
 
     def _misfits(self, confidence: Confidence, n_classes: int) -> list[Scores]:
         before, lessons = self.plain, self.third[TEN]
@@ -205,33 +230,27 @@ class _Rounds:
         return [*rows, Scores.of(later[~taught]), Scores.of(later[taught])]
 
 
-def _calibrated(confidence: Confidence, answers: Answers, n_shots: int = TEN) -> Tensor:
-    """Return calibrated logits of answers whose taught classes had so many shots."""
-    counts = torch.full((answers.logits.shape[1],), n_shots)
-    return confidence.scaled(answers.logits, counts, n_base=answers.n_base)
+def _factor(kinds: list[list[Answers]], which: Callable[[Answers], Tensor], factors: list[float]) -> float:
+    """Return the factor that makes some answers likeliest, each kind of rounds with the same weight.
 
-
-def _taught_factor(rounds: list[Answers], n_shots: int, blank: Confidence) -> float:
-    """Return the factor for classes of so many shots that makes answers likeliest; base classes' stays."""
-    base = float(blank.factors[-1])
-    if not rounds:
-        return base
+    Without any answers it is the largest.
+    """
+    # One by one: where groups lack a class, rounds have different numbers of classes.
+    asked = [[(a.logits[which(a)], a.targets[which(a)]) for a in rounds] for rounds in kinds]
 
     def loss(factor: float) -> float:
-        trial = replace(blank, factors=torch.tensor([factor] * len(SHOTS) + [base]))
-        return sum(_loss(answers, _calibrated(trial, answers, n_shots)) for answers in rounds)
+        total = 0.0
+        for rounds in asked:
+            parts = [F.cross_entropy(factor * logits, t, reduction="none") for logits, t in rounds]
+            each = torch.cat(parts) if parts else torch.zeros(0)
+            total += float(each.mean()) if len(each) else 0.0
+        return total
 
-    # Of noise the base classes' is the smallest there is, and rounded to a tensor's digits less than that.
-    return min([factor for factor in _FACTORS if factor <= base] or _FACTORS[:1], key=loss)
-
-
-def _loss(answers: Answers, logits: Tensor) -> float:
-    """Return the mean cross-entropy, windows of base and of taught classes with the same weight."""
-    each = F.cross_entropy(logits, answers.targets, reduction="none")
-    parts = [each[mask].mean() for mask in (answers.taught, ~answers.taught) if mask.any()]
-    return float(torch.stack(parts).mean())
+    return min(reversed(factors), key=loss)
 
 
 def _misfit(confidence: Confidence, answers: Answers) -> Tensor:
-    """Return how far the logit of the right class is below the largest (n,)."""
-    return misfits_of(_calibrated(confidence, answers)).gather(1, answers.targets[:, None]).squeeze(1)
+    """Return how far the logit of the right class is below the largest (n,), taught with ten shots or not."""
+    counts = torch.full((answers.logits.shape[1],), TEN)
+    calibrated = confidence.scaled(answers.logits, counts, n_base=answers.n_base)
+    return misfits_of(calibrated).gather(1, answers.targets[:, None]).squeeze(1)

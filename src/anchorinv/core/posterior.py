@@ -57,6 +57,8 @@ class Posterior:
         All of the log-determinants.
     between, elsewhere : Tensor, shape (n_axes,) and ()
         Variance of the means of classes along each axis, and in all other directions, as base classes show.
+    volume : Tensor, shape ()
+        The log-determinant of a window of a class that is not known; 0 where that may be anywhere.
     leading : Tensor, shape (n_leading, dim)
         Orthonormal; where windows of one class differ most, before whitening.
     """
@@ -72,6 +74,7 @@ class Posterior:
     determinants: Tensor
     between: Tensor
     elsewhere: Tensor
+    volume: Tensor
     leading: Tensor
 
     def distances(self, features: Tensor) -> Distances:
@@ -105,11 +108,9 @@ class Posterior:
         """Return what :meth:`Discriminant.novelty` returns."""
         whitened, on_axes, squared = distances
         nearest = (squared + self.determinants).argmin(1)
-        others = whitened.square().sum(1) - on_axes.square().sum(1)
-        anywhere = (on_axes.square() / (1 + self.between)).sum(1) + others / (1 + self.elsewhere)
-        n_others = whitened.shape[1] - len(self.axes)
-        determinant = self.between.log1p().sum() + n_others * self.elsewhere.log1p()
-        anywhere = anywhere + torch.where(self.elsewhere.isfinite(), determinant, 0.0)
+        squares = on_axes.square()
+        others = whitened.square().sum(1) - squares.sum(1)
+        anywhere = squares @ (1 / (1 + self.between)) + others / (1 + self.elsewhere) + self.volume
         distance = squared.gather(1, nearest[:, None]).squeeze(1)
         ratio = 0.5 * (distance + self.determinants[nearest] - anywhere)
         along = (whitened - self.means[nearest]) @ self.leading.T
@@ -157,7 +158,10 @@ def posterior_of(
         determinants = along.log().sum(1) + n_others * across.log()
         offsets = weights * determinants
     solved = (centre, whitening, axes, expected, along, across, offsets, determinants)
-    shown = (between / BETWEEN, elsewhere / BETWEEN, _leading(covariance, factor))
+    between, elsewhere = between / BETWEEN, elsewhere / BETWEEN
+    volume = between.log1p().sum() + (means.shape[1] - len(axes)) * elsewhere.log1p()
+    volume = torch.where(elsewhere.isfinite(), volume, torch.zeros_like(volume))
+    shown = (between, elsewhere, volume, _leading(covariance, factor))
     freedom = float(counts.sum() - len(counts) - means.shape[1] + 1) if student else math.inf
     return Posterior(max(1.0, freedom), *(each.to(like) for each in (*solved, *shown)))
 
