@@ -24,7 +24,8 @@ from anchorinv.core.types import Batch
 from anchorinv.files import replacing
 from anchorinv.serving.attacks import Estimate, Figure, Gallery
 from anchorinv.serving.audit import audit, audit_forgetting
-from anchorinv.serving.exposure import People, kept_of, standardised
+from anchorinv.serving.shadows import People, standardised
+from anchorinv.serving.tracing import kept_of
 from anchorinv.settings import recipe_of
 
 HERE = Path(__file__).parent

@@ -21,7 +21,8 @@ from anchorinv.serving.attacks import (
     linked_share,
 )
 from anchorinv.serving.audit import audit, audit_forgetting
-from anchorinv.serving.exposure import People, kept_of, shadow_logits
+from anchorinv.serving.shadows import People, shadow_logits
+from anchorinv.serving.tracing import kept_of
 
 RECORD = Path(__file__).parents[2] / "docs" / "results" / "privacy.ndjson"
 GUESSING = 3  # standard errors from chance that chance may bring

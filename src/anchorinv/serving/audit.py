@@ -18,8 +18,8 @@ from anchorinv.datasets.window_files import channels_for, open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
 from anchorinv.serving.attacks import Figure, Membership, confidence_of, likelihood_ratios
-from anchorinv.serving.exposure import People, kept_of, shadow_logits, standardised
-from anchorinv.serving.tracing import linking, reconstruction
+from anchorinv.serving.shadows import People, shadow_logits, standardised
+from anchorinv.serving.tracing import kept_of, linking, reconstruction
 from anchorinv.signal.limits import missing_labels
 
 

@@ -1,26 +1,19 @@
-"""What there is to attack: items that a model holds, with whose they are, and shadow models of its kind."""
+"""Windows with whose they are, and shadow models: of a model's kind, each trained on half of the windows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.inversion import Inversion, invert
 from anchorinv.core.privacy import Privacy, private_statistics, unknown_generator
-from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch
-from anchorinv.core.views import view_sizes, without_views
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
 
 #: Shadow models, where they cost nothing.
 SHADOWS = 32
-#: Items of a kind that are inverted, and steps of it.
-MOST_INVERTED, STEPS = 40, 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,114 +65,9 @@ class People:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """Items of one kind that a model file holds, or that can be computed from it.
-
-    Parameters
-    ----------
-    name : str
-    space : str
-        "signals" or "features": what ``values`` are.
-    values : Tensor, shape (n, ...)
-    labels : ndarray, shape (n,)
-    weights : ndarray, shape (n, n_members)
-        How much of each member's window is in each item.
-    inverted : bool, default=False
-        Whether they are signals made from features.
-    """
-
-    name: str
-    space: str
-    values: Tensor
-    labels: np.ndarray
-    weights: np.ndarray
-    inverted: bool = False
-
-    def shares_of(self, names: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return how much of each item is of each known name (n, n_known), by the members' names."""
-        members = (names[:, None] == known).astype(float)
-        return np.asarray(self.weights @ members)
-
-
 def standardised(model: AnchorInvClassifier, data: People) -> Tensor:
     """Return signals (n, n_chans, n_times) as the model takes them."""
     return torch.from_numpy(model.standardisation_(data.signals))
-
-
-def kept_of(model: AnchorInvClassifier, members: People, *, invert: bool = True) -> list[Kept]:
-    """Return all that a model holds of single people or classes, and signals inverted from it if asked."""
-    state = model.state_
-    signals = standardised(model, members)
-    names = dict(zip(state.classes, model._names.tolist(), strict=True))
-    features = model._features(signals)
-    found = []
-    if state.recordings is not None:
-        found.append(_traced("recordings", "signals", state.recordings, signals, members.labels, names))
-    if state.anchors is not None and state.anchors.values.shape[1]:
-        found.append(_traced("anchors", "features", state.anchors, features, members.labels, names))
-    memory = METHODS[METHODS.name_of(model.method)].memory
-    if state.replay is not None and "replay" in memory.stores:
-        latents = state.replay.with_values(model_tail(model, state.replay.values))
-        found.append(_traced("replayed latents", "features", latents, features, members.labels, names))
-    means = getattr(state.head, "prototypes", None)
-    if means is not None and means.shape[1] == features.shape[1]:
-        labels = np.array([names[each] for each in state.classes])
-        weights = (labels[:, None] == members.labels) / np.maximum(
-            (labels[:, None] == members.labels).sum(1, keepdims=True), 1
-        )
-        found.append(Kept("class means", "features", means.detach(), labels, weights))
-    made = [inverted(model, item) for item in found if invert and item.space == "features"]
-    return [*found, *made]
-
-
-@torch.no_grad()
-def model_tail(model: AnchorInvClassifier, latents: Tensor) -> Tensor:
-    """Return features of latents by the model's tail."""
-    features: Tensor = model.state_.tail(latents)
-    return features
-
-
-def _traced(
-    name: str, space: str, batch: Batch, values: Tensor, labels: np.ndarray, names: dict[int, object]
-) -> Kept:
-    """Return items with the members' windows that they are made of, each one or a mean of several."""
-    from scipy.optimize import nnls
-
-    own = np.array([names[label] for label in batch.labels.tolist()])
-    weights = np.zeros((len(own), len(labels)))
-    flat, known = batch.values.flatten(1).double().numpy(), values.flatten(1).double().numpy()
-    for number, label in enumerate(own):
-        peers = np.flatnonzero(labels == label)
-        if not len(peers):
-            continue
-        distances = ((known[peers] - flat[number]) ** 2).sum(1)
-        if distances.min() < 1e-4 * max(float((flat[number] ** 2).sum()), 1e-12):
-            weights[number, peers[distances.argmin()]] = 1.0
-            continue
-        # A mean of several windows: the one combination without negative weights says of which.
-        solution, _ = nnls(known[peers].T, flat[number], maxiter=10 * len(peers))
-        if solution.sum() > 0:
-            weights[number, peers] = solution / solution.sum()
-    return Kept(name, space, batch.values, own, weights)
-
-
-def inverted(model: AnchorInvClassifier, item: Kept, *, most: int = MOST_INVERTED, seed: int = 0) -> Kept:
-    """Return signals whose features match an item's, by the strongest inversion there is (L-BFGS)."""
-    state = model.state_
-    chosen = np.linspace(0, len(item.labels) - 1, min(most, len(item.labels))).astype(int)
-    targets = item.values[torch.from_numpy(chosen)].float()
-    own = targets.shape[1] - sum(view_sizes(state))
-    network = nn.Sequential(*without_views(state))
-    plan = Inversion.lbfgs(STEPS)
-    start = 0.5 * plan.start(len(chosen), state.shape, rng=stream(seed, "audit", item.name))
-    tick("inverting", 0, 1)
-    result = invert(network, targets[:, :own], start, plan)
-    tick("inverting", 1, 1)
-    labels, weights = item.labels[chosen], item.weights[chosen]
-    return Kept(
-        f"signals inverted from {item.name}", "signals", result.signals, labels, weights, inverted=True
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
