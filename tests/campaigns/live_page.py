@@ -1,4 +1,4 @@
-"""How late a page is, how long a lesson takes, how much memory an hour needs: what a live session is held to.
+"""How late a page is, how long a lesson takes, how much memory a stream needs: what a session is held to.
 
 ``python -m tests.campaigns.live_page`` on quiet cores: a page in Chromium on 8 channels at 200 Hz,
 then ten minutes of 64 channels at 1,000 Hz, fifty times as fast.
@@ -120,6 +120,6 @@ def memory(minutes: float = 10.0, speed: float = 50.0) -> None:
 
 
 if __name__ == "__main__":
+    memory()  # first: what a browser and other models leave behind is not the session's
     page()
     page(64, 1000.0)
-    memory()

@@ -236,7 +236,7 @@ class LiveSession:
         if prediction.novelty is None or prediction.novelty > limit or start < self._next_rejected:
             return
         self._next_rejected = start + model.n_times_ // 2
-        self._rejected.append(window.values)
+        self._rejected.append(window.values.astype(np.float32))
         self._n_rejected += 1
         due = len(self._rejected) >= SHOTS and self._n_rejected % LOOK_AGAIN == 0
         if due and self.busy is None and self.lesson is None and self.suggestion is None:
