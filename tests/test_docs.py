@@ -43,6 +43,10 @@ def test_moabb(tmp_path, monkeypatch):
     assert len(scope["scores"]) == 6 and scope["taught"].classes_.tolist() == [0, 1, 2]
 
 
+def test_privacy():
+    assert run_blocks("privacy.md")["found"].figures[0].measure == "AUROC"
+
+
 def test_own_method():
     results = run_blocks("own-method.md")["results"]
     methods = ("protonet", "halfway", "power")

@@ -7,7 +7,9 @@ if TYPE_CHECKING:
     from anchorinv.backbones import Backbone
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.networks import GEOMETRIES, Geometry
+    from anchorinv.core.privacy import Privacy
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.audit import audit
     from anchorinv.serving.smoothing import Smoothing
     from anchorinv.serving.streaming import StreamingPredictor
     from anchorinv.signal.preprocessing import Filter, Preprocessing
@@ -23,21 +25,25 @@ __all__ = [
     "Filter",
     "Geometry",
     "Preprocessing",
+    "Privacy",
     "Signals",
     "Smoothing",
     "StreamingPredictor",
     "__version__",
+    "audit",
 ]
 
 # Names are imported when they are first used: `anchorinv --help` need not wait for torch.
 _HOMES = {
     "AnchorInvClassifier": "anchorinv.estimator",
     "Backbone": "anchorinv.backbones",
+    "audit": "anchorinv.serving.audit",
     "Conformer": "anchorinv.core.conformer",
     "GEOMETRIES": "anchorinv.core.networks",
     "Filter": "anchorinv.signal.preprocessing",
     "Geometry": "anchorinv.core.networks",
     "Preprocessing": "anchorinv.signal.preprocessing",
+    "Privacy": "anchorinv.core.privacy",
     "Signals": "anchorinv.validation",
     "Smoothing": "anchorinv.serving.smoothing",
     "StreamingPredictor": "anchorinv.serving.streaming",

@@ -21,6 +21,7 @@ from anchorinv.core.devices import choose_device, device_here, placed
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.networks import Geometry, encode
+from anchorinv.core.privacy import Privacy, privacy_facts, privacy_from
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.registry import METHODS
 from anchorinv.core.rng import stream
@@ -149,6 +150,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     group_by : str or None, default=None
         A column of the metadata of ``mne.Epochs``, or of the descriptions of a braindecode data set, that
         :meth:`fit` takes groups from where it is given none, as by MOABB: ``"subject"``.
+    privacy : "aggregate", Privacy or None, default=None
+        What shall lower what a file tells about people, see docs/privacy.md: ``"aggregate"`` keeps means of
+        five windows or more as anchors, of several people where ``groups`` of :meth:`fit` name them; a
+        :class:`~anchorinv.Privacy` adds noise to the default method's statistics.
     preprocessing : Preprocessing or None, default=None
         Channels, unit and filter of the recordings behind the signals; kept with the model.
     device : str, default="auto"
@@ -217,6 +222,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         reject: float | None = None,
         reject_label: str | int | None = None,
         group_by: str | None = None,
+        privacy: str | Privacy | None = None,
         preprocessing: Preprocessing | None = None,
         device: str = "auto",
         random_state: int | np.random.RandomState | None = None,
@@ -241,6 +247,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self.reject = reject
         self.reject_label = reject_label
         self.group_by = group_by
+        self.privacy = privacy
         self.preprocessing = preprocessing
         self.device = device
         self.random_state = random_state
@@ -302,7 +309,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             **by_class(classes, np.bincount(numbers), state.n_base),
             history_=[
                 history_entry("base", 0, count_labels(labels), state.curves, began)
-                | origin(signals.values, labels, among)
+                | origin(signals.values, labels, among, confirms=not isinstance(self.privacy, Privacy))
             ],
         )
         return self
@@ -374,7 +381,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
                 np.concatenate([self._counts, np.bincount(numbers)]),
                 state.n_base,
             ),
-            history_=[*self.history_, line | origin(signals.values, labels)],
+            history_=[
+                *self.history_,
+                line | origin(signals.values, labels, confirms=not isinstance(self.privacy, Privacy)),
+            ],
         )
         return self
 
@@ -578,6 +588,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         if isinstance(settings["random_state"], np.random.RandomState):
             settings["random_state"] = now.seed_
         settings["verbose"] = bool(settings["verbose"])
+        settings["privacy"] = privacy_facts(settings["privacy"])
+        if settings["privacy"] is None:  # as former versions read it
+            del settings["privacy"]
         return Bundle(
             method=METHODS.name_of(settings.pop("method")),
             geometry=now.geometry_,
@@ -604,6 +617,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             "geometry": bundle.geometry if bundle.geometry_given else None,
             "preprocessing": bundle.preprocessing,
             "sfreq": bundle.sfreq,
+            "privacy": privacy_from(bundle.settings.get("privacy")),
             "backbone": asked_for(bundle.backbone),
             "device": device,
         }

@@ -16,6 +16,7 @@ from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.minimise import OneCycle
 from anchorinv.core.networks import Geometry
+from anchorinv.core.privacy import Privacy, private
 from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.registry import METHODS
@@ -99,6 +100,7 @@ _SETTINGS = {
         "group_by": (str | None, "the name of a column, or None"),
         "geometry": (InstanceOf[Geometry] | None, "a Geometry or None"),
         "preprocessing": (InstanceOf[Preprocessing] | None, "a Preprocessing or None"),
+        "privacy": (InstanceOf[Privacy] | Literal["aggregate"] | None, "'aggregate', a Privacy or None"),
     }.items()
 }
 
@@ -144,6 +146,7 @@ def recipe_of(
     }
     recipe: Recipe = spec.build(base_spec, **{name: options[name] for name in spec.options & set(options)})
     recipe = replace(recipe, refresh=getattr(recipe.adapt, "chooses_steps", False))
+    recipe = private(recipe, settings["privacy"])
     if spec.memory.inverts:
         # They are small beside the training data, and a user may want to look at them.
         memory: Any = recipe.memory

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+import anchorinv.cli.audit as audit
 import anchorinv.cli.data as data
 import anchorinv.cli.live as live
 import anchorinv.cli.model as model
@@ -77,6 +78,7 @@ _COMMANDS: list[Callable[..., None]]
 _COMMANDS = [study.demo, data.download, data.data, data.events, study.run, study.status, study.report]
 _COMMANDS += [train.train, model.learn, model.add, model.forget, model.calibrate]
 _COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, live.live, model.export, model.info]
+_COMMANDS += [audit.audit]
 for command in _COMMANDS:
     app.command()(command)
 app.add_typer(data.prepare_app, name="prepare")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from anchorinv.backbones import Backbone
+    from anchorinv.core.privacy import Privacy
     from anchorinv.datasets.own import Labelling
     from anchorinv.datasets.window_files import WindowFile
     from anchorinv.estimator import AnchorInvClassifier
@@ -70,6 +71,16 @@ class MethodOptions:
         float | None,
         typer.Option(help=f"{REJECT} Kept in the model; default: none is.", metavar="SHARE"),
     ] = None
+    privacy: Annotated[
+        str | None,
+        typer.Option(
+            help="aggregate: anchors are means of several windows; or an epsilon of differential privacy.",
+            metavar="aggregate|EPSILON",
+        ),
+    ] = None
+    privacy_unit: Annotated[
+        str, typer.Option(help="What the epsilon is for: each window, or each person.")
+    ] = "window"
     seed: Annotated[int | None, typer.Option(help="For results that repeat.")] = None
     device: Device = "auto"
 
@@ -92,9 +103,21 @@ class MethodOptions:
             "inversion_steps": self.inversion_steps,
             "finetune_steps": self.finetune_steps,
             "reject": self.reject,
+            "privacy": self._privacy(),
             "random_state": self.seed,
             "device": self.device,
         }
+
+    def _privacy(self) -> "Privacy | str | None":
+        from anchorinv.core.privacy import Privacy
+
+        if self.privacy is None or self.privacy == "aggregate":
+            return self.privacy
+        try:
+            epsilon = float(self.privacy)
+        except ValueError:
+            raise ValueError(f"--privacy takes aggregate or an epsilon, got {self.privacy!r}") from None
+        return Privacy(epsilon, unit=self.privacy_unit)  # type: ignore[arg-type]
 
     def _backbone(self) -> "Backbone | str | None":
         from anchorinv.backbones import OWN, Backbone
@@ -172,6 +195,8 @@ def train(
         with progress(quiet):
             file = _cut(data, signals, cutting, band, labelling)
         known = file.preprocessing
+    if settings["privacy"] is not None and file.people is not None:
+        file, new_people = replace(file, groups=file.people), True
     windows, labels, groups = _chosen(file, classes, new_people=new_people)
     model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
     model.fit(windows, labels, groups).set_params(verbose=False)

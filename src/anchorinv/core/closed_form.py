@@ -122,7 +122,7 @@ class ClosedForm:
             "base macro-F1 of networks": comparison.learned,
         }
         empty = head.to(signals)
-        state = _state(encoder, empty.learned(features, targets, weights), classes, rng)
+        state = state_of(encoder, empty.learned(features, targets, weights), classes, rng)
         if self.rehearsed:
             held_out = _features_without(encoder, signals, features)
             confidence = rehearse_confidence(held_out, targets, samples.groups, empty, rng=rng)
@@ -177,10 +177,13 @@ class MinimumDistance:
         encoder = covariance_encoder(signals, samples.weights)
         features, targets = encode(encoder, signals), columns(samples.labels, classes)
         head = RiemannianMeans.empty(encoder.dim).to(signals)
-        return _state(encoder, head.learned(features, targets, samples.weights), classes, rng)
+        return state_of(encoder, head.learned(features, targets, samples.weights), classes, rng)
 
 
-def _state(encoder: Encoder, head: StatisticalHead, classes: tuple[int, ...], rng: torch.Generator) -> State:
+def state_of(
+    encoder: Encoder, head: StatisticalHead, classes: tuple[int, ...], rng: torch.Generator
+) -> State:
+    """Return a base model that is an encoder and a head that follows from statistics."""
     return State(
         trunk=encoder,
         tail=frozen(nn.Identity()),

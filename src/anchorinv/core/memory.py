@@ -12,7 +12,7 @@ about people, and how many samples it keeps.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -28,7 +28,7 @@ from anchorinv.core.inversion import (
     with_priors,
 )
 from anchorinv.core.networks import device_of, encode, moved
-from anchorinv.core.prototypes import Selection, random_anchors, random_indices
+from anchorinv.core.prototypes import Selection, aggregated, random_anchors, random_indices
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State, concat
 from anchorinv.core.views import view_sizes, with_views_of, without_views
@@ -146,6 +146,8 @@ class Anchors(_Quota):
         Anchors of each base class; of a new class the features of all shots are kept.
     select : callable, default=random_anchors
         Which ones.
+    aggregate : int, default=1
+        Windows whose mean is an anchor, of as many people as there are; of fewer none is kept.
 
     Examples
     --------
@@ -158,18 +160,30 @@ class Anchors(_Quota):
 
     per_class: int = 50
     select: Selection = random_anchors
+    aggregate: int = field(default=1, kw_only=True)
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add the anchors of the session's classes, as the tail sees them now (Eq. 5 to 8)."""
-        return with_anchors(state, latents, self.per_class, self.select, rng=rng)
+        return with_anchors(state, latents, self.per_class, self.select, aggregate=self.aggregate, rng=rng)
 
     def add(self, state: State, features: Batch) -> State:
         """Add the features of the shots to the anchors."""
-        return replace(state, anchors=concat(state.anchors, features))
+        parts = [
+            Batch(means, torch.full((len(means),), label))
+            for label in features.classes
+            for means in [aggregated(features.of(label), self.aggregate, rng=None)]
+        ]
+        return replace(state, anchors=concat(state.anchors, *parts))
 
 
 def with_anchors(
-    state: State, latents: Batch, per_class: int, select: Selection, *, rng: torch.Generator
+    state: State,
+    latents: Batch,
+    per_class: int,
+    select: Selection,
+    *,
+    aggregate: int = 1,
+    rng: torch.Generator,
 ) -> State:
     """Return the state with selected features of each base class, or of all shots, as the tail sees them now.
 
@@ -178,7 +192,9 @@ def with_anchors(
     """
     anchors = [state.anchors]
     for label in latents.classes:
-        features = encode(state.tail, latents.of(label).values)
+        own = latents.of(label)
+        own = own.with_values(encode(state.tail, own.values))
+        features = aggregated(own, aggregate, rng=stream(rng, "aggregate", label))
         if state.session == 0:
             features = select(features, _as_many(per_class, features, state), stream(rng, "anchors", label))
         anchors.append(Batch(features, torch.full((len(features),), label)))

@@ -210,6 +210,39 @@ def add_statistics(state: State, shots: Batch) -> StatisticalHead:
     return head.after(shots, columns(shots.labels, (*state.classes, *shots.classes)))
 
 
+def aggregated(samples: Batch, size: int, *, rng: torch.Generator | None) -> Tensor:
+    """Return means (n // size, dim) of so many samples (n, dim) each, of as many people as their groups name.
+
+    At random where there is a generator, else in order. Fewer than ``size`` are refused: a mean of them
+    would be of too few; a remainder joins the last one. With a size of 1 they stay as they are.
+
+    Examples
+    --------
+    >>> people = torch.tensor([0, 0, 1, 1])
+    >>> aggregated(Batch(torch.tensor([[0.0], [0], [2], [2]]), people, people), 2, rng=None)
+    tensor([[1.],
+            [1.]])
+    """
+    n = len(samples)
+    if size == 1:
+        return samples.values
+    if n < size:
+        raise ValueError(
+            f"a class with {n} windows has no anchor that is a mean of {size}; record {size} or more, or "
+            f"leave out privacy='aggregate'"
+        )
+    order = torch.arange(n) if rng is None else torch.randperm(n, generator=rng)
+    if samples.groups is not None:
+        # The first window of everybody, then the second: neighbours in this order are of different people.
+        groups = samples.groups[order]
+        rank = torch.stack([(groups[:i] == groups[i]).sum() for i in range(n)])
+        order = order[torch.argsort(rank, stable=True)]
+    cell = (torch.arange(n) // size).clamp(max=n // size - 1)
+    sums = samples.values.new_zeros(n // size, samples.values.shape[1])
+    sums = sums.index_add_(0, cell, samples.values[order])
+    return sums / torch.bincount(cell)[:, None].to(sums)
+
+
 def update_prototypes(
     state: State, features: Batch, counts: Sequence[int], *, exact: bool = False
 ) -> PrototypeHead:

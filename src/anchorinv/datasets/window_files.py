@@ -52,6 +52,8 @@ class WindowFile:
     sfreq: float | None = None
     preprocessing: Preprocessing = AS_GIVEN
     groups: np.ndarray | None = None  # (n,): subjects, or subjects with sessions where subjects are few
+    people: np.ndarray | None = None  # (n,): subjects alone
+    sessions: np.ndarray | None = None  # (n,): days, runs, trials, as recorded
 
     def pieces(self, channels: list[int], *, task: str) -> Iterator[np.ndarray]:
         """Yield windows (some, n_chans, n_times) of bounded size, and report progress on ``task``."""
@@ -138,11 +140,12 @@ def as_window_file(data: Dataset, name: str, split: str | None = None) -> Window
     subjects, sessions = data.subjects[chosen], data.sessions[chosen]
     few = len(set(subjects.tolist())) < LEAST_GROUPS
     groups = np.array(list(map(" ".join, zip(subjects, sessions, strict=True)))) if few else subjects
-    return WindowFile(name, shape, blocks, labels, data.sfreq, data.preprocessing, groups)
+    return WindowFile(name, shape, blocks, labels, data.sfreq, data.preprocessing, groups, subjects, sessions)
 
 
 def _open_npz(path: Path) -> WindowFile:
-    arrays = open_arrays(path, ("X", "y", "sfreq", "ch_names", "groups"))
+    beside = {"groups": "groups", "people": "subject", "sessions": "session"}
+    arrays = open_arrays(path, ("X", "y", "sfreq", "ch_names", *beside.values()))
     if "X" not in arrays:
         raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
     windows = arrays.pop("X")
@@ -151,14 +154,17 @@ def _open_npz(path: Path) -> WindowFile:
     labels = np.atleast_1d(others["y"]) if "y" in others else None
     if labels is not None and labels.shape != shape[:1]:
         raise ValueError(f"{path} has {shape[0]} windows in X and labels of shape {labels.shape} in y")
-    groups = np.atleast_1d(others["groups"]) if "groups" in others else None
-    if groups is not None and groups.shape != shape[:1]:
-        raise ValueError(f"{path} has {shape[0]} windows in X and groups of shape {groups.shape}")
+    columns = {own: np.atleast_1d(others[name]) for own, name in beside.items() if name in others}
+    for own, values in columns.items():
+        if values.shape != shape[:1]:
+            raise ValueError(f"{path} has {shape[0]} windows in X and {beside[own]} of shape {values.shape}")
+    if "groups" in columns:
+        columns.setdefault("people", columns["groups"])
     names = tuple(map(str, np.ravel(others["ch_names"]).tolist())) if "ch_names" in others else None
     if names is not None and len(names) != shape[1]:
         raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")
     rate = read_sfreq(path, others.get("sfreq"))
-    return WindowFile(path.name, shape, windows.blocks, labels, rate, Preprocessing(names), groups)
+    return WindowFile(path.name, shape, windows.blocks, labels, rate, Preprocessing(names), **columns)
 
 
 def _shape(windows: StoredArray) -> tuple[int, int, int]:

@@ -25,6 +25,7 @@ from anchorinv.core.confidence import Confidence
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
 from anchorinv.core.head import HEADS, Count, Head
 from anchorinv.core.networks import Geometry, frozen
+from anchorinv.core.privacy import privacy_from
 from anchorinv.core.registry import METHODS, Keeps
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.core.views import TrunkWithViews, add_views, without_views
@@ -191,6 +192,21 @@ class GeometryFacts(create_model("_Sizes", __base__=_Facts, **_SIZES)):  # type:
     """Of a :class:`~anchorinv.Geometry`: each of its fields, none left out."""
 
 
+class PrivacyFacts(_Facts):
+    """Of a :class:`~anchorinv.Privacy`; its own checks are made of it when a file is read."""
+
+    epsilon: float
+    delta: float
+    clip: float
+    unit: Literal["window", "person"]
+    n_features: Count
+
+
+def _checked_privacy(facts: PrivacyFacts) -> PrivacyFacts:
+    privacy_from(facts.model_dump())
+    return facts
+
+
 class SettingsFacts(_Facts):
     """Of an estimator; those that are not named keep their defaults."""
 
@@ -209,6 +225,7 @@ class SettingsFacts(_Facts):
     reject: Annotated[float, Field(gt=0, lt=1)] | None = None
     reject_label: Label | None = None
     group_by: Name | None = None
+    privacy: Literal["aggregate"] | Annotated[PrivacyFacts, AfterValidator(_checked_privacy)] | None = None
     random_state: Seed | None = None
     verbose: bool = False
 

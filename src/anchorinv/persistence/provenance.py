@@ -74,10 +74,15 @@ def origin(
     labels: np.ndarray,
     groups: np.ndarray | None = None,
     *,
+    confirms: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> dict[str, Any]:
-    """Return what the history says of windows (n, n_chans, n_times), labels and groups (n,) learned now."""
-    learned = {"date": utc_date(clock), "versions": versions(), "fingerprint": fingerprint(signals, labels)}
+    """Return what the history says of windows (n, n_chans, n_times), labels and groups (n,) learned now.
+
+    Without a fingerprint, which would confirm them, if it shall not.
+    """
+    learned: dict[str, Any] = {"date": utc_date(clock), "versions": versions()}
+    learned |= {"fingerprint": fingerprint(signals, labels)} if confirms else {}
     return learned if groups is None else {**learned, "groups": len(np.unique(groups))}
 
 

@@ -1,0 +1,331 @@
+"""Less of people in a model: statistics with differential privacy, what that covers, and its accounting."""
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from anchorinv.core.closed_form import ClosedForm, state_of
+from anchorinv.core.discriminant import Discriminant, triangle_of
+from anchorinv.core.encoder import fit_encoder
+from anchorinv.core.memory import Anchors, LatentSamples, RealSamples
+from anchorinv.core.minimise import Checkpoint
+from anchorinv.core.networks import encode
+from anchorinv.core.recipe import Recipe
+from anchorinv.core.rng import stream
+from anchorinv.core.types import Batch, State, columns
+
+#: Windows behind each anchor, where ``privacy="aggregate"`` is asked for.
+AGGREGATE = 5
+#: Of the within-class covariance towards a sphere: fixed, as one that is chosen by data would tell of them.
+SHRINKAGE = 0.1
+#: Weight of second moments against sums, in units of 1 / clip²: which of both gets the noise.
+_BALANCE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """Differential privacy of the statistics that the default method learns from.
+
+    Whatever somebody's windows were, the statistics are about as likely: at most exp(epsilon) times, but for
+    a probability of delta. How many windows there are of each class and person is taken as known; what they
+    hold is what is hidden. Noise is drawn anew by the operating system and cannot be repeated by a seed.
+
+    Parameters
+    ----------
+    epsilon : float
+        Above 0; the smaller, the more noise.
+    delta : float, default=1e-5
+        Between 0 and 1; far below one in the number of windows.
+    clip : float, default=2.0
+        Feature vectors are scaled down to this length at the most: about that of half of all base windows.
+    unit : {"window", "person"}, default="window"
+        What is hidden: one window, or all windows of a person (``groups`` of ``fit``).
+    n_features : int, default=32
+        Features of a window; a covariance of more would drown in the noise.
+
+    Examples
+    --------
+    >>> round(Privacy(1.0).noise, 2)
+    3.73
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    clip: float = 2.0
+    unit: Literal["window", "person"] = "window"
+    n_features: int = 32
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("window", "person"):
+            raise ValueError(f"unit (={self.unit!r}) must be 'window' or 'person'")
+        if not (0 < self.epsilon <= 1e3 and 0 < self.delta < 1 and 0 < self.clip <= 1e6):
+            raise ValueError(
+                f"epsilon (={self.epsilon:g}) must be above 0 and at most 1000, delta (={self.delta:g}) "
+                f"between 0 and 1, clip (={self.clip:g}) above 0 and at most 1e6"
+            )
+        if not (isinstance(self.n_features, int) and 2 <= self.n_features <= 768):
+            raise ValueError(f"n_features (={self.n_features!r}) must be a whole number from 2 to 768")
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise for a sensitivity of 1."""
+        return gaussian_sigma(self.epsilon, self.delta)
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:g}, delta {self.delta:g} for each {self.unit}"
+
+
+def gaussian_delta(epsilon: float, sigma: float, sensitivity: float = 1.0) -> float:
+    """Return the delta of Gaussian noise at an epsilon, exactly.
+
+    See Balle & Wang, Improving the Gaussian Mechanism for Differential Privacy, ICML 2018, Theorem 8.
+
+    Examples
+    --------
+    >>> round(gaussian_delta(0.0, 0.5), 6)
+    0.682689
+    """
+    from scipy.stats import norm
+
+    near, far = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
+    # In logarithms: exp(epsilon) may be far beyond what a float can hold.
+    return float(norm.cdf(near - far) - math.exp(min(epsilon + norm.logcdf(-near - far), 0.0)))
+
+
+def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
+    """Return the smallest standard deviation of Gaussian noise that is (epsilon, delta)-private.
+
+    Examples
+    --------
+    >>> round(gaussian_sigma(1.0, 1e-5), 4)
+    3.7306
+    """
+    low, high = 1e-9, 1.0
+    while gaussian_delta(epsilon, high) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(epsilon, middle) > delta else (low, middle)
+    return high * sensitivity
+
+
+def clipped(features: Tensor, clip: float) -> Tensor:
+    """Return features (n, dim), none of them longer than ``clip``."""
+    shorter: Tensor = features * (clip / features.norm(dim=1, keepdim=True).clamp(min=clip))
+    return shorter
+
+
+def sensitivity(
+    targets: Tensor, groups: Tensor | None, privacy: Privacy, *, weight: float, moments: bool = True
+) -> float:
+    """Return how far the sums of each class, and ``weight`` times all second moments, can move in all.
+
+    By another window x it is ‖φ(x) - φ(y)‖ with φ(x) = (x, weight · x xᵀ). As ⟨φ(x), φ(y)⟩ = t + weight² t²
+    for t = ⟨x, y⟩, which is -1 / (4 weight²) at the least, its square is at most
+    2 clip² + 2 weight² clip⁴ + 1 / (2 weight²). By other windows of a person with m windows, m_c of class
+    c, its square is at most 4 clip² Σ m_c² + 2 weight² m² clip⁴, since second moments have no negative
+    products.
+    """
+    clip = privacy.clip
+    if privacy.unit == "window":
+        both = 2 * clip**2 + 2 * weight**2 * clip**4 + 1 / (2 * weight**2)
+        return math.sqrt(both) if moments else 2 * clip
+    if groups is None:
+        raise ValueError("privacy of each person needs to know whose windows are whose; pass groups to fit")
+    worst = 0.0
+    for person in sorted(set(groups.tolist())):
+        counts = torch.bincount(targets[groups == person]).double()
+        square = 4 * clip**2 * float(counts.square().sum())
+        square += 2 * weight**2 * clip**4 * float(counts.sum()) ** 2 if moments else 0.0
+        worst = max(worst, square)
+    return math.sqrt(worst)
+
+
+def private_statistics(
+    empty: Discriminant,
+    features: Tensor,
+    targets: Tensor,
+    groups: Tensor | None,
+    privacy: Privacy,
+    *,
+    rng: torch.Generator,
+) -> Discriminant:
+    """Return a discriminant whose means and pooled scatter are private; counts are as they are.
+
+    The scatter is that of all classes together, shared out by their counts: that of each by itself would
+    have as much noise as all together. What follows the noise looks at no window again.
+
+    Parameters
+    ----------
+    empty : Discriminant
+        That knows no class yet.
+    features : Tensor, shape (n, dim)
+    targets, groups : Tensor, shape (n,)
+        Columns of classes, and whose windows they are.
+    rng : torch.Generator
+        Of the noise: of a seed that nobody knows, see :func:`unknown_generator`.
+    """
+    weight = math.sqrt(_BALANCE) / privacy.clip
+    sigma = privacy.noise * sensitivity(targets, groups, privacy, weight=weight)
+    values = clipped(features.double(), privacy.clip)
+    dim, counts = values.shape[1], torch.bincount(targets)
+    sums = torch.zeros(len(counts), dim, dtype=values.dtype).index_add_(0, targets, values)
+    sums = sums + sigma * torch.randn(sums.shape, dtype=values.dtype, generator=rng)
+    noise = sigma / weight * torch.randn(dim, dim, dtype=values.dtype, generator=rng)
+    # Of a symmetric matrix an entry off the diagonal stands for two, and gets 1/√2 of the noise.
+    noise = noise.triu(1) / math.sqrt(2) + noise.diag().diag() + (noise.triu(1) / math.sqrt(2)).T
+    means = sums / counts[:, None]
+    within = values.T @ values + noise - means.T @ (counts[:, None] * means)
+    within = within + sigma**2 * float((1 / counts).sum()) * torch.eye(dim, dtype=values.dtype)
+    levels, vectors = torch.linalg.eigh(within)
+    # Below what noise alone reaches on average, directions are told apart by chance.
+    floor = max(sigma / weight * math.sqrt(dim / 2), 1e-6 * float(levels.max()), 1e-6)
+    within = (vectors * levels.clamp(min=floor)) @ vectors.T
+    scatters = (counts / counts.sum())[:, None] * triangle_of(within)
+    return empty._with(counts, means.to(features), scatters.to(features), empty.n_base)
+
+
+def unknown_generator() -> torch.Generator:
+    """Return a generator that nobody can set up again: what noise hides, its seed would show."""
+    return stream(secrets.randbits(63))
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateForm:
+    """A base model by private statistics; how features are computed follows from the windows as they are.
+
+    No network is trained, and nothing is chosen by rehearsal.
+    """
+
+    form: ClosedForm
+    privacy: Privacy
+
+    @property
+    def backbone(self) -> Callable[[], nn.Module]:
+        """There is no network: making one is an error."""
+        return ClosedForm().backbone
+
+    def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
+        """Return the base model of signals (n, n_chans, n_times)."""
+        classes = samples.classes
+        _refuse_weights(samples)
+        encoder = fit_encoder(
+            samples.values,
+            self.form.blocks,
+            most_features=self.privacy.n_features,
+            most_random=0,
+            by_block=self.form.by_block,
+            rng=rng,
+        )
+        features, targets = encode(encoder, samples.values), columns(samples.labels, classes)
+        empty = Discriminant.empty(
+            encoder.dim, n_base=len(classes), shrinkage=SHRINKAGE, prior=self.form.prior
+        )
+        noisy = private_statistics(
+            empty, features, targets, samples.groups, self.privacy, rng=unknown_generator()
+        )
+        return state_of(encoder, noisy, classes, rng)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivatePlacement:
+    """Take new classes in by private means; their scatter is taken to be that of the classes before."""
+
+    privacy: Privacy
+
+    def __call__(self, state: State, shots: Batch) -> Discriminant:
+        """Return the head with the new classes."""
+        head = state.head
+        if not isinstance(head, Discriminant):
+            raise TypeError(f"private statistics belong to a Discriminant, not to a {type(head).__name__}")
+        _refuse_weights(shots)
+        targets, clip = columns(shots.labels, shots.classes), self.privacy.clip
+        # A lesson does not say whose its shots are: they may all be one person's.
+        whose = torch.zeros_like(targets)
+        sigma = self.privacy.noise * sensitivity(targets, whose, self.privacy, weight=1.0, moments=False)
+        counts = torch.bincount(targets)
+        values = clipped(shots.values.double(), clip)
+        sums = torch.zeros(len(counts), values.shape[1], dtype=values.dtype).index_add_(0, targets, values)
+        sums += sigma * torch.randn(sums.shape, dtype=values.dtype, generator=unknown_generator())
+        each = head.scatters.double().sum(0) / head.counts.sum()
+        return head._with(
+            torch.cat([head.counts, counts]),
+            torch.cat([head.means, (sums / counts[:, None]).to(head.means)]),
+            torch.cat([head.scatters, (counts[:, None] * each).to(head.scatters)]),
+            head.n_base,
+        )
+
+
+class PrivateRecipe(Recipe):
+    """A method by private statistics: each window is looked at once."""
+
+    def add_shots(self, state: State, features: Batch, counts: Sequence[int]) -> State:
+        """Refuse: more examples of a known class would need noise of their own, and more epsilon."""
+        raise ValueError(
+            "a model with differential privacy takes no more examples of a class that it knows; forget the "
+            "class and teach it anew with all of them"
+        )
+
+
+def _refuse_weights(samples: Batch) -> None:
+    if samples.weights is not None:
+        raise ValueError("differential privacy takes each window as one; leave out sample_weight")
+
+
+def check_privacy(privacy: "Privacy | str | None", recipe: Recipe) -> None:
+    """Refuse a method that cannot be what is asked of it."""
+    if isinstance(privacy, Privacy) and not isinstance(recipe.base_spec, ClosedForm):
+        raise ValueError(
+            f"differential privacy is for the statistics of the methods discriminant and lda, not for "
+            f"{recipe.name}: weights of networks are not covered; choose one of these methods"
+        )
+    if privacy == "aggregate" and isinstance(recipe.memory, RealSamples | LatentSamples):
+        raise ValueError(
+            f"{recipe.name} keeps single samples of people, and privacy='aggregate' means of {AGGREGATE} or "
+            f"more; choose another method, or leave privacy out"
+        )
+
+
+def private(recipe: Recipe, privacy: "Privacy | str | None") -> Recipe:
+    """Return a method as ``privacy`` wants it: as it is, with anchors of several windows, or with noise."""
+    check_privacy(privacy, recipe)
+    if privacy == "aggregate" and isinstance(recipe.memory, Anchors):
+        return replace(recipe, memory=replace(recipe.memory, aggregate=AGGREGATE))
+    if not isinstance(privacy, Privacy):
+        return recipe
+    assert isinstance(recipe.base_spec, ClosedForm)
+    base = PrivateForm(recipe.base_spec, privacy)
+    return PrivateRecipe(recipe.name, base, PrivatePlacement(privacy), recipe.adapt, recipe.memory)
+
+
+def privacy_from(facts: Any) -> "Privacy | str | None":
+    """Return what :func:`privacy_facts` made plain."""
+    return Privacy(**facts) if isinstance(facts, dict) else facts
+
+
+def privacy_facts(privacy: Any) -> Any:
+    """Return the setting as plain values."""
+    return asdict(privacy) if isinstance(privacy, Privacy) else privacy
+
+
+def privacy_sentences(privacy: "Privacy | str | None", *, anchors: bool) -> list[str]:
+    """Return what a file may say about it: what is covered, and what is not."""
+    if privacy is None:
+        return []
+    if not isinstance(privacy, Privacy):
+        said = f"Anchors are means of {AGGREGATE} windows or more, of as many people as were named."
+        none = "It keeps no anchors: class statistics are sums over all windows of a class already."
+        return [said if anchors else none, "That is no differential privacy, and no proof of anonymity."]
+    return [
+        f"Class means and the pooled scatter are differentially private ({privacy}, Gaussian mechanism, "
+        f"features clipped to {privacy.clip:g}); lessons of the same {privacy.unit} add up.",
+        "Not covered: averages over all base windows that features are computed by (mean and deviation of "
+        "channels, references and scales of feature blocks, principal components) and that new recordings "
+        "are compared with; the numbers of windows; a calibration. Of classes taught later all is covered "
+        "but their numbers.",
+    ]

@@ -1,0 +1,168 @@
+"""Differential privacy: accounting by published values, sensitivity by search, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anchorinv import AnchorInvClassifier, Privacy
+from anchorinv.core.discriminant import Discriminant, square_of
+from anchorinv.core.privacy import (
+    clipped,
+    gaussian_delta,
+    gaussian_sigma,
+    private_statistics,
+    sensitivity,
+    unknown_generator,
+)
+from anchorinv.core.prototypes import aggregated
+from anchorinv.core.rng import stream
+from anchorinv.core.types import Batch
+from tests.models import windows
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "sigma", "l2", "delta"),
+    [
+        # Published with Google's differential-privacy library (go/noise/gaussian_noise_test.go).
+        (0.1, 20.0, 2.0, 0.008751768145810),
+        (math.log(3), 10.0, 5.0, 0.004159742234000802),
+        (0.0, 0.5, 1.0, 0.6826894921370859),
+    ],
+)
+def test_delta_is_that_of_a_published_calculator(epsilon, sigma, l2, delta):
+    assert gaussian_delta(epsilon, sigma, l2) == pytest.approx(delta, abs=1e-10)
+
+
+@given(st.floats(0.01, 50), st.floats(-9, -1), st.floats(0.1, 100))
+@settings(max_examples=40, deadline=None)
+def test_sigma_is_the_smallest_that_suffices(epsilon, exponent, l2):
+    delta = 10**exponent
+    sigma = gaussian_sigma(epsilon, delta, l2)
+    assert gaussian_delta(epsilon, sigma, l2) <= delta * (1 + 1e-6)
+    assert gaussian_delta(epsilon, 0.999 * sigma, l2) > delta
+
+
+def test_delta_by_simulation():
+    """The largest share of outputs by which exp(epsilon) does not do, counted."""
+    rng, sigma, epsilon = np.random.default_rng(0), 1.2, 1.0
+    drawn = rng.normal(0, sigma, 400_000)
+    # Loss of an output of the first data set against the second, which lies one away.
+    loss = ((drawn - 1) ** 2 - drawn**2) / (2 * sigma**2)
+    counted = np.maximum(0, 1 - np.exp(epsilon - loss)).mean()
+    assert gaussian_delta(epsilon, sigma) == pytest.approx(counted, abs=2e-3)
+
+
+def moments(values, targets, weight):
+    """All that noise is added to, as one vector."""
+    sums = [values[targets == label].sum(0) for label in range(2)]
+    return torch.cat([*sums, weight * (values.T @ values).flatten()])
+
+
+@given(st.integers(0, 10_000), st.floats(0.3, 4.0), st.floats(0.05, 3.0))
+@settings(max_examples=60, deadline=None)
+def test_no_window_moves_statistics_further_than_the_sensitivity(seed, clip, weight):
+    rng = stream(seed)
+    values = clipped(10 * torch.randn(6, 2, generator=rng), clip).double()
+    targets = torch.arange(6) % 2
+    other = values.clone()
+    # The worst are long, and opposite to each other as far as second moments allow.
+    other[3] = clipped(-values[3:4] + torch.rand(1, 2, generator=rng).double(), clip)[0]
+    moved = (moments(values, targets, weight) - moments(other, targets, weight)).norm()
+    assert moved <= sensitivity(targets, None, Privacy(1.0, clip=clip), weight=weight) * (1 + 1e-9)
+
+
+@given(st.integers(0, 10_000), st.floats(0.05, 3.0))
+@settings(max_examples=40, deadline=None)
+def test_no_person_moves_statistics_further_than_the_sensitivity(seed, weight):
+    rng = stream(seed)
+    values = clipped(5 * torch.randn(8, 2, generator=rng), 1.5).double()
+    targets, people = torch.arange(8) % 2, torch.tensor([0, 0, 0, 0, 0, 1, 1, 2])
+    other = values.clone()
+    other[people == 0] = clipped(5 * torch.randn(5, 2, generator=rng), 1.5).double()
+    moved = (moments(values, targets, weight) - moments(other, targets, weight)).norm()
+    bound = sensitivity(targets, people, Privacy(1.0, clip=1.5, unit="person"), weight=weight)
+    assert moved <= bound * (1 + 1e-9)
+
+
+def test_with_hardly_any_noise_statistics_are_those_of_all_windows():
+    features = clipped(torch.randn(400, 3, generator=stream(0)), 1.9)
+    targets = torch.arange(400) % 2
+    features = features + targets[:, None] * 0.05
+    empty = Discriminant.empty(3, n_base=2, shrinkage=0.1)
+    exact = empty.learned(features, targets)
+    noisy = private_statistics(empty, features, targets, None, Privacy(1000.0, 0.5), rng=stream(1))
+    assert torch.allclose(noisy.means, exact.means, atol=0.01)
+    pooled, known = (square_of(head.scatters.sum(0), 3) for head in (noisy, exact))
+    assert torch.allclose(pooled, known, rtol=0.05, atol=5.0)
+
+
+def test_noise_is_as_large_as_said():
+    features, targets = torch.zeros(1000, 40), torch.arange(1000) % 2
+    privacy, weight = Privacy(1.0, clip=2.0), math.sqrt(2) / 2.0
+    empty = Discriminant.empty(40, n_base=2, shrinkage=0.1)
+    head = private_statistics(empty, features, targets, None, privacy, rng=stream(0))
+    sums = 500 * head.means
+    wanted = privacy.noise * sensitivity(targets, None, privacy, weight=weight)
+    assert float(sums.std()) == pytest.approx(wanted, rel=0.2)
+
+
+def test_noise_is_not_repeated_by_a_seed():
+    X, y = windows(60)
+    some, same = (AnchorInvClassifier(privacy=Privacy(1.0), random_state=0).fit(X, y) for _ in range(2))
+    assert not torch.equal(some.state_.head.means, same.state_.head.means)
+    assert torch.equal(some.state_.trunk.components, same.state_.trunk.components)
+    assert unknown_generator().initial_seed() != unknown_generator().initial_seed()
+
+
+def test_a_private_model_goes_through_a_file_and_says_what_it_is(tmp_path):
+    from anchorinv.persistence.bundle import read_facts
+    from anchorinv.persistence.manifest import manifest, manifest_lines
+
+    X, y = windows(60)
+    model = AnchorInvClassifier(privacy=Privacy(2.0, 1e-6, unit="window"), random_state=0).fit(X, y)
+    model.partial_fit(*windows(10, classes=("tongue",), seed=1))
+    model.save(tmp_path / "m.anchorinv")
+    loaded = AnchorInvClassifier.load(tmp_path / "m.anchorinv")
+    assert loaded.privacy == Privacy(2.0, 1e-6) and (loaded.predict(X) == model.predict(X)).all()
+    text = "\n".join(manifest_lines(manifest(*read_facts(tmp_path / "m.anchorinv"))))
+    assert "epsilon 2, delta 1e-06 for each window" in text and "Not covered" in text
+    assert not any("fingerprint" in line for line in loaded.history_)
+    with pytest.raises(ValueError, match="forget the class and teach it anew"):
+        loaded.add_shots(*windows(4))
+
+
+def test_what_cannot_be_private_is_refused():
+    X, y = windows(24)
+    with pytest.raises(ValueError, match="weights of networks are not covered"):
+        AnchorInvClassifier(method="anchorinv", privacy=Privacy(1.0)).fit(X, y)
+    with pytest.raises(ValueError, match="keeps single samples"):
+        AnchorInvClassifier(method="latent-replay", privacy="aggregate").fit(X, y)
+    with pytest.raises(ValueError, match=r"privacy .*must be 'aggregate', a Privacy or None"):
+        AnchorInvClassifier(privacy="much").fit(X, y)
+    with pytest.raises(ValueError, match="pass groups to fit"):
+        AnchorInvClassifier(privacy=Privacy(1.0, unit="person")).fit(X, y)
+    with pytest.raises(ValueError, match="leave out sample_weight"):
+        AnchorInvClassifier(privacy=Privacy(1.0)).fit(X, y, sample_weight=np.full(24, 2.0))
+    with pytest.raises(ValueError, match="epsilon"):
+        Privacy(-1.0)
+
+
+@given(st.integers(0, 1000), st.integers(2, 6), st.integers(6, 40))
+@settings(max_examples=30, deadline=None)
+def test_aggregates_hold_every_window_once(seed, size, n):
+    values = torch.randn(n, 3, generator=stream(seed))
+    groups = torch.randint(0, 4, (n,), generator=stream(seed))
+    means = aggregated(Batch(values, groups, groups), size, rng=stream(seed, "order"))
+    assert len(means) == n // size
+    sizes = torch.full((n // size,), float(size))
+    sizes[-1] += n % size
+    assert torch.allclose(sizes @ means, values.sum(0), atol=1e-4)
+
+
+def test_too_few_for_an_aggregate_are_refused():
+    with pytest.raises(ValueError, match="4 windows has no anchor"):
+        aggregated(Batch(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)), 5, rng=None)

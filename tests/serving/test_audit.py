@@ -1,0 +1,287 @@
+"""Attacks find what there is to find, and nothing where there is nothing."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anchorinv import AnchorInvClassifier
+from anchorinv.datasets import synthetic
+from anchorinv.persistence.manifest import MEASURED
+from anchorinv.serving.attacks import (
+    Estimate,
+    Gallery,
+    Membership,
+    clustered_auroc,
+    likelihood_ratios,
+    linked_share,
+)
+from anchorinv.serving.audit import audit, audit_forgetting
+from anchorinv.serving.shadows import People, shadow_logits
+from anchorinv.serving.tracing import kept_of
+
+RECORD = Path(__file__).parents[2] / "docs" / "results" / "privacy.ndjson"
+GUESSING = 3  # standard errors from chance that chance may bring
+
+
+@pytest.fixture(scope="module")
+def everybody():
+    """Six people whose electrodes have gains of their own: easily told apart."""
+    data = synthetic.emg(
+        n_classes=3, n_subjects=6, n_sessions=2, n_per_class=8, n_chans=4, n_times=120, seed=0
+    )
+    gains = np.exp(0.8 * np.random.default_rng(0).normal(size=(6, 4, 1)))
+    return People(data.signals * gains[data.subjects], data.labels, data.subjects, data.sessions)
+
+
+@pytest.fixture(scope="module")
+def halves(everybody):
+    """Every other trial was learned."""
+    learned = np.arange(len(everybody)) % 2 == 0
+    return everybody.of(learned), everybody.of(~learned)
+
+
+def fitted(members, **settings):
+    return AnchorInvClassifier(random_state=0, **settings).fit(members.signals, members.labels)
+
+
+@pytest.fixture(scope="module")
+def by_statistics(halves):
+    return fitted(halves[0], network="never")
+
+
+def figure(found, attack, target, measure):
+    (line,) = [
+        each for each in found.figures
+        if (each.attack, each.target) == (attack, target) and each.measure.startswith(measure)
+    ]  # fmt: skip
+    return line
+
+
+def naive_auroc_variance(inside, outside):
+    """DeLong's variance by its definition."""
+    wins = (inside[:, None] > outside) + 0.5 * (inside[:, None] == outside)
+    return np.var(wins.mean(1), ddof=1) / len(inside) + np.var(wins.mean(0), ddof=1) / len(outside)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 30), st.integers(2, 30))
+@settings(max_examples=30, deadline=None)
+def test_error_of_single_windows_is_delongs(seed, n, m):
+    rng = np.random.default_rng(seed)
+    inside, outside = rng.integers(0, 6, n).astype(float), rng.integers(0, 6, m).astype(float)
+    _, error = clustered_auroc(inside, outside)
+    assert error**2 == pytest.approx(naive_auroc_variance(inside, outside), abs=1e-12)
+
+
+def test_windows_of_a_group_are_no_independent_evidence():
+    rng = np.random.default_rng(0)
+    people = np.repeat(np.arange(20), 10)
+    scores = rng.normal(size=20)[people] + 0.1 * rng.normal(size=200)
+    groups = (people[:100], people[100:])
+    alone, together = (clustered_auroc(scores[:100], scores[100:], each)[1] for each in (None, groups))
+    by_person = scores.reshape(20, 10).mean(1)
+    assert together > 2 * alone
+    assert together == pytest.approx(clustered_auroc(by_person[:10], by_person[10:])[1], rel=0.3)
+
+
+def test_true_positives_at_few_false_ones_by_hand():
+    others = np.arange(200.0)
+    found = Membership.of(np.array([198.5, 197.0, 500.0]), others).found
+    assert found[0.01].value == pytest.approx(2 / 3)  # above 197: two of two hundred others
+    assert found[0.001] is None
+
+
+@given(st.integers(0, 50), st.integers(1, 50))
+@settings(max_examples=30, deadline=None)
+def test_wilsons_interval_holds_the_share(count, more):
+    share = Estimate.share(count, count + more)
+    assert 0 <= share.low <= share.value <= share.high <= 1
+
+
+def test_guessing_is_right_as_often_as_there_are_names_whatever_the_shares():
+    rng = np.random.default_rng(0)
+    names, shares = np.array(["a", "b", "c", "d"]), rng.dirichlet(np.ones(4), size=4000)
+    guess = linked_share(rng.choice(names, 4000), shares, names)
+    assert guess.low < 0.25 < guess.high
+    assert linked_share(names[shares.argmax(1)], shares, names).value > 0.5
+
+
+def test_likelihood_ratio_by_hand():
+    inside = np.array([[True], [True], [False], [False]])
+    shadows = np.array([[5.0], [3.0], [1.0], [-1.0]])
+    # Both spreads are 1, the means 4 and 0.
+    assert likelihood_ratios(np.array([4.0]), shadows, inside) == pytest.approx([8.0])
+    assert likelihood_ratios(np.array([2.0]), shadows, inside) == pytest.approx([0.0])
+
+
+def test_a_gallery_finds_a_person_whose_label_it_has_not_seen():
+    rng = np.random.default_rng(0)
+    people, labels = np.repeat(["a", "b"], 40), np.tile([0, 1], 40)
+    features = (
+        rng.normal(size=(80, 3)) + 6.0 * (people == "b")[:, None] * [1, 0, 0] + labels[:, None] * [0, 6.0, 0]
+    )
+    known = ~((people == "b") & (labels == 1))
+    gallery = Gallery(torch.from_numpy(features[known]), labels[known], people[known])
+    assert (gallery.linked(torch.from_numpy(features[~known]), labels[~known]) == "b").all()
+
+
+def test_stored_recordings_are_linked_to_their_people(halves):
+    members, others = halves
+    model = fitted(members, method="real-replay", epochs=1, n_anchors=10, inversion_steps=0)
+    found = audit(model, members, others)
+    stored = figure(found, "re-identification", "recordings", "top-1")
+    assert stored.estimate.value > 0.95 and stored.chance == pytest.approx(1 / 6)
+    assert figure(found, "re-identification", "raw storage", "top-1").estimate.value > 0.95
+    nearest = figure(found, "membership", "window, by distance to recordings", "found at 1.0%")
+    assert nearest.estimate.value == pytest.approx(30 / len(members), abs=0.02)  # those stored, and no other
+
+
+def test_an_overfitted_model_tells_its_members(by_statistics, halves):
+    """Half as many features as windows: a covariance knows each window by itself."""
+    found = audit(by_statistics, *halves)
+    assert figure(found, "membership", "window, by distance to class means", "AUROC").estimate.value >= 0.8
+    assert (
+        figure(found, "membership", "window, by likelihood ratio of density", "AUROC").estimate.value >= 0.95
+    )
+    means = figure(found, "re-identification", "class means", "top-1")
+    assert means.estimate.value == pytest.approx(means.chance)  # a mean over all people is nobody's
+
+
+def test_no_attack_finds_members_among_windows_that_were_not_learned(by_statistics, halves):
+    _, unseen = halves
+    lots = np.random.default_rng(1).permutation(len(unseen)) % 2 == 0
+    found = audit(by_statistics, unseen.of(lots), unseen.of(~lots), shadows=8)
+    lines = [each for each in found.figures if each.measure == "AUROC"]
+    assert len(lines) == 4
+    for line in lines:
+        error = (line.estimate.high - line.estimate.low) / (2 * 1.96)
+        assert abs(line.estimate.value - 0.5) < GUESSING * error, line
+
+
+def test_names_that_mean_nothing_are_not_found(halves):
+    members, others = halves
+    rng = np.random.default_rng(0)
+    members, others = (
+        People(each.signals, each.labels, rng.permutation(each.people)) for each in (members, others)
+    )
+    model = fitted(members, method="real-replay", epochs=1, n_anchors=40, inversion_steps=0)
+    line = figure(audit(model, members, others), "re-identification", "recordings", "top-1")
+    error = np.sqrt(line.chance * (1 - line.chance) / line.estimate.n)
+    assert abs(line.estimate.value - line.chance) < GUESSING * error
+
+
+def test_people_who_were_not_learned_are_told_as_people(everybody):
+    """Whole people are members or not; one line each for windows and for people."""
+    learned = everybody.people < 3
+    model = fitted(everybody.of(learned), network="never")
+    found = audit(model, everybody.of(learned), everybody.of(~learned), shadows=8)
+    assert figure(found, "membership", "person, by loss", "AUROC").estimate.n == 6
+    assert any(note.startswith("No re-identification by people") for note in found.notes)
+
+
+def test_inverted_anchors_come_closer_to_their_windows_than_other_windows(halves):
+    members, others = halves
+    model = fitted(members, method="anchorinv", epochs=1, n_anchors=2, inversion_steps=0)
+    found = audit(model, members, others)
+    name = "signals inverted from anchors"
+    own = figure(found, "reconstruction", name, "closer than any real window, correlation").estimate
+    assert own.value > 0.5 and own.n == 6
+    made = next(item for item in kept_of(model, members) if item.name == name)
+    assert made.weights.max(1) == pytest.approx(1.0)
+
+
+def test_what_aggregated_anchors_are_made_of_is_found_out(halves):
+    members, _ = halves
+    model = AnchorInvClassifier(random_state=0, method="fecam", epochs=1, privacy="aggregate")
+    model.fit(members.signals, members.labels, members.people)
+    anchors = next(item for item in kept_of(model, members, invert=False) if item.name == "anchors")
+    shares = anchors.shares_of(members.people, np.arange(6))
+    assert shares.sum(1) == pytest.approx(1.0) and shares.max() < 0.45
+    assert (np.sort(anchors.weights, 1)[:, -5] > 0.1).all()
+
+
+def test_a_taught_class_is_forgotten_without_a_trace(halves):
+    members, others = halves
+    base = members.labels < 2
+    model = fitted(members.of(base), network="never").partial_fit(
+        members.signals[~base], members.labels[~base]
+    )
+    before, after, never = (each.estimate for each in audit_forgetting(model, 2, members, others).figures)
+    assert before.value > 0.6
+    assert after.value == pytest.approx(never.value, abs=1e-6)
+
+
+def test_shadow_models_learn_halves_in_pairs(by_statistics, halves):
+    data = halves[0]
+    shadowed = shadow_logits(by_statistics, data, 4, by_unit=True, seed=0)
+    assert (shadowed.inside[0] == ~shadowed.inside[1]).all()
+    for half in shadowed.inside:
+        assert len(set(data.people[half]) & set(data.people[~half])) == 0
+
+
+def test_networks_have_shadows_of_their_own(halves):
+    members, others = (each.of(np.arange(len(each)) % 4 == 0) for each in halves)
+    model = fitted(members, method="protonet", epochs=1)
+    found = audit(model, members, others, shadows=2)
+    assert figure(found, "membership", "window, by likelihood ratio of confidence", "AUROC").estimate.n == 72
+
+
+def test_unknown_classes_are_left_out_and_said(by_statistics, halves):
+    members, others = halves
+    odd = People(
+        others.signals, np.where(others.labels == 2, 9, others.labels), others.people, others.sessions
+    )
+    found = audit(by_statistics, members, odd, shadows=0)
+    assert any("classes that the model does not know" in note for note in found.notes)
+    nobody = People(others.signals, others.labels + 50)
+    with pytest.raises(ValueError, match="knows none of the classes of the others"):
+        audit(by_statistics, members, nobody)
+
+
+def test_columns_must_fit():
+    with pytest.raises(ValueError, match="people have shape"):
+        People(np.zeros((3, 1, 9)), np.zeros(3), np.zeros(2))
+
+
+def test_what_info_quotes_is_in_the_record():
+    """Figures that files are sent out with are those of the study, and stay so."""
+    lines = {
+        (line["split"], line["setting"]): line["figures"]
+        for line in map(json.loads, RECORD.read_text(encoding="utf-8").splitlines())
+        if line["set"] == "emg-longterm"
+    }
+
+    def best(setting, attack, measure, split="other days"):
+        return max(
+            each["value"] for each in lines[split, setting]
+            if each["attack"] == attack and each["measure"].startswith(measure)
+            and each["target"] != "raw storage" and not each["target"].startswith(("session", "person"))
+        )  # fmt: skip
+
+    def percent(value):
+        return f"{100 * value:.0f} %"
+
+    linked = {
+        name: best(name, "re-identification", "top-1") for name in ("anchorinv", "fecam", "real-replay")
+    }
+    assert (
+        percent(linked["anchorinv"]) == percent(linked["fecam"])
+        and percent(linked["fecam"]) in MEASURED["anchors"]
+    )
+    assert percent(linked["real-replay"]) in MEASURED["real recordings"]
+    raw = next(each["value"] for each in lines["other days", "fecam"] if each["target"] == "raw storage")
+    assert f"recordings in {percent(raw)}" in MEASURED["anchors"]
+    grouped = best("fecam, 50 anchors of five windows", "re-identification", "top-1")
+    assert f"in {percent(grouped)} " in MEASURED["aggregate"]
+    told = best("discriminant", "membership", "found at 1.0%")
+    assert f"tell {percent(told)}" in MEASURED["class statistics"]
+    assert best("taught", "re-identification", "top-1", "extra") == 1
+    assert (
+        f"left {percent(best('discriminant, epsilon 1', 'membership', 'found at 1.0%'))}"
+        in MEASURED["epsilon"]
+    )
+    assert f"AUROC of {best('protonet', 'membership', 'AUROC'):.2f}" in MEASURED["none"]
