@@ -160,7 +160,8 @@ class Anchors(_Quota):
 
     per_class: int = 50
     select: Selection = random_anchors
-    aggregate: int = field(default=1, kw_only=True)
+    # Marked, so that replay cached before this setting existed is still valid.
+    aggregate: int = field(default=1, kw_only=True, metadata={"later": True})
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add the anchors of the session's classes, as the tail sees them now (Eq. 5 to 8)."""
