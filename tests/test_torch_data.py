@@ -127,6 +127,9 @@ def test_what_cannot_be_read_is_said(data, sentence):
         AnchorInvClassifier().fit(data)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.drop_last_window. is deprecated:DeprecationWarning"
+)  # by its own function
 def test_braindecodes_own_data_set(arrays):
     """Windows of braindecode itself, where it is installed (extra braindecode)."""
     if find_spec("braindecode") is None:  # importing it alone would need torchaudio's compiled part
@@ -138,7 +141,7 @@ def test_braindecodes_own_data_set(arrays):
 
     X, y = arrays
     data = create_from_X_y(
-        X, y, on_last_window="overlap", sfreq=100, ch_names=["C3", "Cz", "C4", "Pz"],
+        X, y, drop_last_window=False, sfreq=100, ch_names=["C3", "Cz", "C4", "Pz"],
         window_size_samples=X.shape[2], window_stride_samples=X.shape[2],
     )  # fmt: skip
     model = AnchorInvClassifier(method="lda", random_state=0).fit(data)
