@@ -41,6 +41,7 @@ from tests.core.small import Drawer, anchorinv, base_spec, toy
 from tests.models import SETTINGS, windows
 from tests.pretend import NAME, PRETENDED, DeviceCount, WrongDevice, pretending
 from tests.study.little import lines, little
+from tests.test_backbones import Small
 
 SHORT = {**SETTINGS, "epochs": 1, "batch_size": 24, "inversion_steps": 2, "finetune_steps": 2}
 LESSON = windows(6, classes=("tongue",), seed=1)
@@ -108,6 +109,17 @@ def test_every_method_learns_the_same_there_and_its_files_load_everywhere(name: 
     assert same_states(back.state_, AnchorInvClassifier.load(tmp_path / "here", **allow).state_)
     assert back.device_ == "cpu"
     np.testing.assert_array_equal(back.predict_proba(ASKED), answers)
+
+
+@pytest.mark.parametrize("method", ["anchorinv", "deepinv"])
+def test_a_network_that_was_cut_learns_the_same_there(method: str) -> None:
+    settings = {"method": method, "backbone": lambda *sizes: Small(*sizes), "geometry": None}
+    here = taught(**settings)
+    with pretending():
+        there = taught(**settings)
+        assert {device_of(network) for network in networks_of(there.state_)} == {PRETENDED}
+        assert np.array_equal(there.predict_proba(ASKED), here.predict_proba(ASKED))
+        assert same_states(there.state_, here.state_)
 
 
 @pytest.mark.parametrize("name", COMPOSED)
