@@ -172,15 +172,11 @@ def private_statistics(
     """
     weight = math.sqrt(_BALANCE) / privacy.clip
     sigma = privacy.noise * sensitivity(targets, groups, privacy, weight=weight)
-    values = clipped(features.double(), privacy.clip)
-    dim, counts = values.shape[1], torch.bincount(targets)
-    sums = torch.zeros(len(counts), dim, dtype=values.dtype).index_add_(0, targets, values)
-    sums = sums + sigma * torch.randn(sums.shape, dtype=values.dtype, generator=rng)
-    noise = sigma / weight * torch.randn(dim, dim, dtype=values.dtype, generator=rng)
-    # Of a symmetric matrix an entry off the diagonal stands for two, and gets 1/√2 of the noise.
-    noise = noise.triu(1) / math.sqrt(2) + noise.diag().diag() + (noise.triu(1) / math.sqrt(2)).T
+    values, counts = clipped(features.double(), privacy.clip), torch.bincount(targets)
+    sums, moments = noisy_moments(values, targets, sigma=sigma, weight=weight, rng=rng)
+    dim = values.shape[1]
     means = sums / counts[:, None]
-    within = values.T @ values + noise - means.T @ (counts[:, None] * means)
+    within = moments - means.T @ (counts[:, None] * means)
     within = within + sigma**2 * float((1 / counts).sum()) * torch.eye(dim, dtype=values.dtype)
     levels, vectors = torch.linalg.eigh(within)
     # Below what noise alone reaches on average, directions are told apart by chance.
@@ -188,6 +184,22 @@ def private_statistics(
     within = (vectors * levels.clamp(min=floor)) @ vectors.T
     scatters = (counts / counts.sum())[:, None] * triangle_of(within)
     return empty._with(counts, means.to(features), scatters.to(features), empty.n_base)
+
+
+def noisy_moments(
+    values: Tensor, targets: Tensor, *, sigma: float, weight: float, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return the release: sums of each class (n_classes, dim), and second moments (dim, dim), with noise.
+
+    ``sigma`` is the noise of the sums, and of ``weight`` times the moments, of values (n, dim).
+    """
+    n_classes, dim = int(targets.max()) + 1, values.shape[1]
+    sums = torch.zeros(n_classes, dim, dtype=values.dtype).index_add_(0, targets, values)
+    sums = sums + sigma * torch.randn(sums.shape, dtype=values.dtype, generator=rng)
+    noise = sigma / weight * torch.randn(dim, dim, dtype=values.dtype, generator=rng)
+    # An entry off the diagonal of a symmetric matrix stands for two, and gets 1/√2 of the noise.
+    above = noise.triu(1) / math.sqrt(2)
+    return sums, values.T @ values + above + noise.diag().diag() + above.T
 
 
 def unknown_generator() -> torch.Generator:
