@@ -1,9 +1,9 @@
 """What models give away on real recordings: docs/results/privacy.ndjson, and what docs/privacy.md has of it.
 
 ``python docs/privacy_study.py emg-longterm=emg_longterm.npz ecg-beats=ecg_beats.npz ...`` computes what the
-record does not have yet, a line for each model, and can be stopped at any time; ``closed`` or ``networks``
-limits it to models without or with one. Without a file it fills the tables and draws the figure of the page
-from the record that is there. Nothing is chosen here by what comes out.
+record does not have yet, a line for each model, and can be stopped at any time; ``closed``, ``noise``,
+``control`` or ``networks`` limit it to these. Without a file it makes tables and figure of the page
+from the record there is (privacy_pages.py). Nothing is chosen here by what comes out.
 """
 
 import json
@@ -22,10 +22,15 @@ from torch import Tensor
 
 from anchorinv import AnchorInvClassifier, Privacy
 from anchorinv.core.discriminant import Discriminant, square_of, triangle_of
-from anchorinv.core.privacy import clipped, private_statistics, unknown_generator
+from anchorinv.core.privacy import (
+    AGGREGATE,
+    clipped,
+    gaussian_sigma,
+    private_statistics,
+    unknown_generator,
+)
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch
-from anchorinv.files import replacing
 from anchorinv.serving.attacks import (
     Estimate,
     Figure,
@@ -43,9 +48,7 @@ from anchorinv.settings import recipe_of
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "privacy.ndjson"
-PAGE = HERE / "privacy.md"
-PICTURE = HERE / "privacy.png"
-KINDS = ("closed", "noise", "networks")
+KINDS = ("closed", "noise", "control", "networks")
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 32.0)
 LAST = "discriminant, epsilon 8 per person"
 #: Draws of the noise, and how many of them are attacked.
@@ -279,6 +282,44 @@ class Statistics:
         return {"macro_f1": float(np.mean(f1)), **drawn, **facts}
 
 
+def control(members: People, others: People, sfreq: float) -> list[Figure]:
+    """Return membership by class means, and the same if each member's session had not been learned.
+
+    Days, records and people differ: what is told of members that were left out is that, not membership.
+    """
+    model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never")
+    model.fit(members.signals, members.labels)
+    both = People(*(np.concatenate([getattr(part, each) for part in (members, others)])
+                    for each in ("signals", "labels", "people", "sessions")))  # fmt: skip
+    inside = np.arange(len(both)) < len(members)
+    shared = bool(set(members.people) & set(others.people))
+    units = both.units(with_sessions=shared)
+    apart = not set(units[inside]) & set(units[~inside])
+    features = model._features(standardised(model, both)).double().numpy()
+    columns = np.searchsorted(model.classes_, both.labels)
+    whitened = features @ whitening_of(features, columns)
+    of_class = columns == np.arange(len(model.classes_))[:, None]  # (n_classes, n)
+
+    def near(chosen: np.ndarray) -> np.ndarray:
+        weights = of_class & chosen
+        return nearness(whitened, columns, weights @ whitened / np.maximum(weights.sum(1), 1)[:, None])
+
+    halves = np.stack(list(half_splits(both.labels, units if apart else None, SHADOWS, 0)))
+    known, without = near(inside), near(inside)
+    if apart:
+        for name in np.unique(units[inside]):
+            without[units == name] = near(inside & (units != name))[units == name]
+    else:
+        n = (of_class & inside).sum(1)[columns[inside]]
+        without[inside] *= (n / (n - 1)) ** 2  # the distance to a mean without the window itself
+    figures = []
+    for target, scores in (("class means", known), ("class means, left out (control)", without)):
+        ratios = likelihood_ratios(scores, np.stack([near(half) for half in halves]), halves)
+        by = f"likelihood ratio of {target}"
+        figures += membership_figures(ratios, inside, units, "", by)
+    return figures
+
+
 def pooled(estimates: list[Estimate]) -> Estimate:
     """Return the mean of draws of the noise: what windows leave uncertain, and what noise does."""
     values = np.array([each.value for each in estimates])
@@ -316,6 +357,23 @@ def with_memory(
     return model
 
 
+def with_noisy_anchors(trained: AnchorInvClassifier, members: People, epsilon: float) -> AnchorInvClassifier:
+    """Return a model whose anchors of five windows are private for each window; nothing else of it is.
+
+    They are clipped to their median length, which is taken as known. A window moves one anchor, by two fifths
+    of that.
+    """
+    model = with_memory(trained, members, "fecam", privacy="aggregate")
+    anchors = model.state_.anchors
+    clip = float(anchors.values.norm(dim=1).median())
+    noise = torch.randn(anchors.values.shape, generator=unknown_generator())
+    values = clipped(anchors.values, clip) + gaussian_sigma(epsilon, 1e-5, 2 * clip / AGGREGATE) * noise
+    recipe = recipe_of(model.get_params(deep=False), model.geometry_, len(members))
+    noisy = anchors.with_values(values)
+    model._know(state_=recipe.with_fitted_head(replace(model.state_, anchors=noisy), noisy))
+    return model
+
+
 def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], AnchorInvClassifier]]]:
     """Yield models of one network with several memories."""
     made: list[AnchorInvClassifier] = []
@@ -334,6 +392,9 @@ def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], 
             lambda n=anchors: with_memory(trained(), members, "fecam", privacy="aggregate", n_anchors=n),
         )
     yield "fecam, 10 anchors", lambda: with_memory(trained(), members, "fecam", n_anchors=10)
+    for epsilon in (8.0, 64.0):
+        name = f"fecam, 50 anchors of five windows, epsilon {epsilon:g} on anchors"
+        yield name, lambda epsilon=epsilon: with_noisy_anchors(trained(), members, epsilon)
     yield (
         REPLAYED,
         lambda: with_memory(trained(), members, "anchorinv", n_anchors=10, inversion_steps=REPLAY_STEPS),
@@ -469,6 +530,9 @@ def compute(name: str, path: Path, *, kinds: tuple[str, ...]) -> None:
                 if (name, split, line["setting"]) not in have:
                     note(same | line | {"seconds": time.perf_counter() - began})
                 began = time.perf_counter()
+        if "control" in kinds and (name, split, "control") not in have:
+            figures = [each.facts() for each in control(members, others, sfreq)]
+            note(same | {"setting": "control", "figures": figures})
         for kind in (each for each in kinds if each in ways):
             for setting, make in ways[kind](members, sfreq):
                 if (name, split, setting) in have or (setting == WITH_SHADOWS and split not in SHADOWED):
@@ -487,144 +551,15 @@ def compute(name: str, path: Path, *, kinds: tuple[str, ...]) -> None:
             note({"set": name, "split": "extra", "setting": setting, "figures": figures})
 
 
-def strongest(line: Line, attack: str, measure: str, target: str = "") -> Line | None:
-    """Return the figure with the largest value among those of an attack; raw storage is no attack."""
-    some = [
-        each
-        for each in line["figures"]
-        if each["attack"] == attack
-        and each["measure"].startswith(measure)
-        and each["target"].startswith(target)
-        and each["target"] != "raw storage"
-        and "control" not in each["target"]
-        and each["value"] is not None
-    ]
-    return max(some, key=lambda each: each["value"], default=None)
-
-
-def raw_storage(line: Line) -> Line | None:
-    """Return how often recordings themselves were linked to their people."""
-    kinds = ("re-identification", "raw storage")
-    return next((each for each in line["figures"] if (each["attack"], each["target"]) == kinds), None)
-
-
-def cell(found: Line | None, *, percent: bool = False) -> str:
-    """Return a figure and its interval as text."""
-    if found is None:
-        return "–"
-    scale, digits, unit = (100, 0, " %") if percent else (1, 2, "")
-    low, value, high = (f"{scale * found[name]:.{digits}f}" for name in ("low", "value", "high"))
-    return f"{value}{unit} ({low}–{high})"
-
-
-def table(name: str, split: str) -> str:
-    """Return the models of a split as a Markdown table; of several attacks the strongest."""
-    heads = [
-        "model",
-        "macro-F1",
-        "windows: AUROC",
-        "found at 1 % false",
-        "sessions or people: AUROC",
-        "linked to people",
-    ]
-    rows = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
-    raw = None
-    for line in done():
-        if (line["set"], line["split"]) != (name, split):
-            continue
-        linked = strongest(line, "re-identification", "top-1")
-        whole = [strongest(line, "membership", "AUROC", unit) for unit in ("session", "person")]
-        raw = raw_storage(line) or raw
-        cells = [
-            line["setting"],
-            f"{100 * line['macro_f1']:.1f} %",
-            cell(strongest(line, "membership", "AUROC", "window")),
-            cell(strongest(line, "membership", "TPR at 1 %", "window"), percent=True),
-            cell(whole[0] or whole[1]),
-            "–" if linked is None else f"{linked['target']}: {cell(linked, percent=True)}",
-        ]
-        rows.append("| " + " | ".join(cells) + " |")
-    if raw is not None:
-        guessing = f"*recordings themselves; guessing {100 * raw['chance']:.0f} %*"
-        rows.append(f"| {guessing} | | | | | {cell(raw, percent=True)} |")
-    return "\n".join(rows)
-
-
-def draw(name: str, split: str) -> None:
-    """Draw what leaks against macro-F1; models that hardly classify are left out."""
-    from matplotlib.figure import Figure as Canvas
-
-    lines = [
-        line for line in done() if (line["set"], line["split"]) == (name, split) and line["macro_f1"] > 0.5
-    ]
-    picture = Canvas(figsize=(11.5, 4.4), layout="constrained")
-    *panels, beside = picture.subplots(1, 3, width_ratios=(4, 4, 2))
-    beside.axis("off")
-    for number, line in enumerate(lines):
-        beside.text(
-            0, 1 - number / len(lines), f"{number + 1}  {line['setting']}", fontsize=7.5, color=look(line)[0]
-        )
-    raw = next(filter(None, map(raw_storage, lines)))
-    _panel(panels[0], lines, ("membership", "AUROC", "window"), {"guessing": 0.5})
-    levels = {"guessing": raw["chance"], "recordings themselves": raw["value"]}
-    _panel(panels[1], lines, ("re-identification", "top-1", ""), levels)
-    for axis, title in zip(
-        panels, ("membership of windows: AUROC", "linked to the right person: share"), strict=True
-    ):
-        axis.set_title(f"{title}, by the strongest attack", fontsize=9, loc="left")
-    picture.savefig(PICTURE, dpi=140)
-
-
-def look(line: Line) -> tuple[str, str]:
-    """Return colour and marker: with noise, closed form without, network."""
-    if "epsilon" in line["setting"]:
-        return "#009E73", "s"
-    return ("#0072B2", "D") if line["setting"] in ("discriminant", "mdm") else ("#D55E00", "o")
-
-
-def _panel(axis: Any, lines: list[Line], asked: tuple[str, str, str], levels: dict[str, float]) -> None:
-    numbers: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for number, line in enumerate(lines):
-        found = strongest(line, *asked)
-        if found is None:
-            continue
-        colour, marker = look(line)
-        x, y = 100 * line["macro_f1"], found["value"]
-        exact = found["target"] == "class means" and asked[0] == "re-identification"  # everybody's alike
-        low, high = (y, y) if exact else (found["low"], found["high"])
-        axis.errorbar(x, y, [[y - low], [high - y]], fmt=marker, color=colour, markersize=5, linewidth=0.8)
-        numbers[round(3 * x), round(60 * y)].append(str(number + 1))
-    for (x, y), some in numbers.items():
-        axis.annotate(",".join(some), (x / 3, y / 60), fontsize=7, xytext=(4, 4), textcoords="offset points")
-    axis.set_xlim(78, 100)
-    axis.set_ylim(0.28 if "re-" in asked[0] else 0.45, 1.05)
-    for words, level in levels.items():
-        axis.axhline(level, color="#888888", linestyle=":" if words == "guessing" else "--", linewidth=1)
-        axis.text(78.2, level, words, fontsize=7, color="#555555", va="top")
-    axis.set_xlabel("macro-F1 on days that were not learned (%)", fontsize=8)
-    axis.tick_params(labelsize=7)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def fill() -> None:
-    """Write the tables into the page, each between its marks."""
-    page = PAGE.read_text(encoding="utf-8")
-    for name, split in dict.fromkeys((line["set"], line["split"]) for line in done()):
-        begin, end = f"<!-- table: {name}, {split} -->\n", "<!-- end -->"
-        if begin in page:
-            before, rest = page.split(begin, 1)
-            page = before + begin + table(name, split) + "\n" + rest[rest.index(end) :]
-    with replacing(PAGE) as beside:
-        beside.write_text(page, encoding="utf-8")
-
-
 def main() -> None:
-    """Compute what was asked for, or fill the page's tables and draw its figure."""
+    """Compute what was asked for, or make what the page has of the record."""
     given = dict(argument.split("=", 1) for argument in sys.argv[1:] if "=" in argument)
     kinds = tuple(word for word in sys.argv[1:] if word in KINDS) or KINDS
     for name, path in given.items():
         compute(name, Path(path), kinds=kinds)
     if not given:
+        from privacy_pages import draw, fill
+
         fill()
         draw("emg-longterm", "other days")
 

@@ -1,4 +1,4 @@
-"""``anchorinv audit``: tell what a model file gives away about the people it was trained on."""
+"""``anchorinv audit``: measure what a model file reveals about the people it was trained on."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,35 +15,40 @@ def audit(
     members: Annotated[
         Path,
         typer.Option(
-            help="What it was trained on: prepared folder (its training part) or .npz with X, y, subject.",
+            help="Its training data: a prepared folder (training part), or .npz with X, y, subject, session.",
             metavar="DATA",
         ),
     ],
     others: Annotated[
         Path,
         typer.Option(
-            help="What it was not trained on, recorded likewise: prepared folder (its test part) or .npz.",
+            help="Comparable data it was not trained on: a prepared folder (test part), or such an .npz.",
             metavar="DATA",
         ),
     ],
     shadows: Annotated[
         int | None,
         typer.Option(
-            min=0, max=1000, help="Shadow models; default: 32 where they are closed form, else none."
+            min=0,
+            max=1000,
+            help="Shadow models for the likelihood ratio; default: 32 without a network, none with one.",
         ),
     ] = None,
+    invert: Annotated[
+        bool, typer.Option("--invert/--no-invert", help="Reconstruct signals, which takes longest.")
+    ] = True,
     forget: Annotated[
-        str | None, typer.Option(help="Also tell what is left of this class once forgotten.", metavar="CLASS")
+        str | None, typer.Option(help="Also test whether forgetting this class removes it.", metavar="CLASS")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of shadow models and samples.")] = 0,
     as_json: Json = False,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack a model: tell who it was trained on, whose is what it holds, what can be brought back.
+    """Attack a model file: membership, re-identification, attributes, reconstruction, forgetting.
 
-    Every figure has an interval of 95 % and, where there is one, what guessing reaches. docs/privacy.md says
-    what each attack does, and what it does not show.
+    Every figure comes with its 95 % confidence interval and, where there is one, the level of guessing.
+    docs/privacy.md says how each attack works, and what it does not show.
     """
     from dataclasses import replace
 
@@ -58,7 +63,7 @@ def audit(
     with progress(quiet):
         learned = read_people(learner, members, split="train")
         apart = read_people(learner, others, split="test")
-        found = attack(learner, learned, apart, shadows=shadows, seed=seed)
+        found = attack(learner, learned, apart, shadows=shadows, invert=invert, seed=seed)
         if forget is not None:
             left = audit_forgetting(learner, named[forget], learned, apart)
             found = replace(found, figures=(*found.figures, *left.figures))

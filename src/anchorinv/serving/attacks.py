@@ -1,4 +1,4 @@
-"""Attacks on what a model file gives away, as functions of arrays; every figure comes with its interval."""
+"""Attacks on what a model file reveals, as functions of arrays; every figure comes with its interval."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a model gives away about the people it was trained on, by attacks on it; see docs/privacy.md."""
+"""What a model reveals about the people it was trained on, measured by attacks; see docs/privacy.md."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Windows with whose they are, and shadow models: of a model's kind, each trained on half of the windows."""
+"""Windows with their people and sessions, and shadow models, each trained on half of the windows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

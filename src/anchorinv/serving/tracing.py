@@ -1,4 +1,4 @@
-"""Whose is what a model holds, and how close it comes to real windows: linking and reconstruction."""
+"""Linking what a model holds to people, and reconstructing windows from it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,0 +1,170 @@
+"""Tables and figure of docs/privacy.md, from the record of docs/privacy_study.py."""
+
+from typing import Any
+
+import numpy as np
+from privacy_study import EPSILONS, HERE, LAST, N_SHADOWS, REPLAYED, WEIGHTS_ALONE, WITH_SHADOWS, Line, done
+
+from anchorinv.files import replacing
+
+PAGE = HERE / "privacy.md"
+PICTURE = HERE / "privacy.png"
+
+
+def strongest(line: Line, attack: str, measure: str, target: str = "") -> Line | None:
+    """Return the figure with the largest value among those of an attack; raw storage is no attack."""
+    some = [
+        each
+        for each in line["figures"]
+        if each["attack"] == attack
+        and each["measure"].startswith(measure)
+        and each["target"].startswith(target)
+        and each["target"] != "raw storage"
+        and "control" not in each["target"]
+        and each["value"] is not None
+    ]
+    return max(some, key=lambda each: each["value"], default=None)
+
+
+def raw_storage(line: Line) -> Line | None:
+    """Return how often recordings themselves were linked to their people."""
+    kinds = ("re-identification", "raw storage")
+    return next((each for each in line["figures"] if (each["attack"], each["target"]) == kinds), None)
+
+
+def cell(found: Line | None, *, percent: bool = False) -> str:
+    """Return a figure and its interval as text."""
+    if found is None:
+        return "–"
+    scale, digits, unit = (100, 0, " %") if percent else (1, 2, "")
+    low, value, high = (f"{scale * found[name]:.{digits}f}" for name in ("low", "value", "high"))
+    return f"{value}{unit} ({low}–{high})"
+
+
+#: What is kept of people, by setting, in the order of the tables.
+ROWS = {
+    "real-replay": "recordings (`real-replay`)",
+    "latent-replay": "latents (`latent-replay`)",
+    "anchorinv": "anchors (`anchorinv`)",
+    "fecam": "anchors (`fecam`)",
+    "fecam, 10 anchors": "10 anchors a class (`fecam`)",
+    REPLAYED: "10 anchors a class and their inverted replay (`anchorinv`)",
+    "fecam, 50 anchors of five windows": "anchors of five windows (`fecam`, aggregate)",
+    "fecam, 10 anchors of five windows": "10 anchors of five windows",
+    "fecam, 50 anchors of five windows, epsilon 64 on anchors": "anchors of five windows with noise, ε = 64",
+    "fecam, 50 anchors of five windows, epsilon 8 on anchors": "anchors of five windows with noise, ε = 8",
+    "protonet": "class means (`protonet`)",
+    WITH_SHADOWS: f"class means, attacked with {N_SHADOWS} shadow networks",
+    WEIGHTS_ALONE: "weights alone (`finetune`)",
+    "mdm": "Riemannian class means (`mdm`)",
+    "discriminant": "sufficient statistics (`discriminant`)",
+    "discriminant, scatter of rank 32": "the same, scatter of rank 32",
+    "discriminant, 128 features": "the same, 128 features",
+    "discriminant, 64 features": "the same, 64 features",
+    "discriminant, 32 features": "the same, 32 features",
+    **{f"discriminant, epsilon {each:g}": f"32 features, ε = {each:g}" for each in reversed(EPSILONS)},
+    LAST: "32 features, ε = 8 for each person",
+}
+
+
+def table(name: str, split: str) -> str:
+    """Return the models of a split as a Markdown table; of several attacks the strongest."""
+    heads = ["what is kept", "macro-F1", "windows: AUROC", "windows: TPR at 1 % FPR",
+             "sessions or people: AUROC", "linked to people"]  # fmt: skip
+    rows = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
+    lines = {line["setting"]: line for line in done() if (line["set"], line["split"]) == (name, split)}
+    for setting, words in ROWS.items():
+        if (line := lines.get(setting)) is None:
+            continue
+        linked = strongest(line, "re-identification", "top-1")
+        whole = [strongest(line, "membership", "AUROC", unit) for unit in ("session", "person")]
+        spread = line.get("macro_f1_of")
+        score = f"{100 * line['macro_f1']:.1f} %"
+        score += f" ± {50 * (spread['high'] - spread['low']):.1f}" if spread else ""
+        cells = [
+            words,
+            score,
+            cell(strongest(line, "membership", "AUROC", "window")),
+            cell(strongest(line, "membership", "TPR at 1 %", "window"), percent=True),
+            cell(whole[0] or whole[1]),
+            "–" if linked is None else f"{linked['target']}: {cell(linked, percent=True)}",
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    raw = next(filter(None, map(raw_storage, lines.values())), None)
+    if raw is not None:
+        rows.append(
+            f"| *raw recordings; chance {100 * raw['chance']:.0f} %* | | | | | {cell(raw, percent=True)} |"
+        )
+    return "\n".join(rows)
+
+
+#: What the figure shows: a setting, its label, and where that goes.
+SHOWN = {
+    "real-replay": ("recordings", (6, 0)),
+    "anchorinv": ("anchors", (6, 0)),
+    "fecam": ("anchors (fecam)", (6, 0)),
+    "fecam, 50 anchors of five windows": ("anchors of 5 windows", (6, 0)),
+    "protonet": ("class means", (6, 0)),
+    WEIGHTS_ALONE: ("weights alone", (6, 0)),
+    "discriminant, scatter of rank 32": ("rank 32", (6, 0)),
+}
+NOISE = [f"discriminant, epsilon {each:g}" for each in EPSILONS]
+FEWER = [f"discriminant, {each} features" for each in (32, 64, 128)] + ["discriminant"]
+
+
+def draw(name: str, split: str) -> None:
+    """Draw leakage against macro-F1, with a curve each for more noise and for fewer features."""
+    from matplotlib.figure import Figure as Canvas
+
+    lines = {line["setting"]: line for line in done() if (line["set"], line["split"]) == (name, split)}
+    picture = Canvas(figsize=(11, 4.6), layout="constrained")
+    left, right = picture.subplots(1, 2)
+    raw = next(filter(None, map(raw_storage, lines.values())))
+    _panel(left, lines, ("membership", "AUROC", "window"), {"chance": 0.5})
+    _panel(right, lines, ("re-identification", "top-1", ""), {"chance": raw["chance"], "raw": raw["value"]})
+    left.set_title("Membership of single windows", fontsize=11, loc="left")
+    left.set_ylabel("AUROC of the strongest attack")
+    right.set_title("Linked to the right one of three people", fontsize=11, loc="left")
+    right.set_ylabel("share of what the file holds")
+    left.legend(fontsize=9, frameon=False, loc="center left")
+    picture.savefig(PICTURE, dpi=130)
+
+
+def _panel(axis: Any, lines: dict[str, Line], asked: tuple[str, str, str], levels: dict[str, float]) -> None:
+    def place(setting: str) -> tuple[float, float, float, float]:
+        found = strongest(lines[setting], *asked)
+        return 100 * lines[setting]["macro_f1"], found["value"], found["low"], found["high"]
+
+    for settings, colour, words in ((NOISE, "#009E73", "noise, labelled by ε"),
+                                    (FEWER, "#0072B2", "no noise, labelled by features")):  # fmt: skip
+        xs, ys, lows, highs = np.array([place(each) for each in settings if each in lines]).T
+        axis.errorbar(xs, ys, [ys - lows, highs - ys], fmt="o-", color=colour, markersize=5, label=words)
+        for x, y, setting in zip(xs, ys, settings, strict=True):
+            short = "default" if setting == "discriminant" else setting.split()[-1 if "eps" in setting else 1]
+            axis.annotate(short, (x, y), (0, 7), textcoords="offset points", ha="center", color=colour,
+                          fontsize=9)  # fmt: skip
+    for setting, (words, offset) in SHOWN.items():
+        if setting in lines and strongest(lines[setting], *asked) is not None:
+            x, y, low, high = place(setting)
+            axis.errorbar(x, y, [[y - low], [high - y]], fmt="s", color="#D55E00", markersize=5)
+            axis.annotate(words, (x, y), offset, textcoords="offset points", va="center", color="#D55E00",
+                          fontsize=9)  # fmt: skip
+    for words, level in levels.items():
+        axis.axhline(level, color="#888888", linestyle=":" if words == "chance" else "--", linewidth=1)
+        label = "raw recordings" if words == "raw" else words
+        axis.annotate(label, (1, level), (-2, 3), xycoords=("axes fraction", "data"), ha="right", fontsize=9,
+                      textcoords="offset points", color="#555555")  # fmt: skip
+    axis.set_xlabel("macro-F1 on other days (%)")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def fill() -> None:
+    """Write the tables into the page, each between its marks."""
+    page = PAGE.read_text(encoding="utf-8")
+    for name, split in dict.fromkeys((line["set"], line["split"]) for line in done()):
+        begin, end = f"<!-- table: {name}, {split} -->\n", "<!-- end -->"
+        if begin in page:
+            before, rest = page.split(begin, 1)
+            page = before + begin + table(name, split) + "\n" + rest[rest.index(end) :]
+    with replacing(PAGE) as beside:
+        beside.write_text(page, encoding="utf-8")
