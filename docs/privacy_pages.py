@@ -98,18 +98,19 @@ def table(name: str, split: str) -> str:
     return "\n".join(rows)
 
 
-#: What the figure shows: a setting, its label, and where that goes.
+#: What the figure shows of networks: a setting, its label, and where that goes (points) on either panel.
 SHOWN = {
-    "real-replay": ("recordings", (6, 0)),
-    "anchorinv": ("anchors", (6, 0)),
-    "fecam": ("anchors (fecam)", (6, 0)),
-    "fecam, 50 anchors of five windows": ("anchors of 5 windows", (6, 0)),
-    "protonet": ("class means", (6, 0)),
-    WEIGHTS_ALONE: ("weights alone", (6, 0)),
-    "discriminant, scatter of rank 32": ("rank 32", (6, 0)),
+    "real-replay": ("recordings", (7, 0), (7, 0)),
+    "anchorinv": ("anchors", None, (7, 6)),
+    "fecam": ("anchors, refitted head", None, (7, -4)),
+    "fecam, 50 anchors of five windows": ("anchors of 5 windows", None, (-10, 12)),
+    "protonet": ("network with class means", (7, 0), None),
+    WEIGHTS_ALONE: ("network, weights alone", (7, -6), None),
 }
 NOISE = [f"discriminant, epsilon {each:g}" for each in EPSILONS]
 FEWER = [f"discriminant, {each} features" for each in (32, 64, 128)] + ["discriminant"]
+CURVES = ((NOISE, "#009E73", "statistics with noise, by ε", "epsilon ", (-5, 5), "right"),
+          (FEWER, "#0072B2", "statistics without noise, by features", ", ", (7, -4), "left"))  # fmt: skip
 
 
 def draw(name: str, split: str) -> None:
@@ -117,44 +118,48 @@ def draw(name: str, split: str) -> None:
     from matplotlib.figure import Figure as Canvas
 
     lines = {line["setting"]: line for line in done() if (line["set"], line["split"]) == (name, split)}
-    picture = Canvas(figsize=(11, 4.6), layout="constrained")
+    picture = Canvas(figsize=(11, 4.8), layout="constrained")
     left, right = picture.subplots(1, 2)
     raw = next(filter(None, map(raw_storage, lines.values())))
-    _panel(left, lines, ("membership", "AUROC", "window"), {"chance": 0.5})
-    _panel(right, lines, ("re-identification", "top-1", ""), {"chance": raw["chance"], "raw": raw["value"]})
-    left.set_title("Membership of single windows", fontsize=11, loc="left")
-    left.set_ylabel("AUROC of the strongest attack")
-    right.set_title("Linked to the right one of three people", fontsize=11, loc="left")
-    right.set_ylabel("share of what the file holds")
-    left.legend(fontsize=9, frameon=False, loc="center left")
+    _panel(left, lines, ("membership", "AUROC", "window"), {"chance": 0.5}, 1)
+    levels = {"chance, and every class mean": raw["chance"], "raw recordings": raw["value"]}
+    _panel(right, lines, ("re-identification", "top-1", ""), levels, 2)
+    left.set(title="Membership of single windows", ylabel="AUROC of the strongest attack", ylim=(0.46, 1.03))
+    right.set(
+        title="Linked to the right one of three people", ylabel="share linked correctly", ylim=(0.25, 1)
+    )
+    left.legend(fontsize=9, frameon=False, loc="upper left")
     picture.savefig(PICTURE, dpi=130)
 
 
-def _panel(axis: Any, lines: dict[str, Line], asked: tuple[str, str, str], levels: dict[str, float]) -> None:
+def _panel(
+    axis: Any, lines: dict[str, Line], asked: tuple[str, str, str], levels: dict[str, float], label: int
+) -> None:
     def place(setting: str) -> tuple[float, float, float, float]:
         found = strongest(lines[setting], *asked)
         return 100 * lines[setting]["macro_f1"], found["value"], found["low"], found["high"]
 
-    for settings, colour, words in ((NOISE, "#009E73", "noise, labelled by ε"),
-                                    (FEWER, "#0072B2", "no noise, labelled by features")):  # fmt: skip
-        xs, ys, lows, highs = np.array([place(each) for each in settings if each in lines]).T
-        axis.errorbar(xs, ys, [ys - lows, highs - ys], fmt="o-", color=colour, markersize=5, label=words)
-        for x, y, setting in zip(xs, ys, settings, strict=True):
-            short = "default" if setting == "discriminant" else setting.split()[-1 if "eps" in setting else 1]
-            axis.annotate(short, (x, y), (0, 7), textcoords="offset points", ha="center", color=colour,
-                          fontsize=9)  # fmt: skip
-    for setting, (words, offset) in SHOWN.items():
-        if setting in lines and strongest(lines[setting], *asked) is not None:
+    for settings, colour, words, before, offset, side in CURVES:
+        xs, ys, lows, highs = np.array([place(each) for each in settings]).T
+        bars = [ys - lows, highs - ys]
+        axis.errorbar(xs, ys, bars, fmt="o-", color=colour, markersize=5, linewidth=1.2, label=words)
+        for x, y, setting in zip(xs, ys, settings, strict=True) if label == 1 else ():
+            short = "default" if setting == "discriminant" else setting.split(before)[1].split()[0]
+            axis.annotate(short, (x, y), offset, textcoords="offset points", ha=side, color=colour)
+    for setting, shown in SHOWN.items():
+        if shown[label] is not None and setting in lines:
             x, y, low, high = place(setting)
-            axis.errorbar(x, y, [[y - low], [high - y]], fmt="s", color="#D55E00", markersize=5)
-            axis.annotate(words, (x, y), offset, textcoords="offset points", va="center", color="#D55E00",
-                          fontsize=9)  # fmt: skip
+            axis.errorbar(
+                x, y, [[y - low], [high - y]], fmt="s", color="#D55E00", markersize=5, linewidth=1.2
+            )
+            axis.annotate(shown[0], (x, y), shown[label], textcoords="offset points", va="center",
+                          color="#D55E00")  # fmt: skip
     for words, level in levels.items():
-        axis.axhline(level, color="#888888", linestyle=":" if words == "chance" else "--", linewidth=1)
-        label = "raw recordings" if words == "raw" else words
-        axis.annotate(label, (1, level), (-2, 3), xycoords=("axes fraction", "data"), ha="right", fontsize=9,
+        axis.axhline(level, color="#888888", linestyle=":" if "chance" in words else "--", linewidth=1)
+        axis.annotate(words, (0.01, level), (0, -4), xycoords=("axes fraction", "data"), va="top",
                       textcoords="offset points", color="#555555")  # fmt: skip
     axis.set_xlabel("macro-F1 on other days (%)")
+    axis.set_xlim(81, 97.5)
     axis.spines[["top", "right"]].set_visible(False)
 
 

@@ -158,8 +158,14 @@ def test_intervals_of_true_positives_hold_the_truth():
 
 
 def test_the_same_share_of_everything_is_known_exactly():
-    found = Estimate.clustered(np.full(10, 1 / 3))
-    assert found.low == found.value == found.high
+    for share in (1 / 3, 0.1):
+        found = Estimate.clustered(share + np.array([0, 1e-17, -1e-16]))
+        assert found.low == found.value == found.high
+
+
+def test_the_mean_of_four_values_has_students_interval():
+    found = Estimate.mean([1.0, 2.0, 3.0, 4.0])
+    assert (found.value, found.high - found.value) == pytest.approx((2.5, 3.182446 * (5 / 3) ** 0.5 / 2))
 
 
 def test_a_gallery_finds_a_person_whose_label_it_has_not_seen():

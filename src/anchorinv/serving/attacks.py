@@ -70,7 +70,7 @@ class Estimate:
         if not len(given):
             return cls.share(0, 0)
         n_groups, mean = int(places.max()) + 1, float(given.mean())
-        if 0 < mean < 1 and np.ptp(given) == 0:  # the same share of everything: nothing to estimate
+        if 0 < mean < 1 and np.ptp(given) < 1e-9:  # the same share of everything: nothing to estimate
             return cls(mean, mean, mean, len(given))
         sums = np.bincount(places, given - mean)
         variance = n_groups / max(n_groups - 1, 1) * float((sums**2).sum()) / len(given) ** 2
@@ -78,10 +78,13 @@ class Estimate:
 
     @classmethod
     def mean(cls, values: ArrayLike) -> "Estimate":
-        """Return the mean of values (n,), with the normal interval of their standard error."""
+        """Return the mean of values (n,), with Student's interval of their standard error."""
+        from scipy.stats import t
+
         given = np.asarray(values, dtype=np.float64)
-        half = _Z * given.std(ddof=1) / math.sqrt(len(given)) if len(given) > 1 else math.inf
-        return cls(float(given.mean()), float(given.mean() - half), float(given.mean() + half), len(given))
+        mean, n = float(given.mean()), len(given)
+        half = float(t.ppf(0.975, n - 1) * given.std(ddof=1) / math.sqrt(n)) if n > 1 else math.inf
+        return cls(mean, mean - half, mean + half, n)
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
