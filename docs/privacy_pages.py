@@ -82,7 +82,7 @@ def table(name: str, split: str) -> str:
         score = f"{100 * line['macro_f1']:.1f} %"
         score += f" ± {50 * (spread['high'] - spread['low']):.1f}" if spread else ""
         cells = [
-            words,
+            words + " †" * line.get("earlier", False),
             score,
             cell(strongest(line, "membership", "AUROC", "window")),
             cell(strongest(line, "membership", "TPR at 1 %", "window"), percent=True),
@@ -147,7 +147,7 @@ def _panel(
             short = "default" if setting == "discriminant" else setting.split(before)[1].split()[0]
             axis.annotate(short, (x, y), offset, textcoords="offset points", ha=side, color=colour)
     for setting, shown in SHOWN.items():
-        if shown[label] is not None and setting in lines:
+        if shown[label] is not None and setting in lines and not (label == 1 and "earlier" in lines[setting]):
             x, y, low, high = place(setting)
             axis.errorbar(
                 x, y, [[y - low], [high - y]], fmt="s", color="#D55E00", markersize=5, linewidth=1.2

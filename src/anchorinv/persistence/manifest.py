@@ -27,17 +27,18 @@ MEMORY = {
 
 #: What attacks found on real EMG of three people, by what a model keeps of people: docs/privacy.md.
 MEASURED = {
-    "none": "members of a network's training data were told from others with an AUROC of 0.55, by guessing "
-    "with 0.50",
-    "class statistics": "whoever had the recordings could tell 94 % of the windows that the default method "
-    "had learned, at 1 % false alarms; class means of three people were linked to none of them, those of "
-    "classes that one person had taught to that person",
-    "anchors": "anchors were linked to the right one of three people in 74 %, recordings in 92 % (guessing: "
+    "none": "class means of a network told members of its training data from others with an AUROC of @@ "
+    "(chance: 0.50)",
+    "class statistics": "an attacker with the recordings recognised 94 % of the windows that the default "
+    "method was trained on, at 1 % false positives; class means of three people could not be linked to one "
+    "of them, those of classes that one person had taught were linked to that person",
+    "anchors": "anchors were linked to the right one of three people in 74 %, recordings in 92 % (chance: "
     "33 %)",
-    "aggregate": "anchors of five windows were linked to the right one of three people in 35 % (guessing: "
+    "aggregate": "anchors of five windows were linked to the right one of three people in 35 % (chance: "
     "33 %)",
-    "epsilon": "an epsilon of 1 for each window left 1 % of the windows to be told at 1 % false alarms",
-    "real recordings": "recordings that were kept were linked to the right one of three people in 91 %",
+    "epsilon": "with an epsilon of 1 for each window, 1 % of the training windows were recognised at 1 % "
+    "false positives",
+    "real recordings": "stored recordings were linked to the right one of three people in 91 %",
 }
 
 #: Values of a loss curve in a manifest; an estimator's history has them all.
@@ -190,7 +191,7 @@ def file_sentences(facts: Mapping[str, Any]) -> list[str]:
     anchors = spec.uses_anchors and any(facts["anchors"].values())
     lines += privacy_sentences(privacy_from(facts["privacy"]), anchors=anchors)
     if measured := MEASURED.get(_measured_as(facts, anchors=anchors)):
-        lines.append(f"On real EMG {measured}; `anchorinv audit` tells of this model.")
+        lines.append(f"On real EMG, {measured}; `anchorinv audit` measures it for this model.")
     for label in facts["forgotten"]:
         lines.append(f"Class {label!r} was forgotten: {spec.forgetting}")
     return lines
