@@ -107,7 +107,7 @@ def test_mistakes_end_in_a_sentence_and_a_non_zero_exit(tmp_path, run):
 def test_a_bad_target_is_found_before_anything_is_computed(tmp_path, run):
     (tmp_path / "results.jsonl").mkdir()
     code, _, said = run("demo", "--out", ".")
-    assert code == 1 and "holds no run but results.jsonl; choose an empty" in said
+    assert code == 1 and "is not a run folder, it contains results.jsonl; choose an empty" in said
 
 
 def test_the_demo_on_synthetic_recordings_says_so(tmp_path, run, monkeypatch):

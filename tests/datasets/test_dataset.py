@@ -89,7 +89,7 @@ def test_a_damaged_folder_is_named(tmp_path, damage, told):
 
 
 def test_no_folder_at_all(tmp_path):
-    with pytest.raises(ValueError, match="is no prepared data set"):
+    with pytest.raises(ValueError, match="is not a prepared data set"):
         Dataset.open(tmp_path / "nowhere")
 
 

@@ -137,7 +137,7 @@ def test_npz_directly_and_in_a_table(tmp_path):
         ({"y": None}, "has no y"),
         ({"y": np.zeros(3, int)}, "12 trials but y 3 values"),
         ({"ch_names": ["a"]}, "2 channels but ch_names 1 names"),
-        ({"sfreq": None}, "does not say its rate; give it with --sfreq"),
+        ({"sfreq": None}, "has no sampling rate; pass it with --sfreq"),
         ({"split": ["dev"] * 12}, "split 'dev' is neither"),
     ],
 )
@@ -223,9 +223,9 @@ def test_every_problem_of_a_table_is_told_at_once(tmp_path):
     )
     told = problems_of(manifest)
     for sentence in (
-        "did you mean 'split'?", "line 3: away.csv is not there", "line 4: notes.docx is of no known format",
-        "line 5: good.csv has no label", "line 6: start is a number of seconds, got 'soon'",
-        "line 7: start lies at 0 or later and before stop", "good.csv is 10 s long, 5 to 400 s asked",
+        "did you mean 'split'?", "line 3: away.csv does not exist", "notes.docx has an unknown format",
+        "line 5: good.csv has no label", "line 6: start must be a number of seconds, got 'soon'",
+        "line 7: start must be at least 0 and before stop", "good.csv is 10 s long, 5 to 400 s asked",
         "broken.edf has a damaged header", "line 10: path is empty",
     ):  # fmt: skip
         assert sentence in told
@@ -311,9 +311,7 @@ def test_without_a_split_recordings_are_divided_by_subject_then_session_then_fil
     by_file = plan_manifest(table(tmp_path, n=8, subject=[""] * 8, **blank), OwnOptions(at_least=1, seed=3))
     assert by_file.meta["split"] == "80-20 by file, seed 3"
     lines = [{"path": "0.csv", "label": label, "start": i, "stop": i + 1} for i, label in enumerate("abab")]
-    assert "say which train and which test in a table" in problems_of(
-        making.rows(tmp_path / "one.csv", *lines)
-    )
+    assert "set the split in a table" in problems_of(making.rows(tmp_path / "one.csv", *lines))
     halves = [{"path": f"{i}.csv", "label": "a", "split": side} for i, side in enumerate(("train", ""))]
     assert "give it in all or none" in problems_of(making.rows(tmp_path / "halves.csv", *halves))
 
@@ -328,7 +326,7 @@ def test_tables_in_other_dialects(tmp_path):
 @pytest.mark.parametrize(
     ("content", "told"),
     [(None, "is not there"), (b"", "has no column path, label"), (b"path,label\n", "has no rows"),
-     (b"\xff\xfe\x00p", "no text in UTF-8")],
+     (b"\xff\xfe\x00p", "not UTF-8 text")],
 )  # fmt: skip
 def test_a_table_that_is_none(tmp_path, content, told):
     if content is not None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorinv import AnchorInvClassifier, Preprocessing, StreamingPredictor
-from anchorinv.cli.model import learn
+from anchorinv.cli.learn import learn
 from anchorinv.cli.options import check_target
 from anchorinv.core.mahalanobis import fit_covariance_head
 from anchorinv.core.recipe import BaseSpec
@@ -167,7 +167,7 @@ class TestForgetting:
         [
             (lambda: fitted(), "feet", "'feet' is not known.*known are 'left', 'right', 'tongue'"),
             (lambda: fitted(), True, "True is not known"),
-            (lambda: fitted(taught=False), "left", "two classes at least must remain"),
+            (lambda: fitted(taught=False), "left", "at least two classes must remain"),
             (lambda: AnchorInvClassifier(), "left", "call fit"),
         ],
     )

@@ -102,7 +102,7 @@ def test_what_a_method_keeps_is_foreseen(method):
         ({"method": "deepdream", "n_anchors": 10**4}, "samples kept are too many"),
         ({"random_state": 2**64}, "random_state"),
         ({"sfreq": 1e9}, "sfreq"),
-        ({"sfreq": 1e-9}, "rate of 1e-09 Hz is beyond"),
+        ({"sfreq": 1e-9}, r"sfreq \(=1e-09 Hz\) must be"),
         ({"verbose": "much"}, "verbose"),
         ({"preprocessing": Preprocessing(filter=Filter(1e-9, 4))}, "filter.low is wrong"),
         ({"preprocessing": Preprocessing(unrepeatable="x\n")}, "unrepeatable is wrong"),

@@ -165,9 +165,9 @@ def test_a_figure_of_two_runs_has_a_panel_for_each(record, tmp_path, undrawn):
 @pytest.mark.parametrize(
     ("mark", "told"),
     [
-        ("table: eeg score", "no mark that can be filled; it takes a run, then one of scores, last, diff"),
-        ("table: scores", "no mark that can be filled"),
-        ("table: eeg other scores", "no mark that can be filled"),
+        ("table: eeg score", "not a valid mark; it takes a run, then one of scores, last, diff"),
+        ("table: scores", "not a valid mark"),
+        ("table: eeg other scores", "not a valid mark"),
         ("figure: eeg cost", "one of sessions, differences, advantage"),
         ("table: eeg advantage anchorinv-minus", "has no results of anchorinv-minus; it has finetune,"),
         ("table: eeg scores -->\n<!-- table: eeg cost", "scores --> has no end; close it with <!-- end -->"),
@@ -221,7 +221,7 @@ def test_the_commands(record, tmp_path):
     with pytest.raises(ValueError, match="has no marks to fill"):
         (tmp_path / "page.md").write_text("words")
         fill(tmp_path / "page.md", [])
-    with pytest.raises(ValueError, match="no page that can be read"):
+    with pytest.raises(ValueError, match="not a readable page"):
         fill(tmp_path / "away.md", [])
 
 

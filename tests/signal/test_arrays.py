@@ -177,7 +177,7 @@ def test_text_that_is_none_is_refused(tmp_path, order, letter):
     assert load_arrays(tmp_path / "a.npz", ["ch_names"])["ch_names"].tolist() == ["Cz", "Fz"]
     names.view(f"{order}u4")[1] = letter
     np.savez(tmp_path / "a.npz", X=np.zeros((3, 2, 4)), ch_names=names)
-    with pytest.raises(ValueError, match=r"a\.npz: ch_names holds text that is none"):
+    with pytest.raises(ValueError, match=r"a\.npz: ch_names contains invalid text"):
         load_arrays(tmp_path / "a.npz", ["ch_names"])
 
 
@@ -191,15 +191,15 @@ def test_wanted_columns_come_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\n" + "x" * 200_000 + ",a\n", "is no table .*field limit.*line 2"),
-        ('path,label\n"' + "x,a\n" * 50_000, "is no table .*; is a quote left open"),
+        ("path,label\n" + "x" * 200_000 + ",a\n", "is not a table .*field limit.*line 2"),
+        ('path,label\n"' + "x,a\n" * 50_000, "is not a table .*; is a quote left open"),
         ("path,label," + "c," * 1_000_000 + "\n", "more than 1000 columns"),
         ("path;label;" + "c;" * 1_000_000 + "\n", "more than 1000 columns"),
         ("path,label\n" + "x" * 5_000 + ".edf,a\n", "line 2: x.* is not there"),
         ("path,label\na\0b.edf,a\n", "line 2: .* is not there"),
-        ("path,label,start\na.npy,a,1e308\n", "start lies at 0 or later and before stop"),
-        ("path,label,stop\na.npy,a,inf\n", "start lies at 0 or later and before stop"),
-        ("path,label,start,stop\na.npy,a,nan,nan\n", "start lies at 0 or later and before stop"),
+        ("path,label,start\na.npy,a,1e308\n", "start must be at least 0 and before stop"),
+        ("path,label,stop\na.npy,a,inf\n", "start must be at least 0 and before stop"),
+        ("path,label,start,stop\na.npy,a,nan,nan\n", "start must be at least 0 and before stop"),
     ],
 )
 def test_manifests_without_measure(tmp_path, text, message):
@@ -300,7 +300,7 @@ def test_facts_of_a_folder_that_are_of_another_kind(tmp_path, key):
         ("meta.json", "[" * 100_000, "is damaged: it is no JSON"),
         ("meta.json", "[]", "is damaged"),
         ("index.csv", "start,label,subject,session,split\n" + "9" * 30 + ",a,0,0,train\n", "is damaged"),
-        ("index.csv", "start,label,subject,session,split\n0," + "a" * 200_000, "is no table"),
+        ("index.csv", "start,label,subject,session,split\n0," + "a" * 200_000, "is not a table"),
         ("index.csv", "start,label,subject,session,split\n" + "0,a,0,0,train\n" * 900, "more than 200 times"),
         ("index.csv", "start,label,subject,session,split\n0\n", "is damaged"),
     ],

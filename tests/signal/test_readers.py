@@ -107,7 +107,7 @@ def test_a_table_with_gaps_and_without_times(tmp_path):
 
 def test_what_is_no_recording(tmp_path):
     (tmp_path / "a.docx").write_text("x")
-    with pytest.raises(ValueError, match="of no known format; known are"):
+    with pytest.raises(ValueError, match="an unknown format; known formats"):
         read_recording(tmp_path / "a.docx")
     with pytest.raises(FileNotFoundError, match="there is no"):
         read_recording(tmp_path / "a.edf")

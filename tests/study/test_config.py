@@ -345,7 +345,7 @@ class TestMistakes:
     def test_a_missing_length_says_what_to_add(self, tmp_path):
         path = tmp_path / "own.toml"
         path.write_text("methods = ['anchorinv']\n[protocol]\nbase_classes = ['a', 'b']\nsessions = ['c']")
-        with pytest.raises(ValueError, match=r"finetuning.steps says nothing of anchorinv; add anchorinv ="):
+        with pytest.raises(ValueError, match=r"finetuning.steps lacks anchorinv; add anchorinv ="):
             load(str(path))
 
     def test_unknown_names_and_files(self, tmp_path):

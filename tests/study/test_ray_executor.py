@@ -187,7 +187,7 @@ def test_a_training_that_was_stopped_goes_on_from_the_last_position(stand_in, he
     stand_in()
     caplog.set_level(logging.INFO)
     assert run(tmp_path / "run", seconds=0.0) == here
-    assert any("training goes on after 6 steps" in record.getMessage() for record in caplog.records)
+    assert any("training resumes after 6 steps" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("kind", LOST)

@@ -153,7 +153,7 @@ def device(asked: str, gpus: float) -> str:
         raise ValueError(f"a worker sees the GPU that it is given, and no other; say cuda, not {asked}")
     if asked == "cuda" and not gpus:
         raise ValueError(
-            "workers are given no GPU; say with --gpus-per-worker how much of one each is given, as 0.5"
+            "workers are given no GPU; say with --gpus-per-worker how much of one each is given, such as 0.5"
         )
     return asked
 
