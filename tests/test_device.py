@@ -340,4 +340,4 @@ class TestChoice:
         code, _, err = run("run", "demo", *cuda)
         assert code == 1 and "no device 'cuda' here" in err and not (tmp_path / "runs").exists()
         code, _, err = run("run", "demo", "--workers", 2, *cuda)
-        assert code == 1 and "workers are given no GPU" in err
+        assert code == 1 and "workers have no GPU" in err

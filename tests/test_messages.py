@@ -81,14 +81,14 @@ class TestKinds:
             assert kind in KNOWN
         (files / "table.csv").write_text("path,label\nnotes.txt,a\n")
         code, _, err = run("prepare", "own", "--manifest", "table.csv", "--out", "made")
-        assert code == 1 and f"line 2: notes.txt is an unknown format; known formats {FILES}" in err
+        assert code == 1 and f"line 2: notes.txt has an unknown format; known formats: {FILES}" in err
 
     def test_the_list_is_that_of_the_readers(self):
         assert set(WINDOWS + RECORDINGS) == FORMATS
 
     @pytest.mark.parametrize("name", ["train", "evaluate"])
     def test_a_recording_without_labels(self, name, told, files):
-        assert "day.edf has no labels of its windows; name its events with --events, or hand in" in told(
+        assert "day.edf has no labels of its windows; name its events with --events, or use" in told(
             name, "day.edf"
         )
         assert "base.npy has no labels of its windows; hand in" in told(name, "base.npy")

@@ -15,13 +15,13 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin as FeatureNames
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from anchorinv.backbones import asked_for, elsewhere
+from anchorinv.backbones import elsewhere
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
 from anchorinv.core.devices import choose_device, device_here, placed
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.networks import Geometry, encode
-from anchorinv.core.privacy import Privacy, privacy_facts, privacy_from
+from anchorinv.core.privacy import Privacy
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.registry import METHODS
 from anchorinv.core.rng import stream
@@ -55,12 +55,14 @@ from anchorinv.persistence.provenance import (
 )
 from anchorinv.settings import (
     check_settings,
+    params_of,
     recipe_of,
     resolve_backbone,
     resolve_ch_names,
     resolve_geometry,
     resolve_rate,
     resolve_seed,
+    stored_params,
 )
 from anchorinv.signal.drift import FEWEST, Drift, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
@@ -69,13 +71,16 @@ from anchorinv.suggestion import REJECT, Suggestion, check_suggesting, suggested
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (
     Signals,
+    check_kind,
     check_new_names,
+    check_rate,
     check_same_shape,
     check_scale,
+    check_several,
+    column_of,
     groups_by,
     in_order,
     in_unit,
-    label_kind,
     likely_mistakes,
     read_groups,
     read_labels,
@@ -84,7 +89,6 @@ from anchorinv.validation import (
     refuse_known,
     refuse_unknown,
     rejecting_label,
-    similar_names,
     warn_drift,
     warn_flat,
     warn_former_name,
@@ -92,9 +96,6 @@ from anchorinv.validation import (
     warn_single_shots,
     weighed,
 )
-
-# Parameters that a bundle stores in another form, or that depend on the machine.
-_APART = ("geometry", "backbone", "preprocessing", "sfreq", "device")
 
 
 class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -582,16 +583,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """Return the fitted model as a value."""
         self._check_fitted()
         now = copy(self)  # a snapshot: another thread may be teaching it
-        given = now.get_params(deep=False)
-        settings = {name: _plain(value) for name, value in given.items() if name not in _APART}
-        if isinstance(settings["random_state"], np.random.RandomState):
-            settings["random_state"] = now.seed_
-        settings["verbose"] = bool(settings["verbose"])
-        settings["privacy"] = privacy_facts(settings["privacy"])
-        if settings["privacy"] is None:  # as earlier versions read it
-            del settings["privacy"]
         return Bundle(
-            method=METHODS.name_of(settings.pop("method")),
+            method=METHODS.name_of(now.method),
             geometry=now.geometry_,
             state=now.state_,
             classes=tuple(now._names.tolist()),
@@ -599,7 +592,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             statistics=now.statistics_,
             counts=tuple(now._counts.tolist()),
             seed=now.seed_,
-            settings=settings,
+            settings=stored_params(now.get_params(deep=False), now.seed_),
             geometry_given=now.geometry is not None,
             history=tuple(now.history_),
             sfreq=now.sfreq_,
@@ -611,18 +604,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     @classmethod
     def from_bundle(cls, bundle: Bundle, *, device: str = "auto") -> Self:
         """Return a fitted model from a value; settings that it lacks keep their defaults."""
-        apart = {
-            "method": bundle.method,
-            "geometry": bundle.geometry if bundle.geometry_given else None,
-            "preprocessing": bundle.preprocessing,
-            "sfreq": bundle.sfreq,
-            "privacy": privacy_from(bundle.settings.get("privacy")),
-            "backbone": asked_for(bundle.backbone),
-            "device": device,
-        }
         if unknown := sorted(set(bundle.settings) - set(cls().get_params(deep=False))):
             raise ValueError(f"unknown settings {', '.join(unknown)}")
-        model = cls(**{**bundle.settings, **apart})
+        model = cls(**params_of(bundle), device=device)
         check_settings(model.get_params(deep=False))
         model.device_, model.geometry_ = choose_device(device), bundle.geometry
         model.architecture_ = bundle.backbone or bundle.geometry
@@ -707,14 +691,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """
         self._check_fitted()
         began = time.perf_counter()
-        columns = np.flatnonzero(self._names == label)
-        if not len(columns) or isinstance(label, bool | np.bool_) != (self.classes_.dtype == np.bool_):
-            known = self.classes_.tolist()
-            raise ValueError(
-                f"class {label!r} is not known, so it cannot be forgotten; known are "
-                f"{', '.join(map(repr, known))}{similar_names([label], known)}"
-            )
-        column = int(columns[0])
+        column = column_of(label, self._names)
         try:
             state = without_class(self.state_, self.state_.classes[column])
         except ValueError as error:
@@ -755,13 +732,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return progress_bars() if self.verbose else nullcontext()
 
     def _read(self, X: Any, known: float | None = None) -> Signals:
-        signals = read_signals(X)
-        rate = self.sfreq if self.sfreq is not None else known
-        if rate is not None and signals.sfreq is not None and signals.sfreq != rate:
-            raise ValueError(
-                f"epochs are sampled at {signals.sfreq:g} Hz, the model at {rate:g} Hz; resample them"
-            )
-        return signals
+        return check_rate(read_signals(X), self.sfreq if self.sfreq is not None else known)
 
     def _read_base(
         self, X: Any, y: Any, groups: Any, sample_weight: Any
@@ -774,12 +745,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         given = groups_by(self.group_by, signals) if groups is None else groups
         among = read_groups(given, len(labels))
         signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
-        if len(classes := np.unique(labels)) < 2:
-            raise ValueError(
-                f"training needs at least two classes, got one class ({classes.tolist()[0]!r}); add the "
-                f"others, or teach it with partial_fit (anchorinv learn) to a model that knows two"
-            )
-        self._check_rejection(classes)
+        self._check_rejection(check_several(labels))
         return signals, labels, None if among is None else among[kept], weights
 
     def _check_fitted(self) -> None:
@@ -799,11 +765,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     ) -> tuple[Signals, np.ndarray, np.ndarray | None]:
         signals = self._read_known(X)
         labels = read_labels(signals.labels if y is None else y, len(signals.values))
-        if label_kind(labels) != label_kind(self.classes_):
-            raise ValueError(
-                f"the model's classes are {label_kind(self.classes_)}, these labels are "
-                f"{label_kind(labels)}; use one kind"
-            )
+        check_kind(labels, self.classes_)
         return weighed(signals, labels, sample_weight, self.method)[:3]
 
     def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:
@@ -881,7 +843,3 @@ def _tensor(values: np.ndarray) -> Tensor:
 
 def _optional(values: np.ndarray | None) -> Tensor | None:
     return None if values is None else _tensor(values)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

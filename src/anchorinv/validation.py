@@ -290,6 +290,15 @@ def check_same_shape(signals: Signals, shape: tuple[int, int], *, model: str) ->
         raise ValueError(shape_mismatch((n_chans, n_times), shape))
 
 
+def check_rate(signals: Signals, sfreq: float | None) -> Signals:
+    """Return signals if their sampling rate is the model's, where both are known."""
+    if sfreq is not None and signals.sfreq is not None and signals.sfreq != sfreq:
+        raise ValueError(
+            f"epochs are sampled at {signals.sfreq:g} Hz, the model at {sfreq:g} Hz; resample them"
+        )
+    return signals
+
+
 def read_labels(y: Any, n_signals: int) -> np.ndarray:
     """Read one label per signal (n,): text, integers or booleans."""
     if y is None:
@@ -466,6 +475,37 @@ def as_label(classes: np.ndarray, text: str) -> Any:
     except (KeyError, ValueError):
         wanted = "True or False" if flags else "whole numbers"
         raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
+
+
+def check_several(labels: np.ndarray) -> np.ndarray:
+    """Return the classes of labels (n,), of which base training needs two."""
+    if len(classes := np.unique(labels)) < 2:
+        raise ValueError(
+            f"training needs at least two classes, got one class ({classes.tolist()[0]!r}); add the others, "
+            f"or teach it with partial_fit (anchorinv learn) to a model that knows two"
+        )
+    return classes
+
+
+def check_kind(labels: np.ndarray, classes: np.ndarray) -> None:
+    """Refuse labels (n,) of another type than a model's classes."""
+    if label_kind(labels) != label_kind(classes):
+        raise ValueError(
+            f"the model's classes are {label_kind(classes)}, these labels are {label_kind(labels)}; use one "
+            f"kind"
+        )
+
+
+def column_of(label: Any, names: np.ndarray) -> int:
+    """Return the index of a known class in names (n_classes,), to be forgotten."""
+    columns = np.flatnonzero(names == label)
+    if not len(columns) or isinstance(label, bool | np.bool_) != (names.dtype == np.bool_):
+        known = np.sort(names).tolist()
+        raise ValueError(
+            f"class {label!r} is not known, so it cannot be forgotten; known are "
+            f"{', '.join(map(repr, known))}{similar_names([label], known)}"
+        )
+    return int(columns[0])
 
 
 def label_kind(labels: np.ndarray) -> str:

@@ -155,7 +155,7 @@ def test_what_is_missing_is_listed(tmp_path):
 
 
 def test_mistakes_are_told(tmp_path):
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         plan_bci2a(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="anchorinv download bci2a"):
         plan_bci2a(tmp_path)

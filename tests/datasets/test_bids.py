@@ -91,7 +91,7 @@ class TestFind:
             ({"task": "moves"}, r"has no task moves \(did you mean move\?\); there is move, rest"),
             ({"subjects": ["03", "01"]}, r"has no subject 03 .*; there is 01, 02"),
             ({"sessions": ["z"]}, "has no session z; there is a, b"),
-            ({"datatype": "meg"}, "'meg' is none of eeg, emg, ieeg"),
+            ({"datatype": "meg"}, r"datatype \(='meg'\) must be one of eeg, emg, ieeg"),
             ({"datatype": "ieeg"}, "has no datatype ieeg"),
         ],
     )

@@ -195,7 +195,7 @@ def test_listings_that_are_none(listing):
 def test_a_ledger_that_is_none(server, tmp_path):
     for text in ("[]", '{"a.bin": 5}'):
         (tmp_path / ".checksums.json").write_text(text)
-        with pytest.raises(ValueError, match="no list of checksums; delete it"):
+        with pytest.raises(ValueError, match="not a list of checksums; delete it"):
             download([remote(server)], tmp_path, client())
 
 

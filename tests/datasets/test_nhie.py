@@ -181,7 +181,7 @@ def test_a_partial_download_tests_on_the_same_babies(tmp_path):
 
 
 def test_mistakes_are_told(tmp_path):
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         plan_nhie(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"metadata\.csv or eeg_grades\.csv"):
         plan_nhie(tmp_path)

@@ -30,7 +30,7 @@ def test_everything_wrong_is_told_together(tmp_path):
         "X is float64 (28, 8, 200), expected int16 (n, 8, 300)",
         "scale is nan, expected one number above 0",
         "sfreq is float64 (2,), expected 200 (Hz)",
-        "y has 22, 0-21 is wanted",
+        "y has 22, expected 0-21",
         "day is float64 (28,), expected a whole number for each trial",
         "repetition has 3 values for 28 trials",
     )
@@ -63,7 +63,7 @@ def test_a_trial_that_is_there_twice_is_refused(tmp_path):
 
 
 def test_files_that_are_none_or_another_set(tmp_path):
-    assert "is not there; give emg_longterm.npz" in told(tmp_path / "away")
+    assert "does not exist; pass emg_longterm.npz" in told(tmp_path / "away")
     assert "holds no emg_longterm.npz" in told(tmp_path)
     (tmp_path / NAME).write_bytes(b"PK\x03\x04 but not really")
     assert "is cut short or damaged" in told(tmp_path / NAME)

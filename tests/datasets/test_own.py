@@ -133,7 +133,7 @@ def test_npz_directly_and_in_a_table(tmp_path):
     ("change", "told"),
     [
         ({"X": None}, "has no X"),
-        ({"X": np.zeros((3, 4))}, r"numbers \(n, channels, times\) are wanted"),
+        ({"X": np.zeros((3, 4))}, r"expected numbers \(n, channels, times\)"),
         ({"y": None}, "has no y"),
         ({"y": np.zeros(3, int)}, "12 trials but y 3 values"),
         ({"ch_names": ["a"]}, "2 channels but ch_names 1 names"),
@@ -193,7 +193,7 @@ def test_values_of_an_npz_that_mean_nothing(tmp_path, change, told):
 
 
 def test_an_npz_that_is_none(tmp_path):
-    with pytest.raises(ValueError, match="is not there"):
+    with pytest.raises(ValueError, match="does not exist"):
         plan_npz(tmp_path / "a.npz", EASY)
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 but not really")
     with pytest.raises(ValueError, match=r"a\.npz is cut short or damaged"):
@@ -241,7 +241,7 @@ def test_recordings_that_do_not_fit_together(tmp_path):
     told = problems_of(manifest)
     assert "1.csv has 200 Hz; 5 others have 100 Hz; bring them to one rate with --resample" in told
     assert "2.csv has channels Fz, Cz, Oz; 5 others have channels Fz, Cz, Pz" in told
-    assert "3.csv spreads" in told and "another unit?" in told and "--allow scale" in told
+    assert "3.csv has" in told and "another unit?" in told and "--allow scale" in told
     assert "4.csv has a part of 9 s, most have 10 s" in told
 
 
@@ -296,7 +296,7 @@ def test_duplicates(tmp_path):
 
 def test_classes_with_too_few_samples(tmp_path):
     told = problems_of(table(tmp_path), OwnOptions())
-    assert "class 'move' has 1 training samples, 10 wanted" in told
+    assert "class 'move' has 1 training samples, 10 needed" in told
     told = problems_of(table(tmp_path, label=["a", "b", "a", "a"]))
     assert "class 'b' has no test samples" in told
 
@@ -325,7 +325,7 @@ def test_tables_in_other_dialects(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(None, "is not there"), (b"", "has no column path, label"), (b"path,label\n", "has no rows"),
+    [(None, "does not exist"), (b"", "has no column path, label"), (b"path,label\n", "has no rows"),
      (b"\xff\xfe\x00p", "not UTF-8 text")],
 )  # fmt: skip
 def test_a_table_that_is_none(tmp_path, content, told):

@@ -182,7 +182,7 @@ def test_a_fif_file_that_skips_more_than_it_holds(tmp_path):
     end = first + 16 + struct.unpack_from(">i", whole, first + 8)[0]
     skip = fif_tag(301, 3, struct.pack(">i", 2**30))
     path.write_bytes(whole[:end] + skip + whole[first:])
-    refused(path, "speaks of .* samples in 4 channels, which .* bytes cannot hold")
+    refused(path, "declares .* samples in 4 channels, which .* bytes cannot hold")
 
 
 def test_a_little_fif_that_unpacks_to_much(tmp_path):

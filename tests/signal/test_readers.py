@@ -112,10 +112,10 @@ def test_what_is_no_recording(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no"):
         read_recording(tmp_path / "a.edf")
     np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2)))
-    with pytest.raises(ValueError, match=r"numbers \(channels, times\) are wanted"):
+    with pytest.raises(ValueError, match=r"expected numbers \(channels, times\)"):
         read_recording(tmp_path / "cube.npy")
     np.save(tmp_path / "text.npy", np.array([["a"]]))
-    with pytest.raises(ValueError, match=r"numbers \(channels, times\) are wanted"):
+    with pytest.raises(ValueError, match=r"expected numbers \(channels, times\)"):
         read_recording(tmp_path / "text.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"objects\.npy holds Python objects"):

@@ -114,7 +114,7 @@ def test_a_rate_too_low_for_the_filter(model, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"sfreq": None}, "does not know its rate"),
+        ({"sfreq": None}, "has no sampling rate"),
         ({"preprocessing": Preprocessing(unrepeatable="a paper filter")}, "processed by a paper filter"),
     ],
 )

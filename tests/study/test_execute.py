@@ -422,7 +422,7 @@ class TestPreparedFolder:
         files = {each: each.read_bytes() for each in run.rglob("*") if each.is_file()}
         prepared = path.read_bytes()
         np.save(path, data.samples[::-1].copy())
-        with pytest.raises(ValueError, match=r"samples\.npy changed since.*put back what was there"):
+        with pytest.raises(ValueError, match=r"changed since it was prepared: samples\.npy; restore"):
             run_study(study, run, {"mine": Dataset.open(tmp_path / "set")})
         assert {each: each.read_bytes() for each in run.rglob("*") if each.is_file()} == files
         path.write_bytes(prepared)
@@ -432,8 +432,8 @@ class TestPreparedFolder:
     @pytest.mark.parametrize(
         ("change", "told"),
         [
-            ({"sfreq": 100.0}, "has 100 Hz where the config asks for 256"),
-            ({"n_times": 100}, r"windows of shape \(28, 100\) where the config asks for \(28, 104\)"),
+            ({"sfreq": 100.0}, "has 100 Hz where the config has 256"),
+            ({"n_times": 100}, r"windows of shape \(28, 100\) where the config has \(28, 104\)"),
         ],
     )
     def test_data_that_do_not_fit(self, tmp_path, change, told):

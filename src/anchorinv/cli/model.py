@@ -1,4 +1,4 @@
-"""``predict``, ``suggest``, ``evaluate``, ``check``, ``export``, ``info``, ``audit``: commands that use a model."""
+"""Commands that use a model: ``predict``, ``suggest``, ``evaluate``, ``check``, ``export``, ``info`` etc."""
 
 import os
 import sys
@@ -30,6 +30,7 @@ from anchorinv.errors import csv_line, ranges
 from anchorinv.terminal import complain, say
 
 if TYPE_CHECKING:
+    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import PredictedWindow, WindowPlace
     from anchorinv.signal.drift import Drift
     from anchorinv.suggestion import Suggestion
@@ -84,8 +85,6 @@ def predict(
         )
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.learning import known_confidence
-    from anchorinv.serving.files import check_inputs, predict_file
-    from anchorinv.serving.streaming import DriftMonitor
     from anchorinv.settings import check_settings
 
     if table != "-":
@@ -94,6 +93,23 @@ def predict(
     if reject is not None:
         check_settings(learner.set_params(reject=reject).get_params(deep=False))
         known_confidence(learner.state_)
+    warnings = _predict_files(learner, sources, table, inputs, steadying, quiet=quiet)
+    complain(*(f"anchorinv: warning: {sentence}" for sentence in warnings))
+
+
+def _predict_files(
+    learner: "AnchorInvClassifier",
+    sources: Sequence[Path],
+    table: str,
+    inputs: InputOptions,
+    steadying: SteadyOptions,
+    *,
+    quiet: bool,
+) -> list[str]:
+    """Write the predictions of all files to a table; return warnings."""
+    from anchorinv.serving.files import check_inputs, predict_file
+    from anchorinv.serving.streaming import DriftMonitor
+
     several, reading = len(sources) > 1, inputs.reading()
     steady = steadying.smoothing(learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None)
     warnings: list[str] = []
@@ -113,7 +129,7 @@ def predict(
                     f"{source}: {n_gaps} of {n_rows} windows hold missing samples (NaN) and have no class"
                 )
             warnings += _far(source, monitor.drift, inputs.scale)
-    complain(*(f"anchorinv: warning: {sentence}" for sentence in warnings))
+    return warnings
 
 
 @with_options

@@ -49,17 +49,15 @@ def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
     data = folders[named.name]
     problems = []
     if named.sfreq is not None and data.sfreq != named.sfreq:
-        problems.append(f"{data.sfreq:g} Hz where the config asks for {named.sfreq:g}")
+        problems.append(f"{data.sfreq:g} Hz where the config has {named.sfreq:g}")
     shape, sizes = (data.n_chans, data.n_times), experiment.geometry
     if sizes is not None and shape != (sizes.n_chans, sizes.n_times):
-        problems.append(
-            f"windows of shape {shape} where the config asks for {(sizes.n_chans, sizes.n_times)}"
-        )
+        problems.append(f"windows of shape {shape} where the config has {(sizes.n_chans, sizes.n_times)}")
     if named.filtered and not _filtered(data):
         problems.append("no filter where the config asks for one (--filter conformer)")
     done = facts_of(data.preprocessing)
     problems += [
-        f"{key} {done.get(key, 'not set')} where the config asks for {value}"
+        f"{key} {done.get(key, 'not set')} where the config has {value}"
         for key, value in (named.preprocessing or {}).items()
         if done.get(key) != value
     ]
