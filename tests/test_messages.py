@@ -91,7 +91,7 @@ class TestKinds:
         assert "day.edf has no labels of its windows; name its events with --events, or use" in told(
             name, "day.edf"
         )
-        assert "base.npy has no labels of its windows; hand in" in told(name, "base.npy")
+        assert "base.npy has no labels of its windows; use" in told(name, "base.npy")
         (files / "day.csv").write_text("C3,C4\n1,2\n")
         assert "day.csv has no labels of its windows; name its events with --events" in told(name, "day.csv")
         np.save(files / "long.npy", np.zeros((4, 999)))

@@ -173,7 +173,7 @@ class TestLabels:
     def test_booleans_leave_no_label(self):
         X, y = windows(60)
         model = AnchorInvClassifier(random_state=0, reject=0.05)
-        with pytest.raises(ValueError, match=r"booleans leave no label.*or ask for novelty\(\)"):
+        with pytest.raises(ValueError, match=r"booleans leave no label.*or call novelty\(\)"):
             model.fit(X, y == "left")
         model.set_params(reject=None).fit(X, y == "left")
         assert model.novelty(X).shape == (60,)
@@ -394,7 +394,7 @@ class TestCommands:
         assert code == 0 and {row["class"] for row in self.rows(out)} == {"unknown"}
         code, out, _ = run("info", "new.anchorinv")
         assert code == 0 and "windows with a novelty up to 0.1 are rejected" in out
-        assert "200 quantiles each of distances and logits of base windows that were held out" in out
+        assert "200 quantiles each of distances and logits of held-out base windows" in out
         facts = json.loads(run("info", "new.anchorinv", "--json")[1])
         assert facts["tells_unknown"] is True and facts["reject"] == 0.1
         code, out, told = run("train", "base.npz", "-o", "x", "--reject", 0.1, "--method", "mdm", "-q")

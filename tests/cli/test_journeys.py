@@ -115,7 +115,7 @@ def test_the_demo_on_synthetic_recordings_says_so(tmp_path, run, monkeypatch):
     monkeypatch.setattr(loading, "demo_study", lambda **asked: small if asked["synthetic"] else None)
     monkeypatch.setattr("anchorinv.report.page.make_report", lambda runs, to, data: to / "report.html")
     code, shown, _ = run("demo", "--synthetic", "--quick")
-    assert code == 0 and shown.startswith("Synthetic EMG-like recordings; nobody's data")
+    assert code == 0 and shown.startswith("Synthetic EMG-like recordings: no person's data")
     assert "After 3 new classes" in shown and "Real" not in shown.partition("Macro-F1")[0]
     assert (tmp_path / "runs" / "demo-synthetic-quick" / "results.jsonl").exists()
 

@@ -199,7 +199,7 @@ def test_an_npz_that_is_none(tmp_path):
     with pytest.raises(ValueError, match=r"a\.npz is cut short or damaged"):
         plan_npz(tmp_path / "a.npz", EASY)
     np.save(tmp_path / "a.npy", np.zeros(3))
-    with pytest.raises(ValueError, match=r"is no \.npz file"):
+    with pytest.raises(ValueError, match=r"is not an \.npz file"):
         plan_npz(tmp_path / "a.npy", EASY)
     np.savez(tmp_path / "b.npz", X=np.zeros((2, 2, 50)), y=np.array([{}, {}], dtype=object), sfreq=1)
     with pytest.raises(ValueError, match=r"b\.npz: y holds Python objects; save it as numbers or text"):

@@ -215,7 +215,7 @@ def test_the_commands(record, tmp_path):
     shown = called(tmp_path / "mine.jsonl", "--into", tmp_path / "page.md")
     assert "filled from mine" in shown and "left alone: cost of other" in shown
     assert "| AnchorInv |" in (tmp_path / "page.md").read_text()
-    assert "two steps" in called(run, "--export", "a.jsonl", "--into", "b.md", expect=2)
+    assert "exclude each other" in called(run, "--export", "a.jsonl", "--into", "b.md", expect=2)
     assert "takes one run, got 2" in called(run, record, "--export", tmp_path / "a.jsonl", expect=2)
     assert "writes a .jsonl file" in called(run, "--export", tmp_path / "a.csv", expect=2)
     with pytest.raises(ValueError, match="has no marks to fill"):

@@ -61,7 +61,7 @@ def test_the_command(tmp_path):
     assert card.read_text("utf-8") == shown
     assert "may have been filled in by hand" in main("info", "--card", model, "-o", card, expect=1)[1]
     assert card.read_text("utf-8") == shown
-    assert "add --card" in main("info", model, "-o", tmp_path / "x.md", expect=1)[1]
+    assert "needs --card" in main("info", model, "-o", tmp_path / "x.md", expect=1)[1]
     assert "leave one of them out" in main("info", model, "--card", "--json", expect=1)[1]
     facts = json.loads(main("info", model, "--json")[0])
     assert facts["sessions"][0]["origin"]["fingerprint"] and facts["base_classes"] == ["left", "right"]

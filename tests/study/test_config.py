@@ -325,7 +325,7 @@ class TestMistakes:
             ("[[variants]]\nname = 'a'\n[[variants]]\nname = 'a'", "name of its own"),
             ("[[variants]]\nprotocol.shots = 1", "name of its own"),
             ("variants = 3", r"\[\[variants\]\]"),
-            ("[training", "is no TOML"),
+            ("[training", "is not valid TOML"),
             ("titel = 'x'", r"unknown key 'titel'"),
             ("title = 3", "'title'"),
             ("reference = 'protonett'", r"did you mean 'protonet'\?"),

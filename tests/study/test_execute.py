@@ -242,7 +242,7 @@ class TestInterrupted:
         process.join()
         assert heard.poll(), "it should have run out of room"
         message = heard.recv()
-        assert "cannot be written" in message and "make room" in message
+        assert "cannot be written" in message and "free some space" in message
         where = {1_000: "config.json", 8_000: "base-", 35_000: "results.jsonl"}[room]
         assert where in message
         if room == 35_000:
@@ -487,7 +487,7 @@ def test_a_method_of_ones_own_runs_in_the_same_study(whole, tmp_path):
 
 
 def test_a_method_of_ones_own_has_a_name_of_its_own(tmp_path):
-    with pytest.raises(ValueError, match="is called 'protonet', as one of the study"):
+    with pytest.raises(ValueError, match="has the name 'protonet' of one of the study"):
         run_study(little(), tmp_path / "run", own={"protonet": latent_replay})
 
 

@@ -118,7 +118,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: What a model file may contain of people, from nothing to recordings.
 Keeps = Literal["none", "synthetic", "class statistics", "features of real samples", "real recordings"]
 
-_NETWORK_HOLDS = ("It holds the network's weights, and for each class what stands for it in the head.",)
+_NETWORK_HOLDS = ("It holds the network's weights, and the head's parameters of each class.",)
 _NETWORK_FORGETS = (
     "its prototype, anchors and replay are gone, but weights that were trained or finetuned while it was "
     "known may keep traces."

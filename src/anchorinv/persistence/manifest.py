@@ -27,16 +27,15 @@ MEMORY = {
 
 #: Results of attacks on real EMG of three people, by what a model stores: docs/privacy.md.
 MEASURED = {
-    "none": "members of a network's training data were told from others with an AUROC of 0.55, by guessing "
-    "with 0.50",
-    "class statistics": "whoever had the recordings could tell 94 % of the windows that the default method "
-    "had learned, at 1 % false alarms; class means of three people were linked to none of them, those of "
-    "classes that one person had taught to that person",
-    "anchors": "anchors were linked to the right one of three people in 74 %, recordings in 92 % (guessing: "
+    "none": "membership in a network's training data was inferred with an AUROC of 0.55 (chance: 0.50)",
+    "class statistics": "with the recordings at hand, 94 % of the windows that the default method had "
+    "learned were identified, at 1 % false alarms; class means of three people were linked to none of them, "
+    "those of classes that one person had taught to that person",
+    "anchors": "anchors were linked to the right one of three people in 74 %, recordings in 92 % (chance: "
     "33 %)",
-    "aggregate": "anchors of five windows were linked to the right one of three people in 35 % (guessing: "
+    "aggregate": "anchors of five windows were linked to the right one of three people in 35 % (chance: "
     "33 %)",
-    "epsilon": "an epsilon of 1 for each window left 1 % of the windows to be told at 1 % false alarms",
+    "epsilon": "with an epsilon of 1 for each window, 1 % of the windows were identified at 1 % false alarms",
     "real recordings": "recordings that were kept were linked to the right one of three people in 91 %",
 }
 
@@ -173,24 +172,24 @@ def file_sentences(facts: Mapping[str, Any]) -> list[str]:
         lines.append("It contains no recording and no part of one.")
     if facts["base_statistics"] == "means, standard deviations, spectra and correlations":
         lines.append(
-            "To tell whether recordings are like the base data, it holds averages and standard deviations "
-            "over all base windows: of each channel, of its power in bands, of correlations between channels."
+            "To detect drift, it holds averages and standard deviations over all base windows: of each "
+            "channel, of its power in bands, of correlations between channels."
         )
     if facts["tells_unknown"]:
         lines.append(
-            f"To tell unknown classes, and how sure it may be, it holds {MOST_SCORES} quantiles each of "
-            f"distances and logits of base windows that were held out; of so few windows or fewer that is a "
-            f"number of each, and nothing more of any window by itself."
+            f"To detect unknown classes and to calibrate, it holds {MOST_SCORES} quantiles each of "
+            f"distances and logits of held-out base windows; with {MOST_SCORES} windows or fewer these are "
+            f"one number per window, and nothing else is stored of a single window."
         )
     if any(line["origin"].get("fingerprint") for line in facts["sessions"]):
         lines.append(
-            "Of each lesson it holds the date and a fingerprint of the windows: nothing can be computed back "
-            "from it, but whoever has the same windows can tell that they were learned."
+            "Of each lesson it holds the date and a fingerprint of the windows: it cannot be inverted, but "
+            "anyone who has the same windows can confirm that they were learned."
         )
     anchors = spec.uses_anchors and any(facts["anchors"].values())
     lines += privacy_sentences(privacy_from(facts["privacy"]), anchors=anchors)
     if measured := MEASURED.get(_measured_as(facts, anchors=anchors)):
-        lines.append(f"On real EMG {measured}; `anchorinv audit` tells of this model.")
+        lines.append(f"On real EMG, {measured}; `anchorinv audit` measures this model.")
     for label in facts["forgotten"]:
         lines.append(f"Class {label!r} was forgotten: {spec.forgetting}")
     return lines
