@@ -227,7 +227,7 @@ class LaggedCovariance(TangentBlock):
         return torch.cat([signals[..., self.lag :], signals[..., : -self.lag]], dim=1)
 
 
-#: Maximum length of a mean's tangent vector, twice that of a window of silence.
+#: Maximum length of a mean's tangent vector, more than twice that of a window of silence.
 LONGEST = 256.0
 
 

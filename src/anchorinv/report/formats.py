@@ -240,7 +240,7 @@ COLOURS = (
 #: Number of classes whose colours are distinguishable without markers.
 N_DISTINCT = 8
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "8", "*", "H", "x", "+", "1")
-_LONG = 40  # with more points, a line has no markers
+_LONG = 40  # paths with more points have fewer digits
 _LONGEST = 700  # characters of a description
 # An SVG cannot embed its font; these are about as wide.
 _FONTS = "DejaVu Sans, Verdana, Geneva, Arial, sans-serif"

@@ -24,7 +24,7 @@ _SWEEPS: dict[str, tuple[str, Callable[[Experiment], int]]] = {
     "anchors.per_class": ("anchors per base class", lambda e: e.anchors.per_class),
     "protocol.base_classes": ("number of base classes", lambda e: len(e.protocol.base_classes)),
 }
-_CROWDED = 9  # with more lines there are no bands, and the figure is wide
+_CROWDED = 9  # with more lines only the reference has a band, and the figure is wide
 _LEGIBLE = 0.15  # smallest cell, in inches, that shows its value
 _HIGHEST = 8.2  # maximum height of a column of matrices, in inches
 _DOTS = 8  # pixels per side of a cell, so that smoothing viewers keep its edges
