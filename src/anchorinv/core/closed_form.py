@@ -41,7 +41,8 @@ class ClosedForm:
     blocks : tuple of str
         Names in ``BLOCKS``; those that apply to the signals are used.
     most_features, most_random, share : int, int, float
-        Maximum number of features, of random projections among them, and of features per base window.
+        Maximum number of features, of random projections among them, and of features per base window; the
+        last gives way where all features fit and rehearsal finds the base classes easily separated.
     by_block : bool
         Whether each block has the same variance, or each feature.
     prior : bool
@@ -65,7 +66,7 @@ class ClosedForm:
     rehearsed: bool = True
     network: BaseLearner | None = None
     always: bool = False
-    revision: int = 3
+    revision: int = 4
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
@@ -84,23 +85,8 @@ class ClosedForm:
         """
         classes, signals, weights = _two_at_least(samples), samples.values, samples.weights
         targets = columns(samples.labels, classes)
-        encoder = self._encoder(samples, (), rng)
+        encoder, comparison = self._chosen_encoder(samples, targets, rng)
         features = encode(encoder, signals)
-        comparison = NetworkComparison()
-        if self.network is not None:
-            comparison = compare_networks(
-                self.network,
-                samples,
-                features,
-                shrinkage=ledoit_wolf(features, targets, weights),
-                prior=self.prior,
-                always=self.always,
-                rng=rng,
-            )
-            tick(str(comparison), 1, 1)
-        if comparison.networks:
-            encoder = self._encoder(samples, comparison.networks, rng)
-            features = encode(encoder, signals)
         choice = Choice(ledoit_wolf(features, targets, weights))
         if self.rehearsed:
             choice = rehearse(
@@ -131,6 +117,33 @@ class ClosedForm:
             Curve(name, 0, torch.tensor([value])) for name, value in chosen.items() if math.isfinite(value)
         ]
         return replace(state, curves=(*curves, *comparison.curves))
+
+    def _chosen_encoder(
+        self, samples: Batch, targets: Tensor, rng: torch.Generator
+    ) -> tuple[Encoder, NetworkComparison]:
+        """Return the encoder that the base windows support: with networks, with all features, or fewer."""
+        encoder = self._encoder(samples, (), rng)
+        most = min(self.most_features, encoder.n_columns + self.most_random)
+        reduced = self.rehearsed and encoder.n_columns <= self.most_features and encoder.dim < most
+        if self.network is None and not reduced:
+            return encoder, NetworkComparison()
+        features = encode(encoder, samples.values)
+        comparison = compare_networks(
+            self.network,
+            samples,
+            features,
+            shrinkage=ledoit_wolf(features, targets, samples.weights),
+            prior=self.prior,
+            always=self.always,
+            rng=rng,
+        )
+        if self.network is not None:
+            tick(str(comparison), 1, 1)
+        if comparison.networks:
+            return self._encoder(samples, comparison.networks, rng), comparison
+        if reduced and comparison.easy:
+            encoder = replace(self, share=math.inf)._encoder(samples, (), rng)
+        return encoder, comparison
 
     def _encoder(self, samples: Batch, networks: Sequence[FeatureNetwork], rng: torch.Generator) -> Encoder:
         return fit_encoder(

@@ -253,6 +253,10 @@ def _centring(rounds: list[Round]) -> float:
 #: Networks are trained where classical features gain less than this share of the way from guessing (0) to
 #: knowing (1). On held-out parts: imagined movements 0.04 to 0.17, stress 0.39 to 0.58, EMG and ECG 0.96 on.
 HARDLY = 1 / 3
+#: From this share on, all features are kept where they fit, however few the windows: classes that are easily
+#: separated have new ones that are, and in directions that few base windows do not show. Below it, as many
+#: features as half the windows do better.
+EASILY = 1 / 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,12 +271,20 @@ class NetworkComparison:
         where nothing could be held out, or no network was trained.
     curves : tuple of Curve
         How the loss of each network fell.
+    separation : float
+        Classical macro-F1 as a share of the way from guessing (0) to knowing (1); nan as above.
     """
 
     networks: tuple[FeatureNetwork, ...] = ()
     classical: float = math.nan
     learned: float = math.nan
     curves: tuple[Curve, ...] = ()
+    separation: float = math.nan
+
+    @property
+    def easy(self) -> bool:
+        """Whether classical features separate the base classes easily, as far as that is known."""
+        return not self.separation < EASILY
 
     def __str__(self) -> str:
         if math.isnan(self.learned):
@@ -284,7 +296,7 @@ class NetworkComparison:
 
 
 def compare_networks(
-    learner: BaseLearner,
+    learner: BaseLearner | None,
     samples: Batch,
     features: Tensor,
     *,
@@ -297,8 +309,8 @@ def compare_networks(
 
     Parameters
     ----------
-    learner : BaseLearner
-        Trains a network.
+    learner : BaseLearner or None
+        Trains a network; None only scores the classical features.
     samples : Batch
         Base signals (n, n_chans, n_times); whole groups are held out where they are known.
     shrinkage, prior : float, bool
@@ -314,8 +326,10 @@ def compare_networks(
         if len(set(targets[known].tolist())) == n_classes
     ]
     classical = base_score(features, targets, folds, shrinkage=shrinkage, prior=prior)
-    if not always and (not folds or (classical - 1 / n_classes) / (1 - 1 / n_classes) >= HARDLY):
-        return NetworkComparison(classical=classical)
+    separation = (classical - 1 / n_classes) / (1 - 1 / n_classes)
+    without = NetworkComparison(classical=classical, separation=separation)
+    if learner is None or (not always and not separation < HARDLY):
+        return without
     networks, scores, curves = [], [], []
     whole = torch.ones_like(targets, dtype=torch.bool)
     for i, (known, aside) in enumerate(folds or [(whole, ~whole)]):
@@ -327,7 +341,7 @@ def compare_networks(
         tick("networks", i + 1, max(1, len(folds)))
     learned = sum(scores) / len(scores) if scores else math.nan
     used = tuple(networks) if always or learned > classical else ()
-    return NetworkComparison(used, classical=classical, learned=learned, curves=tuple(curves))
+    return replace(without, networks=used, learned=learned, curves=tuple(curves))
 
 
 def _feature_network(state: State, signal: Tensor) -> FeatureNetwork:
