@@ -365,7 +365,7 @@ class TestCommands:
     def test_a_share_that_is_none(self, place, run, share):
         for words in (["predict", "m.anchorinv", "test.npz"], ["train", "base.npz", "-o", "new"]):
             code, out, told = run(*words, "--reject", share)
-            assert code == 1 and not out and "must be a share between 0 and 1, as 0.05" in told
+            assert code == 1 and not out and "must be a share between 0 and 1, such as 0.05" in told
         assert not Path("new").exists()
 
     def test_a_model_that_cannot_tell_has_no_column_and_rejects_nothing(self, place, run):

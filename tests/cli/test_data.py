@@ -168,7 +168,7 @@ def test_own_recordings_with_all_options(run, tmp_path):
         ("prepare eeg-motor-imagery --raw away --out out", "away does not exist; pass eeg_motor_imagery.npz"),
         ("prepare eeg-motor-imagery --raw away --out out --filter loud", "a filter is written 0.5-40"),
         ("prepare ecg-beats --raw away --out out", "away does not exist; pass ecg_beats.npz"),
-        ("download mnist --to out", "known are bci2a, nhie, grabmyo"),
+        ("download mnist --to out", "known: bci2a, nhie, grabmyo"),
         ("data away", "away is not a prepared data set"),
     ],
 )

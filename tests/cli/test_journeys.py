@@ -157,6 +157,7 @@ def test_the_four_lines(shape, monkeypatch):
 
 def test_the_four_lines_with_defaults():
     scope = names((20, 1, 200))
+    scope["signals"][::2] *= 3  # classes that are separated by classical features: no network is trained
     exec(blocks("python")[0], scope)
     probabilities = scope["model"].predict_proba(scope["ten_new_signals"])
     assert probabilities.shape == (10, 3) and np.isfinite(probabilities).all()
