@@ -65,10 +65,9 @@ class Posterior:
         Variance of the means of classes along each axis, and in all other directions, as base classes show.
     volume : Tensor, shape ()
         The log-determinant of a window of a class that is not known; 0 where that may be anywhere.
-    leading : Tensor, shape (n_leading, dim)
-        Orthonormal; where windows of one class differ most, before whitening, the first ones most of all.
-    trailing : Tensor, shape (n_trailing, dim)
-        The same where they differ least.
+    directions : Tensor, shape (n_leading + n_trailing, dim)
+        Where windows of one class differ most, before whitening, the first ones most of all; then those where
+        they differ least. Both are orthonormal.
     """
 
     freedom: float
@@ -83,8 +82,17 @@ class Posterior:
     between: Tensor
     elsewhere: Tensor
     volume: Tensor
-    leading: Tensor
-    trailing: Tensor
+    directions: Tensor
+
+    @property
+    def leading(self) -> Tensor:
+        """The directions in which windows differ most (n_leading, dim)."""
+        return self.directions[: min(LEADING, self.directions.shape[1])]
+
+    @property
+    def trailing(self) -> Tensor:
+        """The directions in which windows differ least (n_trailing, dim)."""
+        return self.directions[min(LEADING, self.directions.shape[1]) :]
 
     def distances(self, features: Tensor) -> Distances:
         """Return whitened features (n, dim), these on the axes, and squared distances (n, n_classes)."""
@@ -122,12 +130,11 @@ class Posterior:
         anywhere = squares @ (1 / (1 + self.between)) + others / (1 + self.elsewhere) + self.volume
         distance = squared.gather(1, nearest[:, None]).squeeze(1)
         ratio = 0.5 * (distance + self.determinants[nearest] - anywhere)
-        residual, across = whitened - self.means[nearest], self.across[nearest]
-        leading = (residual @ self.leading.T).square()
-        trailing = (residual @ self.trailing.T).square()
-        alone = (each.sum(1) / across for each in (leading, leading[:, :FIRST], trailing))
-        logs = (each.clamp(min=1e-12).log() for each in (distance, *alone))
-        return torch.stack([ratio, *logs], dim=1), nearest
+        along = ((whitened - self.means[nearest]) @ self.directions.T).square()
+        along, n_leading = along / self.across[nearest, None], min(LEADING, whitened.shape[1])
+        alone = (each.sum(1) for each in (along[:, :n_leading], along[:, :FIRST], along[:, n_leading:]))
+        logs = torch.stack([distance, *alone], dim=1).clamp(min=1e-12).log()
+        return torch.cat([ratio[:, None], logs], dim=1), nearest
 
 
 @torch.no_grad()
@@ -172,7 +179,8 @@ def posterior_of(
     between, elsewhere = between / BETWEEN, elsewhere / BETWEEN
     volume = between.log1p().sum() + (means.shape[1] - len(axes)) * elsewhere.log1p()
     volume = torch.where(elsewhere.isfinite(), volume, torch.zeros_like(volume))
-    shown = (between, elsewhere, volume, _leading(covariance, factor), _trailing(whitening, factor))
+    directions = torch.cat([_leading(covariance, factor), _trailing(whitening, factor)])
+    shown = (between, elsewhere, volume, directions)
     freedom = float(counts.sum() - len(counts) - means.shape[1] + 1) if student else math.inf
     return Posterior(max(1.0, freedom), *(each.to(like) for each in (*solved, *shown)))
 
