@@ -56,7 +56,7 @@ class Discriminant(StatisticalHead):
 
     kind = "discriminant"
     parts = ("counts", "means", "scatters")
-    n_statistics = 3
+    n_statistics = 5
 
     class Facts(HeadFacts):
         """All settings, centring where it is known."""
@@ -209,10 +209,11 @@ class Discriminant(StatisticalHead):
         return self.scale * posterior.log_densities(posterior.distances(features))
 
     def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return three statistics of each window (n, 3), large for new ones, and the nearest class (n,).
+        """Return five statistics of each window (n, 5), large for new ones, and the nearest class (n,).
 
         The log-likelihood ratio of an unknown class, distributed like the base classes, and the nearest
-        known one; the log of the squared distance to that; and the same in the leading directions.
+        known one; the log of the squared distance to that; and the same in those directions alone in which
+        windows of a class differ most, in the first two of these, and in those where they differ least.
         """
         return self.posterior.novelty(self.posterior.distances(features))
 
