@@ -42,7 +42,7 @@ def main() -> None:
         page.wait_for_selector("#learn")
         page.screenshot(path=HERE / "live-lesson-1280.png", full_page=True)
         page.click("#learn")
-        page.wait_for_selector("text=What the lesson on up did")
+        page.wait_for_selector("text=up is learned and in use")
         page.wait_for_timeout(1500)
         page.screenshot(path=HERE / "live-1280.png", full_page=True)
         page.set_viewport_size({"width": 390, "height": 844})

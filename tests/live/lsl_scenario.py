@@ -113,6 +113,38 @@ def a_stream_that_is_lost_is_found_again():
     assert length(after) > 30
 
 
+def a_silent_sender_is_looked_for_again():
+    first = outlet("silent")
+    sender = Sender(first)
+    sender.start()
+    source, stopped, chunks = LslSource("silent", wait=1.0), threading.Event(), []
+    for chunk in source.chunks(stopped):
+        chunks.append(chunk)
+        if sender.is_alive() and length(chunks) > 30:
+            sender.stop()  # the connection stays, as if its machine had frozen
+            threading.Timer(3.0, Sender(first).start).start()
+        elif length(chunks) > 700:  # those of the silence are marked as missing
+            stopped.set()
+    assert any(np.isnan(chunk.samples).all() for chunk in chunks)
+
+
+def other_channels_are_refused_by_name():
+    first = outlet("swap")
+    sender = Sender(first)
+    sender.start()
+    try:
+        for _ in LslSource("swap").chunks(threading.Event()):
+            if sender is not None:
+                sender.stop()
+                del first
+                sender._out = sender = None
+                other = outlet("swap", labels=NAMES[::-1])  # noqa: F841 (it is there while it is held)
+    except ValueError as error:
+        assert "came back with other channels: Pz, Cz, C4, C3" in str(error), error
+    else:
+        raise AssertionError("other channels were read")
+
+
 def what_cannot_be_read_is_said():
     kept = outlet("present")  # noqa: F841 (it is there while it is held)
     markers = MarkerOutlet("events")  # noqa: F841
@@ -150,6 +182,8 @@ if __name__ == "__main__":
         values_names_and_units,
         lost_samples_are_marked,
         a_stream_that_is_lost_is_found_again,
+        a_silent_sender_is_looked_for_again,
+        other_channels_are_refused_by_name,
         what_cannot_be_read_is_said,
     ):
         scenario()

@@ -1,4 +1,6 @@
+import asyncio
 import json
+import math
 import re
 from importlib.resources import files
 
@@ -11,7 +13,8 @@ pytest.importorskip("starlette", reason="needs the extra live")
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from anchorinv.live.server import MOST_TEXT, LiveServer
+from anchorinv.live.monitor import KEPT
+from anchorinv.live.server import MOST_TEXT, LiveServer, _send
 from anchorinv.live.sources import Chunk
 
 HOST = "127.0.0.1:8765"
@@ -22,7 +25,7 @@ PAGE = (files("anchorinv.live") / "page.html").read_text(encoding="utf-8")
 def server(tmp_path):
     given = session(samples(), step=0.1, folder=tmp_path, name="hand")
     given.run()
-    given.status = "streaming"  # as more is to come
+    given.stream._status = "streaming"  # as more is to come
     yield LiveServer(given, [HOST, "localhost:8765"], token="s3cret")
     given.stop()
 
@@ -103,7 +106,7 @@ class TestSocket:
             payload = connection.receive()["bytes"]
         first, n_chans = np.frombuffer(payload, "<u4", 2)
         columns = np.frombuffer(payload, "<f4", offset=8).reshape(-1, n_chans, 2)
-        assert n_chans == 4 and first + len(columns) == server.session.scope.n_columns
+        assert n_chans == 4 and first + len(columns) == server.session.stream.scope.n_columns
         assert (columns[..., 0] <= columns[..., 1]).all()
 
     def test_a_lesson_by_orders(self, server, client, tmp_path):
@@ -113,7 +116,7 @@ class TestSocket:
                 pass
             assert state["lesson"]["phase"] == "countdown" and state["lesson"]["left"] > 0
             for chunk in np.array_split(samples("tongue", 20, 9), 40, axis=1):
-                server.session._take(Chunk(chunk, 0.0))
+                server.session.stream.take(Chunk(chunk, 0.0))
             while (state := news(connection, "state"))["lesson"]["phase"] != "review":
                 pass
             shot = state["lesson"]["shots"][0]
@@ -172,3 +175,35 @@ class TestSocket:
             news(connection, "state")
             assert len(server.session._listeners) == 1
         assert server.session._listeners == []
+
+
+def test_a_slow_browser_gets_less_and_the_latest():
+    """A minute goes by while a page takes one message: it is sent the last seconds then, not a queue."""
+    given = session(samples())
+    scope = given.stream.scope
+    sent: list[bytes] = []
+
+    class Slow:
+        async def send_json(self, facts):
+            pass
+
+        async def send_bytes(self, message):
+            await taken.wait()
+            sent.append(message)
+
+    async def scenario():
+        news.set()
+        sending = asyncio.create_task(_send(Slow(), given, news))
+        for i in range(60):
+            scope.push(np.full((4, round(scope.rate)), float(i)))
+            news.set()
+            await asyncio.sleep(0)
+        taken.set()
+        while not sent or np.frombuffer(sent[-1], "<f4", offset=8)[-1] != 59:
+            await asyncio.sleep(0)
+        sending.cancel()
+
+    taken, news = asyncio.Event(), asyncio.Event()
+    asyncio.run(scenario())
+    given.stop()
+    assert len(sent) <= 3 and len(sent[-1]) <= 8 + 32 * math.ceil(KEPT * scope.rate)

@@ -98,6 +98,7 @@ def live(
             name=model.stem,
             scale=inputs.scale,
             rename=dict(reading.rename or {}),
+            allow_recordings=allow_recordings,
         )
         _serve(session, listen, door)
     say(f"Log: {session.log.path}" if session.log else "")
@@ -160,7 +161,8 @@ def predict_stream(
 ) -> None:
     """Predict a stream of Lab Streaming Layer until interrupted: a line each, and markers if asked for."""
     from anchorinv.live.lsl import LslSource, MarkerOutlet
-    from anchorinv.live.session import STEP, LiveSession, Shown
+    from anchorinv.live.record import LivePrediction
+    from anchorinv.live.session import STEP, LiveSession
 
     learner, reading = _opened(model, reject, allow_recordings), inputs.reading()
     outlet = MarkerOutlet(out_lsl) if out_lsl is not None else None
@@ -173,7 +175,13 @@ def predict_stream(
         rename=dict(reading.rename or {}),
     )
 
-    def tell(each: Shown) -> None:
+    warned = False
+
+    def tell(each: LivePrediction) -> None:
+        nonlocal warned
+        if session.warning and not warned:
+            complain(f"anchorinv: warning: {session.warning}")
+            warned = True
         if outlet is not None and each.label is not None:
             outlet.push(each.label, each.taken)
         if as_json:
@@ -194,13 +202,13 @@ def predict_stream(
 
 def _predictions(session: Any) -> Iterator[Any]:
     """Yield predictions as they are made, until the stream ends."""
-    from anchorinv.live.session import OVER
+    from anchorinv.live.stream import OVER
 
     news = threading.Event()
     session.listen(news.set)
     session.start()
     n_seen = 0
-    while session.status not in OVER or session.n_predictions > n_seen:
+    while session.stream.status not in OVER or session.n_predictions > n_seen:
         news.wait(timeout=1.0)
         news.clear()
         with session.lock:
