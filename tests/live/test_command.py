@@ -30,6 +30,8 @@ def hand(tmp_path):
 def test_a_killed_session_loses_nothing_that_was_saved(hand):
     from websockets.sync.client import connect
 
+    from anchorinv.live.server import SEEN
+
     words = ["live", "hand.anchorinv", "--replay", "day.npy", "--sfreq", "128", "--loop", "--port", "0"]
     process = subprocess.Popen(
         [sys.executable, "-m", "anchorinv", *words],
@@ -46,6 +48,9 @@ def test_a_killed_session_loses_nothing_that_was_saved(hand):
             while "answer" not in kinds or "predictions" not in kinds:
                 message = socket.recv()
                 kinds |= {json.loads(message)["kind"]} if isinstance(message, str) else {"signal"}
+                if "frame" in kinds:
+                    socket.send(SEEN)
+                    kinds.remove("frame")
         process.send_signal(signal.SIGKILL)
     finally:
         process.kill()

@@ -1,4 +1,3 @@
-import asyncio
 import json
 import math
 import re
@@ -14,7 +13,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from anchorinv.live.monitor import KEPT
-from anchorinv.live.server import MOST_TEXT, LiveServer, _send
+from anchorinv.live.server import AHEAD, MOST_TEXT, SEEN, LiveServer
 from anchorinv.live.sources import Chunk
 
 HOST = "127.0.0.1:8765"
@@ -43,7 +42,10 @@ def news(connection, kind):
     """The next message of a kind."""
     while True:
         message = connection.receive()
-        if "text" in message and (facts := json.loads(message["text"]))["kind"] == kind:
+        facts = json.loads(message.get("text", "{}"))
+        if facts.get("kind") == "frame":
+            connection.send_text(SEEN)
+        elif facts.get("kind") == kind:
             return facts
 
 
@@ -177,33 +179,19 @@ class TestSocket:
         assert server.session._listeners == []
 
 
-def test_a_slow_browser_gets_less_and_the_latest():
-    """A minute goes by while a page takes one message: it is sent the last seconds then, not a queue."""
-    given = session(samples())
-    scope = given.stream.scope
-    sent: list[bytes] = []
-
-    class Slow:
-        async def send_json(self, facts):
-            pass
-
-        async def send_bytes(self, message):
-            await taken.wait()
-            sent.append(message)
-
-    async def scenario():
-        news.set()
-        sending = asyncio.create_task(_send(Slow(), given, news))
-        for i in range(60):
+def test_a_slow_browser_gets_less_and_the_latest(server, client):
+    """Minutes go by while a page shows nothing: it is sent the last seconds then, and not a queue."""
+    scope = server.session.stream.scope
+    with socket(client) as connection:
+        for i in range(200):
             scope.push(np.full((4, round(scope.rate)), float(i)))
-            news.set()
-            await asyncio.sleep(0)
-        taken.set()
-        while not sent or np.frombuffer(sent[-1], "<f4", offset=8)[-1] != 59:
-            await asyncio.sleep(0)
-        sending.cancel()
-
-    taken, news = asyncio.Event(), asyncio.Event()
-    asyncio.run(scenario())
-    given.stop()
-    assert len(sent) <= 3 and len(sent[-1]) <= 8 + 32 * math.ceil(KEPT * scope.rate)
+            server.session._changed()
+        seen, columns = [], np.zeros(1)
+        while columns[-1] != 199:
+            message = connection.receive()
+            if "bytes" in message:
+                columns = np.frombuffer(message["bytes"], "<f4", offset=8)
+                seen.append(len(columns) // 8)
+            elif json.loads(message["text"])["kind"] == "frame":
+                connection.send_text(SEEN)
+    assert len(seen) <= AHEAD + 2 and max(seen) <= math.ceil(KEPT * scope.rate)

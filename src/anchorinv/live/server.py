@@ -31,6 +31,10 @@ from anchorinv.live.tasks import Shot
 
 #: Frames a second that a page is sent at the most.
 FRAMES = 60
+#: Frames that a page is sent before it has said that it has shown the first of them.
+AHEAD = 3
+#: What a page says of each frame.
+SEEN = "seen"
 #: Characters of a message from a page, and of a name in it.
 MOST_TEXT, MOST_NAME = 2000, 100
 #: Points of a window's picture, and channels.
@@ -113,10 +117,14 @@ class LiveServer:
 
         ended = self.session.listen(wake)
         news.set()  # what is there already
-        sending = asyncio.create_task(_send(socket, self.session, news))
+        ahead = asyncio.Semaphore(AHEAD)
+        sending = asyncio.create_task(_send(socket, self.session, news, ahead))
         try:
             while True:
-                await self._heard(socket, await socket.receive_text())
+                if (text := await socket.receive_text()) == SEEN:
+                    ahead.release()
+                else:
+                    await self._heard(socket, text)
         except (WebSocketDisconnect, RuntimeError):
             pass
         finally:
@@ -134,8 +142,14 @@ class LiveServer:
             await socket.send_json({"kind": "problem", "text": shown(str(error))})
 
 
-async def _send(socket: WebSocket, session: LiveSession, news: asyncio.Event) -> None:
-    """Send what is new whenever the page has taken what was before: a slow one gets fewer, larger steps."""
+async def _send(
+    socket: WebSocket, session: LiveSession, news: asyncio.Event, ahead: asyncio.Semaphore
+) -> None:
+    """Send what is new whenever the page has shown what was before: a slow one gets fewer, larger steps.
+
+    Buffers of the system and of the browser would hold minutes of a small stream, and a page that reads
+    them late would show classes of long ago; so the page says what it has seen, and ``ahead`` counts.
+    """
     scope = session.stream.scope
     seen: tuple[int, str] | None = None
     n_seen, column, before = 0, 0, 0.0
@@ -144,6 +158,7 @@ async def _send(socket: WebSocket, session: LiveSession, news: asyncio.Event) ->
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(news.wait(), timeout=1.0)
         news.clear()
+        await ahead.acquire()
         if (wait := before + 1 / FRAMES - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         before = time.monotonic()
@@ -163,6 +178,10 @@ async def _send(socket: WebSocket, session: LiveSession, news: asyncio.Event) ->
         if len(columns):
             head = struct.pack("<II", first & 0xFFFFFFFF, columns.shape[1])
             await socket.send_bytes(head + np.ascontiguousarray(columns, dtype="<f4").tobytes())
+        if state is not None or latest or len(columns):
+            await socket.send_json({"kind": "frame"})
+        else:
+            ahead.release()
 
 
 def facts_of(session: LiveSession) -> dict[str, Any]:
