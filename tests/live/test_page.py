@@ -139,7 +139,7 @@ def test_three_gestures_are_taught_by_clicking(browser, model, person, emg, tmp_
                 page.click("#shots li >> nth=0 >> text=Remove")
                 until(page, "document.querySelectorAll('#shots li').length === 9")
             page.click("#learn")
-            page.wait_for_selector(f"text={gesture} is learned and in use")
+            page.wait_for_selector(f"text=“{gesture}” is learned and in use")
         assert "→" in page.inner_text("#report") and page.inner_text("#problem") == ""
         until(page, f"live.ribbon.slice(-5).some(p => p.label === '{NEW[-1]}')")
         other = opened(browser, address, problems, width=390)  # a second page sees the same
@@ -166,15 +166,15 @@ def test_hands_free_and_by_keyboard(browser, model, person, tmp_path):
         page.focus("#name")
         page.keyboard.type("up")
         page.keyboard.press("Enter")
-        page.wait_for_selector("text=up is learned and in use")
-        assert "Learned up" in page.inner_text("#spoken") and page.input_value("#name") == ""
+        page.wait_for_selector("text=“up” is learned and in use")
+        assert "Learned “up”" in page.inner_text("#spoken") and page.input_value("#name") == ""
         page.uncheck("#handsfree")
         page.focus("#name")
         page.keyboard.type("up")
         page.keyboard.press("Enter")
         page.wait_for_selector("#shots li >> nth=9")
         focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText"
-        assert page.evaluate(focused) == "Learn up from 10 windows"
+        assert page.evaluate(focused) == "Learn “up” from 10 windows"
         page.focus("[aria-label='Remove window 3']")
         page.keyboard.press("Enter")
         until(page, "document.querySelectorAll('#shots li').length === 9")
@@ -182,7 +182,7 @@ def test_hands_free_and_by_keyboard(browser, model, person, tmp_path):
         page.focus("#learn")
         page.keyboard.press("Enter")
         page.wait_for_selector("text=9 more examples, 19 in all")
-        assert "up is learned" in page.evaluate(focused) and not problems
+        assert "“up” is learned" in page.evaluate(focused) and not problems
     page.wait_for_selector("text=No connection")  # and no class that would be taken for the present one
     assert page.inner_text("#label") == "…"
 
@@ -267,7 +267,7 @@ def test_it_is_legible_at_every_width_in_both_schemes(browser, model, person):
         for phase in ("review", "report"):
             if phase == "report":
                 page.click("#learn")
-                page.wait_for_selector("text=up is learned and in use")
+                page.wait_for_selector("text=“up” is learned and in use")
                 session.watch.suggest(np.zeros((10, 8, 300)), "up")
                 session.warning = session.problem = "Something went wrong with a long sentence to be read."
                 session.stream.contact = ["mains hum", "saturated", *[""] * 6]
