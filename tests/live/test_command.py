@@ -64,14 +64,17 @@ def test_a_killed_session_loses_nothing_that_was_saved(hand):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "name one source"),
-        (["--replay", "day.npy", "--board", "synthetic"], "name one source"),
+        ([], "choose one source"),
+        (["--replay", "day.npy", "--board", "synthetic"], "choose one source"),
         (["--replay", "day.npy"], "--sfreq"),
         (["--replay", "nowhere.npy"], "there is no nowhere.npy"),
         (["--replay", "day.npy", "--sfreq", "128", "--folder", "nowhere"], "no folder nowhere"),
         (["--replay", "day.npy", "--sfreq", "128", "--reject", "7"], "a share between 0 and 1"),
-        (["--replay", "day.npy", "--sfreq", "128", "--listen", "0.0.0.0"], "stands for all addresses"),
-        (["--replay", "day.npy", "--sfreq", "128", "--listen", "203.0.113.7"], "no address of this machine"),
+        (["--replay", "day.npy", "--sfreq", "128", "--listen", "0.0.0.0"], "means all addresses"),
+        (
+            ["--replay", "day.npy", "--sfreq", "128", "--listen", "203.0.113.7"],
+            "not an address of this machine",
+        ),
     ],
 )
 def test_mistakes_end_in_a_sentence(run, hand, monkeypatch, words, sentence):

@@ -151,6 +151,7 @@ def test_three_gestures_are_taught_by_clicking(browser, model, person, emg, tmp_
         page.wait_for_selector("text=Saved as")
         page.click("#undo")
         until(page, f"!document.getElementById('classes').innerText.includes('{NEW[-1]}')")
+        page.wait_for_selector(f"#report >> text=Undone: taught {NEW[-1]}.")
     (saved,) = tmp_path.glob("*.anchorinv")
     taught = AnchorInvClassifier.load(saved)
     assert set(taught.classes_) == {*BASE, *NEW} and taught.counts_.sum() == model.counts_.sum() + 29

@@ -15,7 +15,8 @@ from anchorinv.live import stream, tasks
 from anchorinv.live.record import export
 from anchorinv.live.session import LiveSession
 from anchorinv.live.sources import Chunk, Iterated
-from anchorinv.serving.streaming import StreamingPredictor
+from anchorinv.serving.streaming import Prediction, StreamingPredictor
+from anchorinv.signal.pipeline import Window
 from anchorinv.signal.preprocessing import Preprocessing
 from tests.models import CHANNELS, RATE, again, fitted, windows
 
@@ -51,6 +52,14 @@ class TestStream:
         assert [each.label for each in given.predictions] == [str(each.label) for each in wanted]
         assert [each.at for each in given.predictions] == [(each.start + 64) / RATE for each in wanted]
         assert given.stream.status == "ended" and given.problem is None
+
+    def test_the_probability_is_that_of_the_class_shown(self):
+        """Predictions that were steadied may show a class that is not the most probable one now."""
+        with ended(session()) as given:
+            steadied = Prediction(0, "left", np.array([0.3, 0.7]), "right")
+            window = Window(0, samples(n=1), True)
+            given._decided(stream.Classified(0, window, steadied, given.versions.now, 0.0))
+            assert given.predictions[-1].probability == 0.3
 
     def test_channels_are_matched_by_name_and_unit(self):
         shuffled = samples()[[2, 0, 3, 1]] * 1e-6

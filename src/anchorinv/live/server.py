@@ -173,8 +173,8 @@ async def _send(
         if state is not None:
             await socket.send_json({"kind": "state", **state})
         if latest:
-            left = session.seconds_left
-            await socket.send_json({"kind": "predictions", "left": left, "list": [asdict(p) for p in latest]})
+            facts = {"left": session.seconds_left, "sent": time.time(), "list": [asdict(p) for p in latest]}
+            await socket.send_json({"kind": "predictions", **facts})
         if len(columns):
             head = struct.pack("<II", first & 0xFFFFFFFF, columns.shape[1])
             await socket.send_bytes(head + np.ascontiguousarray(columns, dtype="<f4").tobytes())

@@ -25,6 +25,7 @@ from anchorinv.live.stream import OVER, Classified, ClassifiedStream
 from anchorinv.live.tasks import DONE, REVIEW, Lesson, NoveltyWatch, Practice, teach
 from anchorinv.persistence.limits import looks_like
 from anchorinv.serving.smoothing import Smoothing
+from anchorinv.serving.streaming import Prediction
 from anchorinv.signal.drift import Drift
 from anchorinv.suggestion import SHOTS
 from anchorinv.validation import as_label
@@ -139,12 +140,11 @@ class LiveSession:
 
     def _decided(self, each: Classified) -> None:
         prediction, model = each.prediction, each.version.model
-        best = None if prediction.probabilities is None else float(prediction.probabilities.max())
         shown_now = LivePrediction(
             at=(each.start + model.n_times_) / self.stream.rate,
             label=None if prediction.label is None else str(prediction.label),
             unknown=model.reject is not None and prediction.label == model.reject_label_,
-            probability=best,
+            probability=_probability(prediction, model),
             novelty=prediction.novelty,
             taken=each.taken,
             decided=time.time(),
@@ -298,7 +298,7 @@ class LiveSession:
             self._idle()
             what = self.versions.undo()
             self.watch.clear()
-            self.problem, self.report = None, {"sentence": f"Undone: {what}."}
+            self.problem, self.report = None, {"sentence": f"Undone: {what}.", "undone": True}
             self._changed()
         self._say("undone", what=what)
 
@@ -340,7 +340,7 @@ class LiveSession:
     def _idle(self, *, but_lesson: bool = False, flowing: bool = False) -> None:
         if flowing and self.stream.status in OVER:
             raise ValueError(
-                "the stream is over, so no window will come; start it anew (--loop replays a file)"
+                "the stream is over, so no window will come; start it again (--loop replays a file for ever)"
             )
         if self.busy == "learning":
             raise ValueError("a lesson is being learned; wait until it is done")
@@ -410,3 +410,13 @@ class LiveSession:
         if self.log is not None:
             now = self.versions.now
             self.log.write(event, {"model": now.number, "identity": now.identity} | facts)
+
+
+def _probability(prediction: Prediction, model: AnchorInvClassifier) -> float | None:
+    """Return the probability of the class that is shown, which need not be the largest if it was steadied."""
+    if prediction.probabilities is None:
+        return None
+    classes = model.classes_.tolist()
+    if prediction.label in classes:
+        return float(prediction.probabilities[classes.index(prediction.label)])
+    return float(prediction.probabilities.max())
