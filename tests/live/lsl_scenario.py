@@ -176,8 +176,44 @@ def predictions_as_markers(model):
     assert client.returncode == 0 and "Traceback" not in errors, errors
 
 
+def a_page_on_a_stream(model):
+    """The whole way: a stream, the command, a browser; a class is taught by clicking, and saved."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.report.looking import CHROMIUM, FLAGS
+
+    folder = Path(model).parent
+    sender = Sender(outlet("armband", units=("",) * 4), values=np.load(folder / "hand.npy"))
+    sender.start()
+    command = [sys.executable, "-m", "anchorinv", "live", model, "--lsl", "armband", "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    link = server.stdout.readline().split()
+    assert link, server.stderr.read()
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        page.goto(link[-1])
+        page.wait_for_selector("#label >> text=left")
+        sender._values = np.load(folder / "tongue.npy")
+        page.fill("#name", "tongue")
+        page.click("#teach")
+        page.click("#learn")
+        page.wait_for_selector("text=“tongue” is learned and in use")
+        page.wait_for_selector("#label >> text=tongue")
+        page.click("#save")
+        page.wait_for_selector("text=Saved as")
+        browser.close()
+    server.send_signal(signal.SIGINT)
+    _, errors = server.communicate(timeout=60)
+    sender.stop()
+    assert server.returncode == 0 and "Traceback" not in errors, errors
+
+
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
+    if sys.argv[2:] == ["page"]:
+        a_page_on_a_stream(sys.argv[1])
+        sys.exit()
     for scenario in (
         values_names_and_units,
         lost_samples_are_marked,
