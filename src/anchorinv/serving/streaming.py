@@ -1,6 +1,6 @@
 """Predict windows as they arrive, from a live source or a long file, and monitor drift."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -76,6 +76,9 @@ class StreamingPredictor:
         Names of channels in the source, and those that the model knows them by.
     steady : Smoothing, "balanced" or None, default=None
         Smoothing of predictions over time; None for none.
+    on_drift : callable, default=warn_drift
+        Called with the :class:`~anchorinv.signal.drift.Drift` of windows that are far from the base data; the
+        default issues a warning.
 
     Examples
     --------
@@ -97,6 +100,7 @@ class StreamingPredictor:
         unit: str | None = None,
         rename: Mapping[str, str] | None = None,
         steady: Smoothing | str | None = None,
+        on_drift: Callable[[Drift], None] = warn_drift,
     ) -> None:
         model._check_fitted()
         if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 1:
@@ -118,7 +122,7 @@ class StreamingPredictor:
         elif rename:
             raise ValueError("channels without names cannot be renamed; give ch_names")
         self._factor = 1.0 if unit is None else _factor(how, unit)
-        self._step, self._sfreq = int(step), sfreq
+        self._step, self._sfreq, self._on_drift = int(step), sfreq, on_drift
         self.reset()
 
     def reset(self) -> None:
@@ -126,7 +130,7 @@ class StreamingPredictor:
         self._windows = Windows(
             Pipeline(self.model.preprocessing_, self._sfreq), self.model.n_times_, self._step
         )
-        self._alarm = DriftAlarm(self.model)
+        self._alarm = DriftAlarm(self.model, self._on_drift)
         if self._smoother is not None:
             self._smoother.reset()
 
@@ -298,8 +302,9 @@ class DriftAlarm:
     their number has doubled. Of overlapping windows only those that do not overlap are used.
     """
 
-    def __init__(self, model: AnchorInvClassifier) -> None:
+    def __init__(self, model: AnchorInvClassifier, warn: Callable[[Drift], None] = warn_drift) -> None:
         self._monitor: DriftMonitor | None = DriftMonitor(model, batch=1)
+        self._warn = warn
         self._n_times = model.n_times_
         self._due, self._start = 1, 0  # windows until the next comparison; where the next one may begin
 
@@ -315,4 +320,4 @@ class DriftAlarm:
         self._due = FEWEST if few else 2 * self._monitor.n_seen
         if distance is not None and distance.far and (not few or bool(distance.beyond.all())):
             self._monitor = None
-            warn_drift(distance)
+            self._warn(distance)
