@@ -4,6 +4,7 @@
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -28,25 +29,29 @@ def main() -> None:
     base = (days <= 8) & np.isin(labels, BASE)
     model = AnchorInvClassifier(sfreq=200, network="never", reject=0.05, random_state=0)
     model.fit(signals[base], labels[base])
-    person = Person(signals[days > 8], labels[days > 8], days[days > 8])
-    with served(LiveSession(model, person, name="hand")) as address, sync_playwright() as driver:
+    person = Person(signals[days > 8], labels[days > 8], days[days > 8], speed=1)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(LiveSession(model, person, folder=Path(folder), name="hand")) as address,
+        sync_playwright() as driver,
+    ):
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(address)
         for gesture in ("fist", "open", "point"):
             person.does = gesture
-            page.wait_for_timeout(1200)
+            page.wait_for_timeout(5000)
         person.does = "up"
         page.fill("#name", "up")
         page.click("#teach")
         page.wait_for_selector("#learn")
         page.screenshot(path=HERE / "live-lesson-1280.png", full_page=True)
         page.click("#learn")
-        page.wait_for_selector("text=What the lesson on up did")
-        page.wait_for_timeout(1500)
+        page.wait_for_selector("text=“up” is learned and in use")
+        page.wait_for_timeout(6000)
         page.screenshot(path=HERE / "live-1280.png", full_page=True)
         page.set_viewport_size({"width": 390, "height": 844})
-        page.wait_for_timeout(1500)
+        page.wait_for_timeout(7000)
         page.screenshot(path=HERE / "live-390.png", full_page=True)
         browser.close()
 

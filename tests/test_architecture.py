@@ -9,8 +9,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,17 +22,20 @@ FILES = sorted(SRC.rglob("*.py"))
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "mne", "pandas", "matplotlib", "ray")
 
 
-@lru_cache
+@cache  # without a limit: there are more files than lru_cache keeps
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def calls() -> Iterator[tuple[str, str, ast.Call]]:
+@cache
+def calls() -> list[tuple[str, str, ast.Call]]:
     """Every call: where it is, the dotted name it goes by, and itself."""
-    for path in FILES:
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Call):
-                yield f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.func), node
+    return [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.func), node)
+        for path in FILES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+    ]
 
 
 class TestImports:

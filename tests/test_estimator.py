@@ -632,7 +632,7 @@ class TestCalibration:
         assert np.array_equal(fitted.uncalibrate().decision_function(X), before)
 
     def test_without_groups_it_asks(self, fitted):
-        with pytest.raises(ValueError, match="not known"):
+        with pytest.raises(ValueError, match="unknown whether"):
             again(fitted).calibrate(recordings()[0])
 
     def test_of_a_network_it_is_refused(self):

@@ -23,7 +23,6 @@ base_classes = [0, 1, 2]
 sessions = [3]
 shots = 5
 trials = 2
-seeds = [1]
 """
 
 
@@ -51,9 +50,10 @@ def followed(commands: list[list[str]], wanted: set[str]) -> list[str]:
     from anchorinv.cli import main
 
     calls: dict[str, None] = {}
+    short = {name.rpartition(".")[2] for name in wanted}
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
+        if frame.f_code.co_name in short:
             name = f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"
             if name in wanted:
                 calls.setdefault(name)
@@ -61,12 +61,12 @@ def followed(commands: list[list[str]], wanted: set[str]) -> list[str]:
     run: Callable[[], None] = main
     for arguments in commands:
         sys.argv = ["anchorinv", *arguments]
-        sys.setprofile(note)
+        sys.settrace(note)  # without a local function: calls alone, of Python
         try:
             with pytest.raises(SystemExit) as end:
                 run()
         finally:
-            sys.setprofile(None)
+            sys.settrace(None)
         assert end.value.code == 0
     return list(calls)
 

@@ -86,9 +86,9 @@ def page(n_chans: int = 8, sfreq: float = 200.0, seconds: float = 30.0) -> None:
         while session.lesson is None or session.lesson.phase != "review":
             shown.wait_for_timeout(50)
         shown.wait_for_selector("#learn")
-        began, number = time.perf_counter(), session.number
+        began, number = time.perf_counter(), session.versions.now.number
         shown.click("#learn")
-        while session.number == number or session.predictions[-1].model == number:
+        while session.versions.now.number == number or session.predictions[-1].model == number:
             shown.wait_for_timeout(10)
         taught = time.perf_counter() - began
         print(f"{n_chans} channels at {sfreq:g} Hz:")
@@ -109,13 +109,14 @@ def memory(minutes: float = 10.0, speed: float = 50.0) -> None:
     session.start()
     marks = []
     for at in (60.0, 60 * minutes):
-        while source.seconds < at and session.status != "failed":
+        while source.seconds < at and session.stream.status != "failed":
             time.sleep(0.05)
         marks.append(resident())
     session.stop()
     print(
         f"memory after 1 minute {marks[0]:.0f} MB, after {minutes:g} {marks[1]:.0f} MB "
-        f"({100 * (marks[1] / marks[0] - 1):+.1f} %); {session.n_predictions} windows, {session.status}"
+        f"({100 * (marks[1] / marks[0] - 1):+.1f} %); {session.n_predictions} windows, the stream has "
+        f"{session.stream.status}"
     )
 
 

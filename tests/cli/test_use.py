@@ -90,7 +90,7 @@ class TestPredict:
         [
             (
                 ("base.npz", "--steady", "balanced"),
-                "base.npz holds separate windows, which are no sequence in time",
+                "base.npz contains separate windows, not a sequence in time",
             ),
             (
                 ("day.edf", "base.npz", "--dwell", 1),
@@ -267,7 +267,7 @@ class TestInfo:
         for words in (
             "memory       synthetic",
             "4 channels x 64 samples (0.5 s at 128 Hz)",
-            "holds no recording",
+            "contains no recording",
         ):
             assert words in out
         facts = json.loads(run("info", "m.anchorinv", "--json")[1])

@@ -149,7 +149,7 @@ class TestNovelty:
         less, p = made().p_values(statistics, torch.tensor([taught] * 2)).flip(0).tolist()
         assert 0 < less <= p <= 1
 
-    @given(st.lists(st.floats(-60, 60), min_size=3, max_size=3), st.booleans(), st.sampled_from([1, 3]))
+    @given(st.lists(st.floats(-60, 60), min_size=5, max_size=5), st.booleans(), st.sampled_from([1, 3, 5]))
     def test_of_one_window_it_is_what_it_is_of_many(
         self, row: list[float], taught: bool, n_statistics: int
     ) -> None:
@@ -264,10 +264,23 @@ class TestConformalSets:
         tops = [2, 2, 3, 3]  # all base classes afterwards, and taught ones
         assert later.tolist() == pytest.approx(
             [
-                float(each[top].share_above(torch.tensor([x])))
+                # Three rivals, where there was one in rehearsal.
+                1 - (1 - float(each[top].share_above(torch.tensor([x])))) ** 3
                 for top, x in zip(tops, [0.5, 0.5, 0, 0.5], strict=True)
             ]
         )
+
+    def test_more_rivals_than_in_rehearsal_are_reckoned_with(self) -> None:
+        """Of eleven classes alike five were rehearsed with; the right one is behind more often."""
+        rehearsed, fresh = (answers(4000, 11, seed=seed)[0] for seed in (1, 2))
+        targets = torch.arange(4000) % 11
+        first = [misfits_of(logits[targets < 5][:, :n]) for logits, n in ((rehearsed, 5), (fresh, 11))]
+        right = [each.gather(1, targets[targets < 5, None]).squeeze(1) for each in first]
+        table = Scores.of(right[0])
+        sure = Confidence(torch.ones(4), table, table, Scores.stack([table] * 8))
+        p = sure.conformal(fresh[targets < 5], n_base=5).gather(1, targets[targets < 5, None])
+        plain = float((table.share_above(right[1]) > 0.2).float().mean())
+        assert plain < 0.75 and abs(float((p > 0.2).float().mean()) - 0.8) < abs(plain - 0.8) / 2
 
     def test_a_forgotten_base_class_leaves_no_table_of_its_own(self) -> None:
         sure = made()
@@ -317,6 +330,13 @@ class TestPacked:
         assert callable(change)
         with pytest.raises(ValueError, match=words):
             Confidence.unpacked({**packed, name: change(packed[name])}, n_base=3, n_statistics=3)
+
+    def test_of_a_former_version_that_had_three_statistics_the_first_three_are_looked_at(self) -> None:
+        back = Confidence.unpacked(made().packed(), n_base=3, n_statistics=5)
+        statistics, taught = 2 * normal(30, 5, seed=1), torch.arange(30) % 2 == 0
+        wanted = made().p_values(statistics[:, :3], taught)
+        assert back.n_statistics == 3 and torch.equal(back.p_values(statistics, taught), wanted)
+        assert torch.equal(back.p_values(statistics[:1], taught[:1]), wanted[:1])
 
     @pytest.mark.parametrize("sizes", [{"n_base": 4, "n_statistics": 3}, {"n_base": 3, "n_statistics": 1}])
     def test_another_heads_is_refused(self, sizes: dict[str, int]) -> None:

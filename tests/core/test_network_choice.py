@@ -78,7 +78,7 @@ def test_they_are_used_where_they_do_better() -> None:
     assert len(comparison.networks) == FOLDS
     assert comparison.learned == 1.0
     assert comparison.classical < 2 / 3
-    assert str(comparison).startswith("networks: used, 100 % of macro-F1 on base windows kept aside")
+    assert str(comparison).startswith("networks: used, 100 % of macro-F1 on held-out base windows")
 
 
 def test_they_are_not_used_where_they_do_no_better() -> None:
@@ -157,3 +157,21 @@ def test_varied_gains_and_early_stopping_are_not_for_these_networks() -> None:
     assert isinstance(base, ClosedForm)
     assert isinstance(base.network, BaseSpec)
     assert base.network.training == base_spec().training
+
+
+@pytest.mark.parametrize("few", [2, 12])
+def test_few_windows_of_classes_easily_separated_keep_all_features(few: int) -> None:
+    signals = randn(2 * few, 3, 40, seed=4, dtype=torch.float32)
+    targets = torch.arange(2 * few) % 2
+    signals[targets == 1] *= 3
+    encoder = ClosedForm().fit(Batch(signals, targets), rng=stream(1)).trunk
+    assert isinstance(encoder, Encoder)
+    assert not len(encoder.components)
+    assert encoder.dim > encoder.n_columns > len(signals)
+
+
+def test_few_windows_of_classes_hardly_separated_keep_half_as_many_features() -> None:
+    samples = hard(24)
+    encoder = ClosedForm().fit(samples, rng=stream(1)).trunk
+    assert isinstance(encoder, Encoder)
+    assert len(encoder.components) == encoder.dim == len(samples) / 2

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.posterior import BETWEEN, LEADING, Posterior, _leading
+from anchorinv.core.posterior import BETWEEN, FIRST, LEADING, TRAILING, Posterior, _leading, _trailing
 from tests.core.small import randn
 
 DIM, N_BASE, FEW = 12, 4, 3
@@ -67,15 +67,19 @@ def test_the_first_statistic_is_the_log_likelihood_ratio_of_an_unknown_class() -
     np.testing.assert_allclose(statistics[:, 0].numpy(), anywhere - each.max(1), rtol=0, atol=1e-8)
 
 
-def test_the_others_are_distances_in_all_directions_and_in_the_leading_ones() -> None:
+def test_the_others_are_distances_in_all_directions_in_leading_and_in_trailing_ones() -> None:
     posterior, x = head().posterior, 4 * randn(10, DIM, seed=3)
     statistics, nearest = posterior.novelty(posterior.distances(x))
     for row, z, column in zip(statistics, whitened(posterior, x), nearest.tolist(), strict=True):
         off = z - posterior.means[column].numpy()
         square = off @ np.linalg.inv(predictive(posterior, column)) @ off
         assert float(row[1]) == pytest.approx(math.log(square))
-        within = np.square(posterior.leading.numpy() @ off).sum() / float(posterior.across[column])
-        assert float(row[2]) == pytest.approx(math.log(within))
+        leading, trailing = (
+            np.square(each.numpy() @ off) / float(posterior.across[column])
+            for each in (posterior.leading, posterior.trailing)
+        )
+        wanted = [leading.sum(), leading[:FIRST].sum(), trailing.sum()]
+        assert row[2:].tolist() == pytest.approx(np.log(wanted).tolist())
 
 
 def test_unknown_classes_lie_as_far_apart_as_base_classes_do() -> None:
@@ -127,7 +131,7 @@ class TestLeadingDirections:
         ours = _leading(covariance, factor)
         torch.testing.assert_close(ours @ ours.T, torch.eye(dim).double(), rtol=0, atol=1e-10)
 
-    def test_a_window_far_off_in_one_of_them_is_far_off_by_the_last_statistic(self) -> None:
+    def test_a_window_far_off_in_one_of_them_is_far_off_by_their_statistic(self) -> None:
         """Among sixty features its distance in all directions hardly grows."""
         spread = torch.logspace(1.5, -1, 60)
         features = randn(400, 60, seed=1, dtype=torch.float32) * spread
@@ -135,5 +139,46 @@ class TestLeadingDirections:
         known = Discriminant.empty(60, n_base=2, shrinkage=0.01).learned(features, targets)
         odd = known.means[:1].clone()
         odd[0, 0] += 5 * spread[0]
-        (_, everywhere, leading), usual = known.novelty(odd)[0][0], known.novelty(features)[0]
+        (_, everywhere, leading, *_), usual = known.novelty(odd)[0][0], known.novelty(features)[0]
         assert leading > usual[:, 2].quantile(0.95) and everywhere < usual[:, 1].quantile(0.5)
+
+
+class TestTrailingDirections:
+    spectrum = TestLeadingDirections.spectrum
+
+    def of(self, covariance: Tensor, factor: Tensor) -> Tensor:
+        return _trailing(torch.linalg.inv(factor).T, factor).double()
+
+    @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+    def test_they_hold_nearly_the_least_variance_there_is(self, scale: float) -> None:
+        variances = torch.logspace(2, -2, 60).double()
+        covariance, factor = self.spectrum(scale * variances)
+        ours = self.of(covariance, factor)
+        n = round(60 * TRAILING)
+        torch.testing.assert_close(ours @ ours.T, torch.eye(n).double(), rtol=0, atol=1e-5)
+        basis = torch.linalg.qr(torch.linalg.solve(factor.T, ours.T))[0]
+        assert (basis.T @ covariance @ basis).trace() < 1.5 * scale * variances[-n:].sum()
+
+    def test_the_first_leading_directions_have_most_of_all(self) -> None:
+        """The order matters: two of them are looked at by themselves."""
+        covariance, factor = self.spectrum(torch.logspace(3, -1, 40).double())
+        first = _leading(covariance, factor)[:FIRST]
+        basis = torch.linalg.qr(torch.linalg.solve(factor.T, first.T))[0]
+        most = torch.logspace(3, -1, 40)[:FIRST].sum()
+        assert (basis.T @ covariance @ basis).trace() > 0.99 * most
+
+    @pytest.mark.parametrize("dim", [1, 3, 8])
+    def test_of_few_features_there_is_one(self, dim: int) -> None:
+        covariance, factor = self.spectrum(torch.linspace(1, 2, dim).double())
+        assert self.of(covariance, factor).shape == (1, dim)
+
+    def test_what_breaks_a_relation_that_always_holds_is_far_off_by_the_last_statistic(self) -> None:
+        """The last feature is the sum of the others, but for a little; a window breaks that, no more."""
+        features = randn(200, DIM, seed=1)
+        features[:, -1] = features[:, :-1].sum(1) + 0.01 * randn(200, seed=2)
+        known = Discriminant.empty(DIM, n_base=2, shrinkage=1e-4).double()
+        known = known.learned(features[:180], torch.arange(180) % 2)
+        broken = features[180:].clone()
+        broken[:, -1] += 0.3
+        as_ever, off = (known.novelty(each)[0][:, -1] for each in (features[180:], broken))
+        assert off.min() > as_ever.max()

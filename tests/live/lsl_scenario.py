@@ -113,6 +113,38 @@ def a_stream_that_is_lost_is_found_again():
     assert length(after) > 30
 
 
+def a_silent_sender_is_looked_for_again():
+    first = outlet("silent")
+    sender = Sender(first)
+    sender.start()
+    source, stopped, chunks = LslSource("silent", wait=1.0), threading.Event(), []
+    for chunk in source.chunks(stopped):
+        chunks.append(chunk)
+        if sender.is_alive() and length(chunks) > 30:
+            sender.stop()  # the connection stays, as if its machine had frozen
+            threading.Timer(3.0, Sender(first).start).start()
+        elif length(chunks) > 700:  # those of the silence are marked as missing
+            stopped.set()
+    assert any(np.isnan(chunk.samples).all() for chunk in chunks)
+
+
+def other_channels_are_refused_by_name():
+    first = outlet("swap")
+    sender = Sender(first)
+    sender.start()
+    try:
+        for _ in LslSource("swap").chunks(threading.Event()):
+            if sender is not None:
+                sender.stop()
+                del first
+                sender._out = sender = None
+                other = outlet("swap", labels=NAMES[::-1])  # noqa: F841 (it is there while it is held)
+    except ValueError as error:
+        assert "came back with other channels: Pz, Cz, C4, C3" in str(error), error
+    else:
+        raise AssertionError("other channels were read")
+
+
 def what_cannot_be_read_is_said():
     kept = outlet("present")  # noqa: F841 (it is there while it is held)
     markers = MarkerOutlet("events")  # noqa: F841
@@ -144,12 +176,50 @@ def predictions_as_markers(model):
     assert client.returncode == 0 and "Traceback" not in errors, errors
 
 
+def a_page_on_a_stream(model):
+    """The whole way: a stream, the command, a browser; a class is taught by clicking, and saved."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.report.looking import CHROMIUM, FLAGS
+
+    folder = Path(model).parent
+    sender = Sender(outlet("armband", units=("",) * 4), values=np.load(folder / "hand.npy"))
+    sender.start()
+    command = [sys.executable, "-m", "anchorinv", "live", model, "--lsl", "armband", "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    link = server.stdout.readline().split()
+    assert link, server.stderr.read()
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        page.goto(link[-1])
+        page.wait_for_selector("#label >> text=left")
+        sender._values = np.load(folder / "tongue.npy")
+        page.fill("#name", "tongue")
+        page.click("#teach")
+        page.click("#learn")
+        page.wait_for_selector("text=“tongue” is learned and in use")
+        page.wait_for_selector("#label >> text=tongue")
+        page.click("#save")
+        page.wait_for_selector("text=Saved as")
+        browser.close()
+    server.send_signal(signal.SIGINT)
+    _, errors = server.communicate(timeout=60)
+    sender.stop()
+    assert server.returncode == 0 and "Traceback" not in errors, errors
+
+
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
+    if sys.argv[2:] == ["page"]:
+        a_page_on_a_stream(sys.argv[1])
+        sys.exit()
     for scenario in (
         values_names_and_units,
         lost_samples_are_marked,
         a_stream_that_is_lost_is_found_again,
+        a_silent_sender_is_looked_for_again,
+        other_channels_are_refused_by_name,
         what_cannot_be_read_is_said,
     ):
         scenario()

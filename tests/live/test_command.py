@@ -30,6 +30,8 @@ def hand(tmp_path):
 def test_a_killed_session_loses_nothing_that_was_saved(hand):
     from websockets.sync.client import connect
 
+    from anchorinv.live.server import SEEN
+
     words = ["live", "hand.anchorinv", "--replay", "day.npy", "--sfreq", "128", "--loop", "--port", "0"]
     process = subprocess.Popen(
         [sys.executable, "-m", "anchorinv", *words],
@@ -46,6 +48,9 @@ def test_a_killed_session_loses_nothing_that_was_saved(hand):
             while "answer" not in kinds or "predictions" not in kinds:
                 message = socket.recv()
                 kinds |= {json.loads(message)["kind"]} if isinstance(message, str) else {"signal"}
+                if "frame" in kinds:
+                    socket.send(SEEN)
+                    kinds.remove("frame")
         process.send_signal(signal.SIGKILL)
     finally:
         process.kill()
@@ -59,14 +64,17 @@ def test_a_killed_session_loses_nothing_that_was_saved(hand):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "name one source"),
-        (["--replay", "day.npy", "--board", "synthetic"], "name one source"),
+        ([], "choose one source"),
+        (["--replay", "day.npy", "--board", "synthetic"], "choose one source"),
         (["--replay", "day.npy"], "--sfreq"),
         (["--replay", "nowhere.npy"], "there is no nowhere.npy"),
         (["--replay", "day.npy", "--sfreq", "128", "--folder", "nowhere"], "no folder nowhere"),
         (["--replay", "day.npy", "--sfreq", "128", "--reject", "7"], "a share between 0 and 1"),
-        (["--replay", "day.npy", "--sfreq", "128", "--listen", "0.0.0.0"], "stands for all addresses"),
-        (["--replay", "day.npy", "--sfreq", "128", "--listen", "203.0.113.7"], "no address of this machine"),
+        (["--replay", "day.npy", "--sfreq", "128", "--listen", "0.0.0.0"], "means all addresses"),
+        (
+            ["--replay", "day.npy", "--sfreq", "128", "--listen", "203.0.113.7"],
+            "not an address of this machine",
+        ),
     ],
 )
 def test_mistakes_end_in_a_sentence(run, hand, monkeypatch, words, sentence):

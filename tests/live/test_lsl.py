@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import anchorinv
+from anchorinv import AnchorInvClassifier
 from tests.live.test_session import model, samples
+from tests.report.looking import CHROMIUM
 
 CONFIG = "[multicast]\nResolveScope = machine\nAddressesOverride = {127.0.0.1}\n"
 ALONE = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
@@ -31,13 +33,14 @@ def alone(tmp_path_factory):
     return {**os.environ, "LSLAPICFG": str(config), "PYTHONPATH": paths}
 
 
-def test_streams_in_and_out(alone, tmp_path):
+def scenario(alone, tmp_path, *words):
     path = tmp_path / "hand.anchorinv"
     model().save(path)
-    np.save(tmp_path / "hand.npy", samples(n=20).astype("float32"))
+    for name, label in (("hand", "left"), ("tongue", "tongue")):
+        np.save(tmp_path / f"{name}.npy", samples(label, n=20).astype("float32"))
     script = Path(__file__).with_name("lsl_scenario.py")
     done = subprocess.run(
-        [*ALONE, sys.executable, str(script), str(path)],
+        [*ALONE, sys.executable, str(script), str(path), *words],
         env=alone,
         capture_output=True,
         text=True,
@@ -45,4 +48,17 @@ def test_streams_in_and_out(alone, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split()[-1] == "predictions_as_markers"
+    return done.stdout
+
+
+def test_streams_in_and_out(alone, tmp_path):
+    assert scenario(alone, tmp_path).split()[-1] == "predictions_as_markers"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
+def test_a_page_on_a_stream(alone, tmp_path):
+    pytest.importorskip("playwright", reason="needs playwright")
+    pytest.importorskip("uvicorn", reason="needs the extra live")
+    scenario(alone, tmp_path, "page")
+    (saved,) = tmp_path.glob("hand-2-*.anchorinv")
+    assert AnchorInvClassifier.load(saved).classes_.tolist() == ["left", "right", "tongue"]

@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from importlib.resources import files
 
@@ -11,7 +12,8 @@ pytest.importorskip("starlette", reason="needs the extra live")
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from anchorinv.live.server import MOST_TEXT, LiveServer
+from anchorinv.live.monitor import KEPT
+from anchorinv.live.server import AHEAD, MOST_TEXT, SEEN, LiveServer
 from anchorinv.live.sources import Chunk
 
 HOST = "127.0.0.1:8765"
@@ -22,7 +24,7 @@ PAGE = (files("anchorinv.live") / "page.html").read_text(encoding="utf-8")
 def server(tmp_path):
     given = session(samples(), step=0.1, folder=tmp_path, name="hand")
     given.run()
-    given.status = "streaming"  # as more is to come
+    given.stream._status = "streaming"  # as more is to come
     yield LiveServer(given, [HOST, "localhost:8765"], token="s3cret")
     given.stop()
 
@@ -40,7 +42,10 @@ def news(connection, kind):
     """The next message of a kind."""
     while True:
         message = connection.receive()
-        if "text" in message and (facts := json.loads(message["text"]))["kind"] == kind:
+        facts = json.loads(message.get("text", "{}"))
+        if facts.get("kind") == "frame":
+            connection.send_text(SEEN)
+        elif facts.get("kind") == kind:
             return facts
 
 
@@ -103,7 +108,7 @@ class TestSocket:
             payload = connection.receive()["bytes"]
         first, n_chans = np.frombuffer(payload, "<u4", 2)
         columns = np.frombuffer(payload, "<f4", offset=8).reshape(-1, n_chans, 2)
-        assert n_chans == 4 and first + len(columns) == server.session.scope.n_columns
+        assert n_chans == 4 and first + len(columns) == server.session.stream.scope.n_columns
         assert (columns[..., 0] <= columns[..., 1]).all()
 
     def test_a_lesson_by_orders(self, server, client, tmp_path):
@@ -113,7 +118,7 @@ class TestSocket:
                 pass
             assert state["lesson"]["phase"] == "countdown" and state["lesson"]["left"] > 0
             for chunk in np.array_split(samples("tongue", 20, 9), 40, axis=1):
-                server.session._take(Chunk(chunk, 0.0))
+                server.session.stream.take(Chunk(chunk, 0.0))
             while (state := news(connection, "state"))["lesson"]["phase"] != "review":
                 pass
             shot = state["lesson"]["shots"][0]
@@ -172,3 +177,21 @@ class TestSocket:
             news(connection, "state")
             assert len(server.session._listeners) == 1
         assert server.session._listeners == []
+
+
+def test_a_slow_browser_gets_less_and_the_latest(server, client):
+    """Minutes go by while a page shows nothing: it is sent the last seconds then, and not a queue."""
+    scope = server.session.stream.scope
+    with socket(client) as connection:
+        for i in range(200):
+            scope.push(np.full((4, round(scope.rate)), float(i)))
+            server.session._changed()
+        seen, columns = [], np.zeros(1)
+        while columns[-1] != 199:
+            message = connection.receive()
+            if "bytes" in message:
+                columns = np.frombuffer(message["bytes"], "<f4", offset=8)
+                seen.append(len(columns) // 8)
+            elif json.loads(message["text"])["kind"] == "frame":
+                connection.send_text(SEEN)
+    assert len(seen) <= AHEAD + 2 and max(seen) <= math.ceil(KEPT * scope.rate)

@@ -1,6 +1,9 @@
+import io
 import json
 import math
 import threading
+import time
+import zipfile
 from contextlib import contextmanager
 
 import numpy as np
@@ -8,10 +11,13 @@ import pytest
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.live import session as live
+from anchorinv.live import stream, tasks
 from anchorinv.live.record import export
 from anchorinv.live.session import LiveSession
 from anchorinv.live.sources import Chunk, Iterated
-from anchorinv.serving.streaming import StreamingPredictor
+from anchorinv.serving.streaming import Prediction, StreamingPredictor
+from anchorinv.signal.pipeline import Window
+from anchorinv.signal.preprocessing import Preprocessing
 from tests.models import CHANNELS, RATE, again, fitted, windows
 
 
@@ -45,15 +51,21 @@ class TestStream:
         wanted = StreamingPredictor(model(), step=16).feed(samples())
         assert [each.label for each in given.predictions] == [str(each.label) for each in wanted]
         assert [each.at for each in given.predictions] == [(each.start + 64) / RATE for each in wanted]
-        assert given.status == "ended" and given.problem is None
+        assert given.stream.status == "ended" and given.problem is None
+
+    def test_the_probability_is_that_of_the_class_shown(self):
+        """Predictions that were steadied may show a class that is not the most probable one now."""
+        with ended(session()) as given:
+            steadied = Prediction(0, "left", np.array([0.3, 0.7]), "right")
+            window = Window(0, samples(n=1), True)
+            given._decided(stream.Classified(0, window, steadied, given.versions.now, 0.0))
+            assert given.predictions[-1].probability == 0.3
 
     def test_channels_are_matched_by_name_and_unit(self):
         shuffled = samples()[[2, 0, 3, 1]] * 1e-6
         names = [CHANNELS[i] for i in (2, 0, 3, 1)]
 
         def trained():
-            from anchorinv.signal.preprocessing import Preprocessing
-
             how = Preprocessing(CHANNELS, "µV", sfreq=RATE)
             return AnchorInvClassifier(network="never", random_state=0, preprocessing=how).fit(*windows())
 
@@ -62,11 +74,9 @@ class TestStream:
             given.run()
         wanted = StreamingPredictor(trained(), step=16).feed(samples())
         assert [each.label for each in given.predictions] == [str(each.label) for each in wanted]
-        assert given.ch_names == CHANNELS
+        assert given.stream.ch_names == CHANNELS
 
     def test_a_channel_that_is_not_there_is_named(self):
-        from anchorinv.signal.preprocessing import Preprocessing
-
         how = Preprocessing(CHANNELS, "µV", sfreq=RATE)
         trained = AnchorInvClassifier(network="never", random_state=0, preprocessing=how).fit(*windows())
         with pytest.raises(ValueError, match="lacks 1 of 4 channels: Pz"):
@@ -82,8 +92,8 @@ class TestStream:
 
     def test_a_new_beginning_forgets_what_came_before(self):
         with ended(session(step=64 / RATE)) as given:
-            given._take(Chunk(samples(n=2)[:, :100], 0.0, begins=True))
-            given._take(Chunk(samples(n=2)[:, :64], 0.0, begins=True))
+            given.stream.take(Chunk(samples(n=2)[:, :100], 0.0, begins=True))
+            given.stream.take(Chunk(samples(n=2)[:, :64], 0.0, begins=True))
             assert [each.at for each in given.predictions] == [64 / RATE, 2 * 64 / RATE]
 
     def test_a_source_that_fails_is_told(self):
@@ -94,7 +104,41 @@ class TestStream:
         given = LiveSession(model(), Iterated(broken(), sfreq=RATE, ch_names=CHANNELS))
         with ended(given):
             given.run()
-        assert given.status == "failed" and "(4, n)" in given.problem
+        assert given.stream.status == "failed" and "(4, n)" in given.problem
+
+    def test_what_nobody_expected_is_told_as_well(self, caplog):
+        def broken():
+            yield samples()[:, :64]
+            raise RuntimeError("cable")
+
+        with ended(LiveSession(model(), Iterated(broken(), sfreq=RATE, ch_names=CHANNELS))) as given:
+            given.run()
+        assert given.stream.status == "failed" and "RuntimeError: cable" in given.problem
+        assert "cable" in caplog.text  # with where it happened, for whoever looks into it
+
+    def test_channels_of_another_unit_are_named(self):
+        how = Preprocessing(CHANNELS, "µV", sfreq=RATE)
+        trained = AnchorInvClassifier(network="never", random_state=0, preprocessing=how).fit(*windows())
+        source = Iterated([samples()], sfreq=RATE, ch_names=CHANNELS, unit="degrees", name="glove")
+        with pytest.raises(ValueError, match=r"glove: the model takes µV.*C3 \(degrees\).*--scale"):
+            LiveSession(trained, source)
+        LiveSession(trained, source, scale=0.5).stop()  # somebody knows what they are
+
+    def test_signals_far_from_the_base_data_are_warned_about(self):
+        with ended(session(1000 * samples(n=40), step=64 / RATE)) as given:
+            given.run()
+        assert "another unit" in given.warning and given.problem is None and given.watch.suggestion is None
+
+    def test_a_silent_stream_is_waited_for(self, monkeypatch):
+        with ended(session()) as given:
+            given.stream.take(Chunk(samples(), 0.0))
+            assert given.stream.status == "streaming"
+            now = time.monotonic() + stream.QUIET + 1
+            monkeypatch.setattr(stream.time, "monotonic", lambda: now)
+            assert given.stream.status == "waiting"
+            revision = given.revision
+            given.stream.take(Chunk(samples(), 0.0))
+            assert given.stream.status == "streaming" and given.revision > revision  # pages are told
 
     def test_memory_is_that_of_seconds(self):
         with ended(session(samples(n=40), step=2 / RATE)) as given:
@@ -108,13 +152,13 @@ class TestTeaching:
     def given(self, tmp_path):
         given = session(samples("left", 4), step=16 / RATE, folder=tmp_path, name="hand")
         given.run()
-        given.status = "streaming"  # as more is to come, by feed
+        given.stream._status = "streaming"  # as more is to come, by feed
         with ended(given):
             yield given
 
     def feed(self, given, label, n=12, seed=9):
         for chunk in np.array_split(samples(label, n, seed), 20, axis=1):
-            given._take(Chunk(chunk, 0.0))
+            given.stream.take(Chunk(chunk, 0.0))
 
     def teach(self, given, label="tongue", wanted=6):
         given.teach(label, wanted, countdown=0.1)
@@ -125,7 +169,7 @@ class TestTeaching:
         before = given.model
         self.teach(given)
         assert given.lesson is None and given.busy is None and given.problem is None
-        assert "tongue" in given.model.classes_ and given.number == 2
+        assert "tongue" in given.model.classes_ and given.versions.now.number == 2
         assert before.classes_.tolist() == ["left", "right"]  # the one before is as it was
         self.feed(given, "tongue", seed=11)
         assert any(each.label == "tongue" for each in list(given.predictions)[-10:])
@@ -146,26 +190,35 @@ class TestTeaching:
         before = given.model.counts_.copy()
         self.teach(given, "left", wanted=5)
         assert (given.model.counts_ - before).tolist() == [5, 0]
-        assert "more examples" in given.report["sentences"][0]
+        more = given.report["more"]
+        assert (more["shots"], more["total"]) == (5, before[0] + 5) and 0 <= more["before"] <= 5
 
-    def test_undo_goes_back_bit_by_bit(self, given):
-        was = given.identity
+    def test_hands_free_learns_without_being_asked(self, given):
+        given.teach("tongue", 4, countdown=0, hands_free=True)
+        self.feed(given, "tongue")
+        given._teacher.submit(int).result()  # after what was being learned
+        assert given.lesson is None and "tongue" in given.model.classes_ and given.report["shots"] == 4
+
+    def test_undo_goes_back_bit_for_bit(self, given):
+        was = given.versions.now.identity
         self.teach(given)
-        assert given.identity != was and given.undoable == "taught tongue"
+        assert given.versions.now.identity != was and given.versions.undoable == "taught tongue"
         given.undo()
-        assert given.identity == was and given.model.classes_.tolist() == ["left", "right"]
+        assert given.versions.now.identity == was and given.model.classes_.tolist() == ["left", "right"]
         with pytest.raises(ValueError, match="nothing to undo"):
             given.undo()
 
     def test_forget(self, given):
         self.teach(given)
         given.forget("tongue").result()
-        assert given.model.classes_.tolist() == ["left", "right"] and given.undoable == "forgot tongue"
+        assert (
+            given.model.classes_.tolist() == ["left", "right"] and given.versions.undoable == "forgot tongue"
+        )
 
     def test_what_goes_wrong_is_said_and_changes_nothing(self, given):
-        was = given.identity
+        was = given.versions.now.identity
         given.forget("nobody").result()
-        assert "not known" in given.problem and given.identity == was and given.busy is None
+        assert "not known" in given.problem and given.versions.now.identity == was and given.busy is None
         with pytest.raises(ValueError, match="needs a name"):
             given.teach("  ")
         with pytest.raises(ValueError, match="'Left' looks like the known class 'left'"):
@@ -174,11 +227,11 @@ class TestTeaching:
             given.teach("x", 101)
         with pytest.raises(ValueError, match="nothing is being recorded"):
             given.learn()
-        given.status = "ended"
+        given.stream._status = "ended"
         for order in (lambda: given.teach("x", 3), given.practise):
             with pytest.raises(ValueError, match="the stream is over"):
                 order()
-        given.status = "streaming"
+        given.stream._status = "streaming"
         given.teach("x", 3)
         with pytest.raises(ValueError, match="finish the lesson first"):
             given.teach("y", 3)
@@ -186,6 +239,9 @@ class TestTeaching:
             given.learn()
         given.cancel()
         assert given.lesson is None
+        given.practise()
+        with pytest.raises(ValueError, match="finish the practice first, or stop it"):
+            given.teach("x", 3)
 
     def test_the_stream_goes_on_while_a_lesson_is_learned(self, given, monkeypatch):
         learning, go_on = threading.Event(), threading.Event()
@@ -195,20 +251,20 @@ class TestTeaching:
             assert go_on.wait(30)
             return learn_classes(*args, **options)
 
-        learn_classes = live.learn_classes
-        monkeypatch.setattr(live, "learn_classes", slow)
+        learn_classes = tasks.learn_classes
+        monkeypatch.setattr(tasks, "learn_classes", slow)
         given.teach("tongue", 3, countdown=0)
         self.feed(given, "tongue")
         done = given.learn()
         assert learning.wait(30)
         n = given.n_predictions
         self.feed(given, "left")
-        assert given.n_predictions > n and given.busy == "learning" and given.number == 1
-        with pytest.raises(ValueError, match="wait until"):
+        assert given.n_predictions > n and given.busy == "learning" and given.versions.now.number == 1
+        with pytest.raises(ValueError, match="wait until it is done"):
             given.undo()
         go_on.set()
         done.result()
-        assert given.number == 2
+        assert given.versions.now.number == 2
 
     def test_files_are_new_ones_and_load(self, given, tmp_path):
         self.teach(given)
@@ -223,13 +279,23 @@ class TestTeaching:
         lines = [json.loads(line) for line in given.log.path.read_text().splitlines()]
         kinds = [line["event"] for line in lines]
         assert kinds[0] == "begin" and "taught" in kinds and kinds[-1] == "prediction"
-        assert lines[-1]["model"] == 2 and lines[-1]["identity"] == given.identity
+        assert lines[-1]["model"] == 2 and lines[-1]["identity"] == given.versions.now.identity
         assert {line["model"] for line in lines[: kinds.index("taught")]} == {1}
 
-    def test_an_export_holds_no_recording_unless_asked(self, given):
-        import io
-        import zipfile
+    def test_a_full_disk_ends_the_log_and_not_the_stream(self, given):
+        class Full(io.StringIO):
+            def flush(self):
+                raise OSError(28, "No space left on device")
 
+        given.log._file.close()
+        given.log._file = Full()
+        self.feed(given, "left", n=4)
+        assert given.stream.status == "streaming" and "No space left" in given.log.problem
+        given.log._file = io.StringIO()
+        self.teach(given)
+        assert "tongue" in given.model.classes_ and given.log._file.getvalue() == ""
+
+    def test_an_export_holds_no_recording_unless_asked(self, given):
         self.teach(given)
         plain = zipfile.ZipFile(io.BytesIO(export(given.model, given.taught, given.log.path)))
         assert sorted(plain.namelist()) == ["events.jsonl", "features.npz"]
@@ -260,21 +326,27 @@ class TestTeaching:
         unlike[[0, 3]] *= 4.5
         monkeypatch.setattr(AnchorInvClassifier, "_is_artefact", lambda *_: False)
         for chunk in np.array_split(unlike, 60, axis=1):
-            given._take(Chunk(chunk, 0.0))
+            given.stream.take(Chunk(chunk, 0.0))
             given._teacher.submit(int).result()  # after what was being looked at
-            if given.suggestion is not None:
+            if given.watch.suggestion is not None:
                 break
-        assert given.suggestion["shots"] == 10
+        assert given.watch.suggestion["shots"] == 10
         with pytest.raises(ValueError, match="looks like the known class"):
             given.accept("LEFT")
-        assert given.suggestion is not None  # the windows are still there, for a better name
-        given.accept("odd").result()
-        assert "odd" in given.model.classes_ and given.suggestion is None
-        with pytest.raises(ValueError, match="nothing is suggested"):
+        assert given.watch.suggestion is not None  # the windows are still there, for a better name
+        self.teach(given)  # another class: whether they are still new is to be seen
+        assert given.watch.suggestion is None
+        given.watch.suggest(np.stack([unlike[:, :64]] * 10), "left")
+        given.accept("odd")
+        assert given.watch.suggestion is None and len(given.lesson.shots) == 10  # to be looked at first
+        given.remove(1)
+        given.learn().result()
+        assert given.model.counts_[given.model.classes_.tolist().index("odd")] == 9
+        with pytest.raises(ValueError, match="no new class is suggested"):
             given.accept("odd")
 
 
 def test_a_late_decision_is_the_latest_one():
     with ended(session(step=16 / RATE)) as given:
-        given._take(Chunk(samples(), -math.inf))
+        given.stream.take(Chunk(samples(), -math.inf))
         assert given.n_predictions == 1

@@ -109,6 +109,17 @@ class TestBoard:
                 stopped.set()
         assert n > 50
 
+    def test_one_that_is_lost_is_an_error_in_a_sentence(self, monkeypatch):
+        source = Board("synthetic")
+
+        def gone(*_):
+            raise source._flow.BrainFlowError("unplugged", 7)
+
+        monkeypatch.setattr(source._shim, "get_board_data", gone)
+        with pytest.raises(OSError, match=r"synthetic board was lost .*unplugged"):
+            list(source.chunks(Event()))
+        assert not source._shim.is_prepared()  # released, whatever happened
+
     def test_an_unknown_one_is_named(self):
         with pytest.raises(ValueError, match=r"no board 'cytno'; it knows .*cyton"):
             Board("cytno")

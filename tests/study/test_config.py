@@ -322,10 +322,10 @@ class TestMistakes:
             ("[protocol]\ntrials = 0", r"'protocol.trials'.*got 0"),
             ("[training]\nclass_weights = [1, 2, 3]", "3 sizes for 2 base classes"),
             ("not_published = ['training.epoch']", r"did you mean 'training.epochs'\?"),
-            ("[[variants]]\nname = 'a'\n[[variants]]\nname = 'a'", "name of its own"),
-            ("[[variants]]\nprotocol.shots = 1", "name of its own"),
+            ("[[variants]]\nname = 'a'\n[[variants]]\nname = 'a'", "unique name"),
+            ("[[variants]]\nprotocol.shots = 1", "unique name"),
             ("variants = 3", r"\[\[variants\]\]"),
-            ("[training", "is no TOML"),
+            ("[training", "is not valid TOML"),
             ("titel = 'x'", r"unknown key 'titel'"),
             ("title = 3", "'title'"),
             ("reference = 'protonett'", r"did you mean 'protonet'\?"),
@@ -345,7 +345,7 @@ class TestMistakes:
     def test_a_missing_length_says_what_to_add(self, tmp_path):
         path = tmp_path / "own.toml"
         path.write_text("methods = ['anchorinv']\n[protocol]\nbase_classes = ['a', 'b']\nsessions = ['c']")
-        with pytest.raises(ValueError, match=r"finetuning.steps says nothing of anchorinv; add anchorinv ="):
+        with pytest.raises(ValueError, match=r"finetuning.steps lacks anchorinv; add anchorinv ="):
             load(str(path))
 
     def test_unknown_names_and_files(self, tmp_path):

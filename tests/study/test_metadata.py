@@ -61,7 +61,7 @@ def test_a_config_or_record_that_cannot_be_is_damaged(run, other, wrong):
     (other.path / "record.jsonl").write_text(json.dumps(about) + "\n")
     for ask in (other.study, other.about, other.jobs, other.read, Record(other.path / "record.jsonl").read):
         with pytest.raises(
-            ValueError, match=r"config\.json is damaged|record\.jsonl is (damaged|no record)"
+            ValueError, match=r"config\.json is damaged|record\.jsonl is (damaged|not a record)"
         ) as told:
             ask()
         assert "\x1b" not in str(told.value) and "\n" not in str(told.value)
@@ -92,7 +92,7 @@ def test_a_pipe_is_not_waited_for(other):
         (other.path / name).unlink()
         os.mkfifo(other.path / name)
     for ask in (other.read, other.starts):
-        with pytest.raises(ValueError, match="no file but a folder, a device or a pipe"):
+        with pytest.raises(ValueError, match="is a folder, a device or a pipe, not a file"):
             ask()
 
 

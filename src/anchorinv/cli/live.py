@@ -22,25 +22,28 @@ if TYPE_CHECKING:
     from anchorinv.live.sources import StreamSource
 
 _LOOPBACK, _ALL = ("127.0.0.1", "localhost"), ("0.0.0.0", "::", "")  # noqa: S104 - refused
-#: Share of known windows that a live model calls unknown, if nobody says otherwise.
+#: Share of the windows of known classes that a live model rejects as unknown, by default.
 _REJECT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Where samples come from; one of them."""
+    """The source of samples: exactly one of them."""
 
     lsl: Annotated[
-        str | None, typer.Option(help="A stream of Lab Streaming Layer, by its name.", metavar="NAME")
+        str | None, typer.Option(help="Name of a stream of Lab Streaming Layer.", metavar="NAME")
     ] = None
-    replay: Annotated[Path | None, typer.Option(help="A recording, in its own time.", metavar="FILE")] = None
+    replay: Annotated[Path | None, typer.Option(help="Recording to replay in real time.", metavar="FILE")] = (
+        None
+    )
     board: Annotated[
-        str | None, typer.Option(help="A board that BrainFlow knows, as synthetic or cyton.", metavar="NAME")
+        str | None,
+        typer.Option(help="Board that BrainFlow supports, such as synthetic or cyton.", metavar="NAME"),
     ] = None
-    speed: Annotated[float, typer.Option(help="Replay so many times as fast.")] = 1.0
-    loop: Annotated[bool, typer.Option("--loop", help="Replay over and over.")] = False
-    serial_port: Annotated[str, typer.Option(help="Of the board, where it has one.")] = ""
-    mac: Annotated[str, typer.Option(help="Bluetooth address of the board, where it has one.")] = ""
+    speed: Annotated[float, typer.Option(help="Replay this many times as fast.")] = 1.0
+    loop: Annotated[bool, typer.Option("--loop", help="Start the replay again at its end.")] = False
+    serial_port: Annotated[str, typer.Option(help="Serial port of the board, if it has one.")] = ""
+    mac: Annotated[str, typer.Option(help="Bluetooth address of the board, if it has one.")] = ""
 
     def open(self, sfreq: float | None) -> "StreamSource":
         """Return the source that was asked for."""
@@ -49,7 +52,7 @@ class SourceOptions:
         from anchorinv.signal.readers import open_recording
 
         if sum(each is not None for each in (self.lsl, self.replay, self.board)) != 1:
-            raise ValueError("name one source: --lsl NAME, --replay FILE or --board NAME")
+            raise ValueError("choose one source: --lsl NAME, --replay FILE or --board NAME")
         if self.lsl is not None:
             return LslSource(self.lsl)
         if self.replay is not None:
@@ -64,21 +67,22 @@ def live(
     source: SourceOptions,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where models and the log go; default: beside the model.", metavar="DIR"),
+        typer.Option(help="Folder for models and the log; default: beside the model.", metavar="DIR"),
     ] = None,
     reject: Annotated[float | None, typer.Option(help=f"{REJECT} Default: 0.05.", metavar="SHARE")] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of the page; 0 takes any that is free.")
-    ] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 picks a free one.")] = 8765,
     listen: Annotated[
-        str, typer.Option(help="Address to listen at; any but the default lets others in.", metavar="ADDRESS")
+        str,
+        typer.Option(
+            help="Address to listen on; any but the default lets other machines in.", metavar="ADDRESS"
+        ),
     ] = _LOOPBACK[0],
     *,
     inputs: InputOptions,
     steadying: SteadyOptions,
     allow_recordings: Allow = False,
 ) -> None:
-    """Watch a model on a live stream and teach it, in a page in the browser; ends with Ctrl-C."""
+    """Run a model on a live stream, and watch and teach it in the browser; Ctrl-C ends it."""
     for needed in ("uvicorn", "starlette", "websockets"):
         import_extra(needed, extra="live")
     from anchorinv.live.session import STEP, LiveSession
@@ -87,7 +91,7 @@ def live(
     samples = source.open(inputs.sfreq)
     place = folder or model.parent
     if not place.is_dir():
-        raise ValueError(f"there is no folder {place} to save to; make it, or name another by --folder")
+        raise ValueError(f"there is no folder {place} to save to; create it, or choose another with --folder")
     with _door(listen, port) as door:  # before the session, which begins a log
         session = LiveSession(
             learner,
@@ -98,6 +102,7 @@ def live(
             name=model.stem,
             scale=inputs.scale,
             rename=dict(reading.rename or {}),
+            allow_recordings=allow_recordings,
         )
         _serve(session, listen, door)
     say(f"Log: {session.log.path}" if session.log else "")
@@ -107,17 +112,17 @@ def _door(listen: str, port: int) -> socket.socket:
     """Return a socket that listens, or say which option is at fault."""
     if listen in _ALL:
         raise ValueError(
-            f"--listen {listen!r} stands for all addresses, and the page answers at one alone; give the one "
-            f"that others reach this machine by, as 192.168.1.20"
+            f"--listen {listen!r} means all addresses, and the page answers on one only; give the address "
+            f"by which others reach this machine, such as 192.168.1.20"
         )
     try:
         return socket.create_server((listen, port))
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             why = "is in use" if error.errno == errno.EADDRINUSE else "is not open to you"
-            raise OSError(f"port {port} {why}; choose another --port, or 0 for any that is free") from None
+            raise OSError(f"port {port} {why}; choose another --port, or 0 for a free one") from None
         raise OSError(
-            f"{listen!r} is no address of this machine; --listen takes one, as {_LOOPBACK[0]}"
+            f"{listen!r} is not an address of this machine; --listen needs one, such as {_LOOPBACK[0]}"
         ) from None
 
 
@@ -132,8 +137,8 @@ def _serve(session: Any, listen: str, door: socket.socket) -> None:
     server = LiveServer(session, hosts)
     if listen not in _LOOPBACK:
         complain(
-            f"anchorinv: warning: whoever reaches {listen} and has the link sees the signal and can "
-            f"teach the model; nothing is encrypted on the way"
+            f"anchorinv: warning: everybody who reaches {listen} and has the link sees the signal and "
+            f"can teach the model; nothing is encrypted"
         )
     say(f"Open http://{listen}:{port}/?token={server.token}", "Ctrl-C ends it.")
     sys.stdout.flush()
@@ -160,7 +165,8 @@ def predict_stream(
 ) -> None:
     """Predict a stream of Lab Streaming Layer until interrupted: a line each, and markers if asked for."""
     from anchorinv.live.lsl import LslSource, MarkerOutlet
-    from anchorinv.live.session import STEP, LiveSession, Shown
+    from anchorinv.live.record import LivePrediction
+    from anchorinv.live.session import STEP, LiveSession
 
     learner, reading = _opened(model, reject, allow_recordings), inputs.reading()
     outlet = MarkerOutlet(out_lsl) if out_lsl is not None else None
@@ -173,7 +179,13 @@ def predict_stream(
         rename=dict(reading.rename or {}),
     )
 
-    def tell(each: Shown) -> None:
+    warned = False
+
+    def tell(each: LivePrediction) -> None:
+        nonlocal warned
+        if session.warning and not warned:
+            complain(f"anchorinv: warning: {session.warning}")
+            warned = True
         if outlet is not None and each.label is not None:
             outlet.push(each.label, each.taken)
         if as_json:
@@ -194,13 +206,13 @@ def predict_stream(
 
 def _predictions(session: Any) -> Iterator[Any]:
     """Yield predictions as they are made, until the stream ends."""
-    from anchorinv.live.session import OVER
+    from anchorinv.live.stream import OVER
 
     news = threading.Event()
     session.listen(news.set)
     session.start()
     n_seen = 0
-    while session.status not in OVER or session.n_predictions > n_seen:
+    while session.stream.status not in OVER or session.n_predictions > n_seen:
         news.wait(timeout=1.0)
         news.clear()
         with session.lock:

@@ -24,7 +24,9 @@ TAIL = 0.1
 #: How the risk of a false rejection is shared between the statistics of a head: the first tells known from
 #: unknown classes, the others tell what is no such signal at all. These speak up only where they are surer
 #: than ``GATE``, and so do not blur the first.
-SHARES = {1: (1.0,), 3: (0.6, 0.2, 0.2)}
+SHARES = {1: (1.0,), 3: (0.6, 0.2, 0.2), 5: (0.52, 0.12, 0.12, 0.12, 0.12)}
+#: Files of former versions have tables of so many statistics only, the first of those that there are today.
+FORMER = {5: 3}
 GATE = 0.01
 #: Windows of a class behind a conformal table of its own.
 FEWEST = 50
@@ -167,6 +169,11 @@ class Confidence:
     taught: Scores
     misfits: Scores
 
+    @property
+    def n_statistics(self) -> int:
+        """Statistics that there are tables of."""
+        return len(self.base.counts) - 1
+
     def scaled(self, logits: Tensor, counts: Tensor | None, *, n_base: int) -> Tensor:
         """Return calibrated logits (n, n_classes), the largest the same; ``counts`` of examples if known.
 
@@ -191,9 +198,11 @@ class Confidence:
         Parameters
         ----------
         statistics : Tensor, shape (n, n_statistics)
+            Those beyond the tables are left out.
         taught : Tensor, shape (n,), bool
             Whether the nearest class was taught, or is a base class.
         """
+        statistics = statistics[:, : self.n_statistics]
         if len(statistics) == 1:  # as of a live source
             p_value = math.exp(self._log_p_of_one(statistics[0].tolist(), bool(taught)))
             return statistics.new_tensor([max(p_value, torch.finfo(statistics.dtype).tiny)])
@@ -238,7 +247,9 @@ class Confidence:
         """Return p-values (n, n_classes) of "this is its class", by calibrated logits (Vovk et al., 2005).
 
         Before anything was taught each class is compared with its own windows, where :data:`FEWEST` were held
-        out; otherwise with those of all base classes, and taught classes with those of taught ones.
+        out; otherwise with those of all base classes, and taught classes with those of taught ones. In
+        rehearsal there were no more classes than base classes; each one more is another rival that may come
+        first, as likely as any other, so the right class is behind more often.
         """
         counts, n_classes = self.misfits.counts, logits.shape[1]
         everybody, afterwards, lessons = (len(counts) - 3 + i for i in range(3))
@@ -246,7 +257,9 @@ class Confidence:
         rows += [lessons] * (n_classes - n_base)
         rows = [row if counts[row] >= FEWEST else everybody for row in rows]
         columns = zip(rows, misfits_of(logits).T, strict=True)
-        return torch.stack([self.misfits.rows[row].share_above(column) for row, column in columns], dim=1)
+        shares = torch.stack([self.misfits.rows[row].share_above(column) for row, column in columns], dim=1)
+        rivals = (n_classes - 1) / max(1, n_base - 1)
+        return 1 - (1 - shares) ** rivals if n_classes > n_base else shares
 
     def without(self, column: int, n_base: int) -> "Confidence":
         """Return what stays when a class is forgotten: nothing of a base class by itself."""
@@ -274,6 +287,8 @@ class Confidence:
         if factors.shape == (len(SHOTS) + 1,):  # a former version's: lessons changed nothing for base classes
             factors = torch.cat([factors, factors[-1:]])
         confidence = cls(factors, **tables)
+        if len(tables["base"].counts.flatten()) == FORMER.get(n_statistics, 0) + 1:
+            n_statistics = FORMER.get(n_statistics, 0)
         rows = {"base": n_statistics + 1, "taught": n_statistics + 1, "misfits": n_base + 3}
         if confidence.factors.shape != (len(SHOTS) + 2,) or any(
             tables[name].values.shape != (n, MOST_SCORES) or tables[name].counts.shape != (n,)

@@ -7,6 +7,7 @@ third of them at once, and with three shots, to see how sure a model may be of s
 windows lie from what it knows.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +24,7 @@ from anchorinv.progress import tick
 FOLDS = 5
 #: Stretches of neighbours in each fold. With one, models lack a fifth of all days or records in a row, far
 #: more than the final one does, and too few windows are rejected; with many, neighbours stay behind.
-STRETCHES = 2
+STRETCHES = 6
 TEN = SHOTS[-1]
 #: Base classes, to say how sure a model may be of them after lessons.
 FEWEST_CLASSES = 6
@@ -64,6 +65,11 @@ class Answers:
     def taught(self) -> Tensor:
         """Which windows (n,) are of taught classes."""
         return self.targets >= self.n_base
+
+    @property
+    def near_taught(self) -> Tensor:
+        """Which windows (n,) are nearest to a taught class, whatever they are of."""
+        return self.nearest >= self.n_base
 
     @property
     def says_taught(self) -> Tensor:
@@ -191,8 +197,8 @@ class _Rounds:
         none = Scores.of(torch.zeros(0))
         confidence = Confidence(self._factors(), none, none, none)
         known = torch.cat([answers.statistics for answers in self.plain])
-        lessons = torch.cat([known[:0], *(a.statistics[a.taught] for a in self.one)])
-        lessons = lessons if len(lessons) else known  # none of a taught class may have been kept aside
+        lessons = torch.cat([known[:0], *(a.statistics[a.near_taught] for a in self.one)])
+        lessons = lessons if len(lessons) else known  # none near a taught class may have been kept aside
         tables = [[Scores.of(column) for column in known.T], [Scores.of(column) for column in lessons.T]]
         # What is no such signal at all is none by base windows either: the first statistic alone is told by
         # taught windows, of which few classes show little, the others by whichever of both are nearer.
@@ -217,7 +223,13 @@ class _Rounds:
         taught = [_factor(lessons[n], lambda answers: answers.says_taught, most) for n in SHOTS]
         # Of few classes a third, or one, is too much of what a model knows to stand for a lesson to come.
         few = len(self.plain[0].logits[0]) < FEWEST_CLASSES
-        after = base if few else _factor(lessons[TEN], lambda answers: ~answers.says_taught, most)
+        if few:
+            after = base
+        else:
+            # What is right for answers is too unsure for windows of base classes, and too sure for taught
+            # ones, some of which are taken for base classes: half of the way errs least on both.
+            both = _factor(lessons[TEN], lambda answers: ~answers.says_taught, most)
+            after, taught[-1] = math.sqrt(base * both), math.sqrt(taught[-1] * both)
         return torch.tensor([*torch.tensor([*taught, base]).cummax(0).values, after])
 
     def _misfits(self, confidence: Confidence, n_classes: int) -> list[Scores]:

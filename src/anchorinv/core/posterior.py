@@ -19,6 +19,11 @@ BETWEEN = 4.0
 #: Directions of most variance within classes in which a window is looked at by themselves: what is no such
 #: signal at all, as one ten times as large, is far off in these, and lost among hundreds of others.
 LEADING = 8
+#: ... and the first of them by themselves: how large a signal is, is mostly there.
+FIRST = 2
+#: The share of all directions, those of least variance within classes, that is looked at by itself as well:
+#: what holds among the features of every real window, white noise breaks, and so does a channel that is off.
+TRAILING = 1 / 6
 #: How much of the log-determinant counts, as a share of what fairness asks for, and at the most: all of it
 #: keeps new classes down, none of it lets them win too often.
 DETERMINANT = 0.75
@@ -27,6 +32,7 @@ MOST_DETERMINANT = 0.6
 _GAUSSIAN_DETERMINANT = 0.5
 _LEAST = 1e-6
 _ROUNDS = 8
+_FEWER_ROUNDS = 2  # to the least variance: no gap to wait for
 
 
 #: Features (n, dim) and (n, n_axes), and distances (n, n_classes): what :meth:`Posterior.distances` returns.
@@ -59,8 +65,9 @@ class Posterior:
         Variance of the means of classes along each axis, and in all other directions, as base classes show.
     volume : Tensor, shape ()
         The log-determinant of a window of a class that is not known; 0 where that may be anywhere.
-    leading : Tensor, shape (n_leading, dim)
-        Orthonormal; where windows of one class differ most, before whitening.
+    directions : Tensor, shape (n_leading + n_trailing, dim)
+        Where windows of one class differ most, before whitening, the first ones most of all; then those where
+        they differ least. Both are orthonormal.
     """
 
     freedom: float
@@ -75,7 +82,17 @@ class Posterior:
     between: Tensor
     elsewhere: Tensor
     volume: Tensor
-    leading: Tensor
+    directions: Tensor
+
+    @property
+    def leading(self) -> Tensor:
+        """The directions in which windows differ most (n_leading, dim)."""
+        return self.directions[: min(LEADING, self.directions.shape[1])]
+
+    @property
+    def trailing(self) -> Tensor:
+        """The directions in which windows differ least (n_trailing, dim)."""
+        return self.directions[min(LEADING, self.directions.shape[1]) :]
 
     def distances(self, features: Tensor) -> Distances:
         """Return whitened features (n, dim), these on the axes, and squared distances (n, n_classes)."""
@@ -113,10 +130,11 @@ class Posterior:
         anywhere = squares @ (1 / (1 + self.between)) + others / (1 + self.elsewhere) + self.volume
         distance = squared.gather(1, nearest[:, None]).squeeze(1)
         ratio = 0.5 * (distance + self.determinants[nearest] - anywhere)
-        along = (whitened - self.means[nearest]) @ self.leading.T
-        leading = along.square().sum(1) / self.across[nearest]
-        logs = (each.clamp(min=1e-12).log() for each in (distance, leading))
-        return torch.stack([ratio, *logs], dim=1), nearest
+        along = ((whitened - self.means[nearest]) @ self.directions.T).square()
+        along, n_leading = along / self.across[nearest, None], min(LEADING, whitened.shape[1])
+        alone = (each.sum(1) for each in (along[:, :n_leading], along[:, :FIRST], along[:, n_leading:]))
+        logs = torch.stack([distance, *alone], dim=1).clamp(min=1e-12).log()
+        return torch.cat([ratio[:, None], logs], dim=1), nearest
 
 
 @torch.no_grad()
@@ -161,7 +179,8 @@ def posterior_of(
     between, elsewhere = between / BETWEEN, elsewhere / BETWEEN
     volume = between.log1p().sum() + (means.shape[1] - len(axes)) * elsewhere.log1p()
     volume = torch.where(elsewhere.isfinite(), volume, torch.zeros_like(volume))
-    shown = (between, elsewhere, volume, _leading(covariance, factor))
+    directions = torch.cat([_leading(covariance, factor), _trailing(whitening, factor)])
+    shown = (between, elsewhere, volume, directions)
     freedom = float(counts.sum() - len(counts) - means.shape[1] + 1) if student else math.inf
     return Posterior(max(1.0, freedom), *(each.to(like) for each in (*solved, *shown)))
 
@@ -222,6 +241,19 @@ def _leading(covariance: Tensor, factor: Tensor) -> Tensor:
     # Whitened by the inverse factor, an eigenvector keeps its direction among those of factor.T @ factor.
     leading: Tensor = torch.linalg.qr(factor.T @ basis.to(factor))[0].T
     return leading
+
+
+def _trailing(whitening: Tensor, factor: Tensor) -> Tensor:
+    """Return directions (n_trailing, dim) of little variance, whitened, by steps of inverse iteration."""
+    n = max(1, round(TRAILING * len(factor)))
+    # Of float32, which is precise enough for any directions of little variance, but not wide enough as it is.
+    root, factor = ((each / each.abs().amax()).float() for each in (whitening, factor))
+    first = root.square().sum(1).argsort(descending=True, stable=True)[:n]
+    basis = root @ root[first].T  # of the inverse covariance, where its diagonal is largest
+    for _ in range(_FEWER_ROUNDS):
+        basis, _ = torch.linalg.qr(root @ (root.T @ basis))
+    trailing: Tensor = torch.linalg.qr(factor.T @ basis)[0].T
+    return trailing
 
 
 def _posterior_weight(between: Tensor, counts: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ _SPELLINGS = {"microvolts": "µV", "microvolt": "µV", "millivolts": "mV", "mill
 class LslSource:
     """A stream of Lab Streaming Layer, by its name.
 
-    Clocks of other machines are brought to this one's, samples that were lost are marked, and a stream that
-    ends is waited for; once it is there again, with the same channels, it goes on.
+    Clocks of other machines are brought to this one's and samples that were lost are marked. A stream that
+    ends or falls silent is looked for again; once it is back, with the same channels, it goes on.
 
     Parameters
     ----------
@@ -44,10 +44,15 @@ class LslSource:
         if info.channel_format() == self._lsl.cf_string or not info.nominal_srate() > 0:
             raise ValueError(f"stream {name!r} holds markers or events, not samples at a rate; name another")
         self.sfreq = float(info.nominal_srate())
-        # The description comes with the connection, not with the announcement.
+        self.ch_names, self.units, self._factors = self._described(info)
+
+    def _described(self, info: Any) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
+        """Return what the sender says of its channels, which comes with the connection, not before."""
         inlet = self._lsl.StreamInlet(info, recover=False)
         try:
-            self.ch_names, self.units, self._factors = _channels(inlet.info(timeout=wait))
+            return _channels(inlet.info(timeout=self._wait))
+        except (self._lsl.util.LostError, TimeoutError):
+            raise OSError(f"stream {self.name!r} does not answer; is its sender still running?") from None
         finally:
             inlet.close_stream()
 
@@ -59,24 +64,35 @@ class LslSource:
         """Yield samples until stopped, whenever the stream is there."""
         line = Timeline(self.sfreq)
         while not stopped.is_set():
-            if (info := self._look(min(1.0, self._wait))) is None:
-                continue
-            if info.channel_count() != len(self.ch_names) or info.nominal_srate() != self.sfreq:
-                raise ValueError(
-                    f"stream {self.name!r} came back with {info.channel_count()} channels at "
-                    f"{info.nominal_srate():g} Hz, it had {len(self.ch_names)} at {self.sfreq:g} Hz; "
-                    f"start again"
-                )
-            yield from self._connected(info, line, stopped)
+            info = self._look(min(1.0, self._wait))
+            if info is not None and self._is_same(info):
+                yield from self._connected(info, line, stopped)
+
+    def _is_same(self, info: Any) -> bool:
+        """Say whether a stream can be read now; one with other channels than before is refused."""
+        try:
+            names, units, _ = self._described(info)
+        except OSError:
+            return False  # gone again
+        now, before = (names, units, info.nominal_srate()), (self.ch_names, self.units, self.sfreq)
+        if now != before:
+            raise ValueError(
+                f"stream {self.name!r} came back with other channels: {listed(names)} at {now[2]:g} Hz, it "
+                f"had {listed(self.ch_names)} at {self.sfreq:g} Hz; start again"
+            )
+        return True
 
     def _connected(self, info: Any, line: Timeline, stopped: Event) -> Iterator[Chunk]:
         lsl = self._lsl
         flags = lsl.proc_clocksync | lsl.proc_monotonize
         inlet = lsl.StreamInlet(info, max_buflen=60, recover=False, processing_flags=flags, as_numpy=True)
+        heard = time.monotonic()
         try:
-            while not stopped.is_set():
+            # A sender whose machine or network fails does not say so: silence ends a connection, too.
+            while not stopped.is_set() and time.monotonic() - heard < self._wait:
                 rows, stamps = inlet.pull_chunk(timeout=CHUNK, max_samples=_MOST)
                 if len(stamps):
+                    heard = time.monotonic()
                     samples = np.asarray(rows, dtype=np.float64).T * self._factors
                     behind = lsl.local_clock() - stamps[-1]
                     yield from line.filled(samples, np.asarray(stamps), behind=behind)
@@ -101,7 +117,7 @@ def _channels(info: Any) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
 
 
 class MarkerOutlet:
-    """Predictions as a stream of markers, one text a prediction: the class, or nothing that is known.
+    """Predictions as a stream of markers, a text each: the class, or the word for windows that fit none.
 
     Parameters
     ----------
@@ -111,7 +127,7 @@ class MarkerOutlet:
     Notes
     -----
     A marker is stamped with the time at which the last sample of its window was taken, not with that of the
-    decision, so that a recorder can put both beside each other.
+    decision, so that a recorder aligns it with the signal.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,12 +1,15 @@
-"""What a live session leaves behind: a log of what happened, models, and an export for later analysis."""
+"""What a live session has to show: predictions, a log of events, the models so far, and an export of them."""
 
+import contextlib
 import hashlib
 import io
 import json
 import threading
 import time
 import zipfile
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,77 @@ import numpy as np
 
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.persistence.format import packed
+
+#: Models to go back to.
+MOST_UNDO = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LivePrediction:
+    """A prediction as pages and logs have it."""
+
+    at: float  # end of the window, in seconds of the stream
+    label: str | None  # None if samples are missing
+    unknown: bool
+    probability: float | None
+    novelty: float | None
+    taken: float  # when its last sample was taken, and when it was classified, as time.time() counts
+    decided: float
+    model: int  # number of the model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Version:
+    """A model of a session, its number in it, and a short hash of all that it has learned."""
+
+    model: AnchorInvClassifier
+    number: int
+    identity: str
+
+
+class Versions:
+    """The models of a session: the one in use, and those before it to go back to.
+
+    Parameters
+    ----------
+    model : AnchorInvClassifier
+        The first one.
+
+    Attributes
+    ----------
+    now : Version
+        The one in use; its number grows with every change, an undone one as well.
+    places : dict
+        Each class that was ever known, in the order of its coming: its colour, on every page.
+    """
+
+    def __init__(self, model: AnchorInvClassifier) -> None:
+        self.places: dict[Any, int] = {}
+        self._before: deque[tuple[Version, str]] = deque(maxlen=MOST_UNDO)
+        self._use(model, 1, identity_of(model))
+
+    def _use(self, model: AnchorInvClassifier, number: int, identity: str) -> None:
+        self.now = Version(model, number, identity)
+        for label in model.classes_.tolist():
+            self.places.setdefault(label, len(self.places))
+
+    def replace(self, model: AnchorInvClassifier, identity: str, what: str) -> None:
+        """Use another model from now on; ``what`` says what was done to get it."""
+        self._before.append((self.now, what))
+        self._use(model, self.now.number + 1, identity)
+
+    @property
+    def undoable(self) -> str | None:
+        """What :meth:`undo` would undo."""
+        return self._before[-1][1] if self._before else None
+
+    def undo(self) -> str:
+        """Go back to the model before; return what was undone."""
+        if not self._before:
+            raise ValueError("there is nothing to undo")
+        version, what = self._before.pop()
+        self._use(version.model, self.now.number + 1, version.identity)
+        return what
 
 
 class EventLog:
@@ -36,17 +110,23 @@ class EventLog:
                 f"nothing can be written in {folder} ({error.strerror}); choose another folder (--folder)"
             ) from None
         self._lock = threading.Lock()
+        self.problem: str | None = None
 
     def write(self, event: str, facts: dict[str, Any]) -> None:
-        """Add a line."""
+        """Add a line; a disk that is full ends the log, not the session."""
         line = json.dumps({"time": round(time.time(), 3), "event": event} | facts, ensure_ascii=False)
         with self._lock:
-            self._file.write(line + "\n")
-            self._file.flush()
+            if self.problem is not None or self._file.closed:
+                return
+            try:
+                self._file.write(line + "\n")
+                self._file.flush()
+            except OSError as error:
+                self.problem = f"the log ends here: {self.path.name} cannot be written ({error.strerror})"
 
     def close(self) -> None:
         """End the log."""
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):
             self._file.close()
 
 

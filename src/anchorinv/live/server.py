@@ -6,6 +6,7 @@ by their ``Origin``. No text from a page is ever a path.
 """
 
 import asyncio
+import contextlib
 import json
 import secrets
 import struct
@@ -30,6 +31,10 @@ from anchorinv.live.tasks import Shot
 
 #: Frames a second that a page is sent at the most.
 FRAMES = 60
+#: Frames that a page is sent before it has said that it has shown the first of them.
+AHEAD = 3
+#: What a page says of each frame.
+SEEN = "seen"
 #: Characters of a message from a page, and of a name in it.
 MOST_TEXT, MOST_NAME = 2000, 100
 #: Points of a window's picture, and channels.
@@ -112,10 +117,14 @@ class LiveServer:
 
         ended = self.session.listen(wake)
         news.set()  # what is there already
-        sending = asyncio.create_task(_send(socket, self.session, news))
+        ahead = asyncio.Semaphore(AHEAD)
+        sending = asyncio.create_task(_send(socket, self.session, news, ahead))
         try:
             while True:
-                await self._heard(socket, await socket.receive_text())
+                if (text := await socket.receive_text()) == SEEN:
+                    ahead.release()
+                else:
+                    await self._heard(socket, text)
         except (WebSocketDisconnect, RuntimeError):
             pass
         finally:
@@ -133,60 +142,74 @@ class LiveServer:
             await socket.send_json({"kind": "problem", "text": shown(str(error))})
 
 
-async def _send(socket: WebSocket, session: LiveSession, news: asyncio.Event) -> None:
-    """Send what is new whenever the page has taken what was before: a slow one gets fewer, larger steps."""
-    revision, n_seen, column, before = -1, 0, max(0, session.scope.n_columns), 0.0
-    column = max(0, column - round(session.scope.rate * 8))
+async def _send(
+    socket: WebSocket, session: LiveSession, news: asyncio.Event, ahead: asyncio.Semaphore
+) -> None:
+    """Send what is new whenever the page has shown what was before: a slow one gets fewer, larger steps.
+
+    Buffers of the system and of the browser would hold minutes of a small stream, and a page that reads
+    them late would show classes of long ago; so the page says what it has seen, and ``ahead`` counts.
+    """
+    scope = session.stream.scope
+    seen: tuple[int, str] | None = None
+    n_seen, column, before = 0, 0, 0.0
     while True:
-        await news.wait()
+        # A stream that falls silent brings no news: whether it still flows is asked for every second.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(news.wait(), timeout=1.0)
         news.clear()
+        await ahead.acquire()
         if (wait := before + 1 / FRAMES - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         before = time.monotonic()
         with session.lock:
-            state = facts_of(session) if session.revision != revision else None
-            revision = session.revision
+            now = (session.revision, session.stream.status)
+            state, seen = (facts_of(session) if now != seen else None), now
             n_new = min(session.n_predictions - n_seen, len(session.predictions))
             latest = list(session.predictions)[-n_new:] if n_new else []
             n_seen = session.n_predictions
-        first, columns = session.scope.since(column)
+        first, columns = scope.since(column)
         column = first + len(columns)
         if state is not None:
             await socket.send_json({"kind": "state", **state})
         if latest:
-            left = session.seconds_left
-            await socket.send_json({"kind": "predictions", "left": left, "list": [asdict(p) for p in latest]})
+            facts = {"left": session.seconds_left, "sent": time.time(), "list": [asdict(p) for p in latest]}
+            await socket.send_json({"kind": "predictions", **facts})
         if len(columns):
             head = struct.pack("<II", first & 0xFFFFFFFF, columns.shape[1])
             await socket.send_bytes(head + np.ascontiguousarray(columns, dtype="<f4").tobytes())
+        if state is not None or latest or len(columns):
+            await socket.send_json({"kind": "frame"})
+        else:
+            ahead.release()
 
 
 def facts_of(session: LiveSession) -> dict[str, Any]:
     """Return all that a page shows, but predictions and the signal; the session is locked meanwhile."""
-    model, lesson, practice = session.model, session.lesson, session.practice
+    version, lesson, practice = session.versions.now, session.lesson, session.practice
+    model, stream, log = version.model, session.stream, session.log
     base = set(map(str, model.base_classes_.tolist()))
     classes = [
-        {"label": str(name), "count": int(n), "base": str(name) in base, "place": session.places[name]}
+        {
+            "label": str(name),
+            "count": int(n),
+            "base": str(name) in base,
+            "place": session.versions.places[name],
+        }
         for name, n in zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
     ]
     return {
-        "model": {
-            "name": session.name,
-            "number": session.number,
-            "identity": session.identity,
-            "method": model.method,
-        },
+        "model": {"name": session.name, "number": version.number, "identity": version.identity},
         "classes": classes,
-        "tells_unknown": model.reject is not None,
         "stream": {
-            "name": session.source.name,
-            "status": session.status,
-            "channels": list(session.ch_names),
-            "contact": session.contact,
-            "rate": session.scope.rate,
-            "sfreq": session.source.sfreq,
+            "name": stream.source.name,
+            "status": stream.status,
+            "channels": list(stream.ch_names),
+            "contact": stream.contact,
+            "rate": stream.scope.rate,
+            "sfreq": stream.source.sfreq,
         },
-        "window": model.n_times_ / session.rate,
+        "window": model.n_times_ / stream.rate,
         "busy": session.busy,
         "lesson": None
         if lesson is None
@@ -195,6 +218,7 @@ def facts_of(session: LiveSession) -> dict[str, Any]:
             "wanted": lesson.wanted,
             "phase": lesson.phase,
             "left": session.seconds_left,
+            "hands_free": lesson.hands_free,
             "shots": [_thumb(shot) for shot in lesson.shots],
         },
         "practice": None
@@ -208,11 +232,12 @@ def facts_of(session: LiveSession) -> dict[str, Any]:
             "counts": practice.counts.tolist(),
         },
         "report": session.report,
-        "problem": session.problem,
-        "suggestion": session.suggestion,
-        "undo": session.undoable,
+        "problem": session.problem or (log.problem if log is not None else None),
+        "warning": session.warning,
+        "suggestion": session.watch.suggestion,
+        "undo": session.versions.undoable,
         "saves": session.folder is not None,
-        "log": session.log.path.name if session.log is not None else None,
+        "log": log.path.name if log is not None else None,
     }
 
 
@@ -242,7 +267,7 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     except ValueError:
         given = None
     if not isinstance(given, dict) or given.get("order") not in _ORDERS:
-        raise ValueError("the page asked for something that is not known; load it anew")
+        raise ValueError("the page asked for something unknown; reload it")
     return given["order"], given
 
 
@@ -265,12 +290,14 @@ def _started(lesson: "Future[None]") -> None:
 
 
 _ORDERS: dict[str, Callable[[LiveSession, dict[str, Any]], str | None]] = {
-    "teach": lambda session, given: session.teach(_name(given), _whole(given, "shots")),
+    "teach": lambda session, given: session.teach(
+        _name(given), _whole(given, "shots"), hands_free=given.get("hands_free") is True
+    ),
     "end": lambda session, given: session.end_recording(),
     "remove": lambda session, given: session.remove(_whole(given, "number")),
     "cancel": lambda session, given: session.cancel(),
     "learn": lambda session, given: _started(session.learn()),
-    "accept": lambda session, given: _started(session.accept(_name(given))),
+    "accept": lambda session, given: session.accept(_name(given)),
     "dismiss": lambda session, given: session.dismiss(),
     "forget": lambda session, given: _started(session.forget(_name(given))),
     "undo": lambda session, given: session.undo(),

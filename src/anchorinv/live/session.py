@@ -4,13 +4,14 @@ Samples come in on one thread and are classified there; lessons are learned on a
 model that takes its place when it has learned. Nothing waits for a page.
 """
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,50 +19,29 @@ import numpy as np
 
 from anchorinv.errors import shown
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.live.monitor import Contact, Scope
-from anchorinv.live.record import EventLog, free_path, identity_of
-from anchorinv.live.sources import Chunk, StreamSource
-from anchorinv.live.tasks import HOLD, Lesson, Practice
+from anchorinv.live.record import EventLog, LivePrediction, Versions, free_path, identity_of
+from anchorinv.live.sources import StreamSource
+from anchorinv.live.stream import OVER, Classified, ClassifiedStream
+from anchorinv.live.tasks import DONE, REVIEW, Lesson, NoveltyWatch, Practice, teach
 from anchorinv.persistence.limits import looks_like
-from anchorinv.serving.learning_report import LearningReport, add_examples, learn_classes
 from anchorinv.serving.smoothing import Smoothing
-from anchorinv.serving.streaming import Prediction, StreamingPredictor
-from anchorinv.signal.pipeline import Window
-from anchorinv.signal.readers import Recording, select_inputs
+from anchorinv.serving.streaming import Prediction
+from anchorinv.signal.drift import Drift
+from anchorinv.suggestion import SHOTS
 from anchorinv.validation import as_label
 
 #: Seconds between decisions, and of the countdown before windows are recorded.
 STEP, COUNTDOWN = 0.1, 3.0
-#: Windows of a lesson.
-SHOTS, MOST_SHOTS = 10, 100
+#: Windows of a lesson, at the most.
+MOST_SHOTS = 100
 #: Seconds of predictions that a page shows, and at most so many of them.
 RIBBON, MOST_PREDICTIONS = 30.0, 1000
 #: Bytes of taught windows that are kept for an export; the oldest lessons go first.
 MOST_TAUGHT = 200_000_000
-#: Models to go back to.
-MOST_UNDO = 20
-#: Rejected windows that are looked at for a new class, and how many more before they are looked at again.
-REJECTED, LOOK_AGAIN = 60, 5
-#: A decision that is later than this, in seconds, leaves out the windows before it.
-LATE = 0.5
 #: Seconds of a prompt in practice, and before it.
 PRACTICE_HOLD, PRACTICE_READY = 4.0, 2.0
-#: States of a stream from which no sample comes any more.
-OVER = ("ended", "stopped", "failed")
 
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A prediction as pages and logs have it, with the time of its last sample and of the decision."""
-
-    at: float  # seconds of the stream, at the end of the window
-    label: str | None  # None if samples are missing
-    unknown: bool
-    probability: float | None
-    novelty: float | None
-    taken: float
-    decided: float
-    model: int  # number of the model
+_log = logging.getLogger(__name__)
 
 
 class LiveSession:
@@ -85,6 +65,8 @@ class LiveSession:
         What samples are multiplied by.
     rename : mapping or None, default=None
         Names of channels in the source, and those that the model knows.
+    allow_recordings : bool, default=False
+        Save a model even if it keeps recordings of people.
     """
 
     def __init__(
@@ -98,177 +80,135 @@ class LiveSession:
         name: str = "model",
         scale: float = 1.0,
         rename: dict[str, str] | None = None,
+        allow_recordings: bool = False,
     ) -> None:
-        self.source, self.folder, self.name = source, folder, name
-        self.rate = float(model.sfreq_ or source.sfreq)
-        inputs = select_inputs(
-            Recording(Path(source.name), source.ch_names, source.units, source.sfreq, 0, _no_file).renamed(
-                rename
-            ),
-            model.preprocessing_,
-            n_chans=model.n_chans_,
+        self.folder, self.name, self._allow_recordings = folder, name, allow_recordings
+        self.versions, self.watch = Versions(model), NoveltyWatch()
+        self.stream = ClassifiedStream(
+            source,
+            self.versions,
+            step=step,
+            steady=steady,
             scale=scale,
+            rename=rename,
+            on_window=self._decided,
+            on_status=self._stream_is,
+            on_chunk=self._arrived,
+            on_drift=self._drifted,
         )
-        self._channels, self._factors = inputs.channels, inputs.factors
-        self.ch_names = tuple(source.ch_names[i] for i in inputs.channels)
-        self._predictor = StreamingPredictor(
-            model, step=max(1, round(step * self.rate)), sfreq=source.sfreq, steady=steady
-        )
-        self.scope = Scope(len(self.ch_names), source.sfreq)
-        self._contact = Contact(len(self.ch_names), source.sfreq)
         self.lock = threading.RLock()
-        self.revision = 0  # of what pages show beside predictions
-        self.n_predictions = 0
-        self.predictions: deque[Shown] = deque(maxlen=min(MOST_PREDICTIONS, round(RIBBON / step) + 1))
         self._listeners: list[Callable[[], None]] = []
-        self._stopped, self._teacher = threading.Event(), ThreadPoolExecutor(1, "lessons")
-        self._thread: threading.Thread | None = None
-        self.model, self.number = model, 1
-        #: Each class that was ever known, in the order of its coming: its colour, on every page.
-        self.places = {label: i for i, label in enumerate(model.classes_.tolist())}
-        self._undo: deque[tuple[AnchorInvClassifier, str]] = deque(maxlen=MOST_UNDO)
-        self.identity = identity_of(model)
+        self._teacher = ThreadPoolExecutor(1, "lessons")
+        self.revision = 0  # of what pages show beside predictions
+        self.predictions: deque[LivePrediction] = deque(
+            maxlen=min(MOST_PREDICTIONS, round(RIBBON / step) + 1)
+        )
+        self.n_predictions = 0
         self.lesson: Lesson | None = None
         self.practice: Practice | None = None
         self.busy: str | None = None
         self.report: dict[str, Any] | None = None
         self.problem: str | None = None
-        self.suggestion: dict[str, Any] | None = None
-        self.status, self.contact = "waiting", [""] * len(self.ch_names)
-        # Samples at the model's rate, so far and where the stream last began; at the source's, since then.
-        self._position = self._origin = self._n_arrived = 0
-        self._rejected: deque[np.ndarray] = deque(maxlen=REJECTED)
-        self._next_rejected = self._n_rejected = 0
-        self._offered: np.ndarray | None = None
+        self.warning: str | None = None
         self.taught: list[tuple[Any, np.ndarray]] = []  # shots by class, for an export
-        self._contact_due = 0.0
         self.log = EventLog(folder, name) if folder is not None else None
-        self._say("begin", source=source.name, sfreq=source.sfreq, channels=list(self.ch_names))
+        channels = list(self.stream.ch_names)
+        self._say("begin", source=source.name, sfreq=source.sfreq, channels=channels)
+
+    @property
+    def model(self) -> AnchorInvClassifier:
+        """The model in use."""
+        return self.versions.now.model
 
     # -- the stream ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to read the source, on a thread of its own."""
-        self._thread = threading.Thread(target=self.run, name="stream", daemon=True)
-        self._thread.start()
+        self.stream.start()
 
     def run(self) -> None:
         """Read the source to its end, or until :meth:`stop`."""
-        try:
-            for chunk in self.source.chunks(self._stopped):
-                self._take(chunk)
-            self._now("ended" if not self._stopped.is_set() else "stopped")
-        except (ValueError, OSError) as error:
-            self.problem = shown(str(error))
-            self._now("failed")
+        self.stream.run()
 
     def stop(self) -> None:
-        """End: the source is let go, a lesson that is being learned is finished."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
+        """End: the source is released, a lesson that is being learned is finished."""
+        self.stream.stop()
         self._teacher.shutdown(wait=True)
         if self.log is not None:
             self._say("end")
             self.log.close()
 
-    def _take(self, chunk: Chunk) -> None:
-        samples = chunk.samples[self._channels] * self._factors
-        if chunk.begins and self._position:
-            self._predictor.reset()
-            with self.lock:
-                self._origin, self._n_arrived = self._position, 0
-        self._n_arrived += samples.shape[1]
-        self.scope.push(samples)
-        self._contact.push(samples)
-        if chunk.time >= self._contact_due:
-            self._contact_due = chunk.time + 0.5
-            self._see(self._contact.verdicts())
-        if self.status != "streaming":
-            self._now("streaming")
-        windows = self._predictor.cut(samples)
-        late = time.time() - chunk.time > LATE
-        windows = windows[-1:] if late else windows
-        with self.lock:
-            model, number = self.model, self.number
-        self._predictor.model = model
-        predictions = self._predictor.predict(windows)
-        for window, prediction in zip(windows, predictions, strict=True):
-            self._decide(window, prediction, model, number, chunk.time)
-        self._notify()
-
-    def _decide(
-        self,
-        window: Window,
-        prediction: Prediction,
-        model: AnchorInvClassifier,
-        number: int,
-        arrived: float,
-    ) -> None:
-        start, n_times = self._origin + window.start, model.n_times_
-        end = start + n_times
-        # What has arrived since its last sample is the delay of resampling, and the rest of the chunk.
-        after = self._n_arrived / self.source.sfreq - (window.start + n_times) / self.rate
-        unknown = model.reject is not None and prediction.label == model.reject_label_
-        best = None if prediction.probabilities is None else float(prediction.probabilities.max())
-        label = None if prediction.label is None else str(prediction.label)
-        shown_now = Shown(
-            end / self.rate,
-            label,
-            unknown,
-            best,
-            prediction.novelty,
-            arrived - max(0.0, after),
-            time.time(),
-            number,
+    def _decided(self, each: Classified) -> None:
+        prediction, model = each.prediction, each.version.model
+        shown_now = LivePrediction(
+            at=(each.start + model.n_times_) / self.stream.rate,
+            label=None if prediction.label is None else str(prediction.label),
+            unknown=model.reject is not None and prediction.label == model.reject_label_,
+            probability=_probability(prediction, model),
+            novelty=prediction.novelty,
+            taken=each.taken,
+            decided=time.time(),
+            model=each.version.number,
         )
         with self.lock:
-            self._position = max(self._position, end)
             self.predictions.append(shown_now)
             self.n_predictions += 1
-            changed = False
-            if self.lesson is not None:
-                changed |= self.lesson.offer(start, window, prediction.raw_label)
+            if self.lesson is not None and self.lesson.offer(each.start, each.window, prediction.raw_label):
+                self.revision += 1
+                if self.lesson.phase == REVIEW and self.lesson.hands_free:
+                    self.learn()
             if self.practice is not None:
-                changed |= self.practice.offer(start, n_times, prediction.label)
-            self.revision += changed
-            self._watch(start, window, prediction, model)
+                self.revision += self.practice.offer(each.start, model.n_times_, prediction.label)
+            due = self.watch.offer(each.start, each.window, prediction, model)
+            # Where all windows are odd, as in another unit, none of them is a new class.
+            if due and not (self.busy or self.lesson or self.warning):
+                self._begin("looking", self._look, model, self.watch.windows)
         self._say("prediction", **asdict(shown_now))
 
-    def _watch(self, start: int, window: Window, prediction: Prediction, model: AnchorInvClassifier) -> None:
-        """Keep windows that fit no known class, half a window apart, and look whether they are a new one."""
-        limit = model.reject or 0.05
-        if prediction.novelty is None or prediction.novelty > limit or start < self._next_rejected:
-            return
-        self._next_rejected = start + model.n_times_ // 2
-        self._rejected.append(window.values.astype(np.float32))
-        self._n_rejected += 1
-        due = len(self._rejected) >= SHOTS and self._n_rejected % LOOK_AGAIN == 0
-        if due and self.busy is None and self.lesson is None and self.suggestion is None:
-            self._begin("looking", self._suggest, model, np.stack(self._rejected))
-
-    def _suggest(self, model: AnchorInvClassifier, windows: np.ndarray) -> None:
+    def _look(self, model: AnchorInvClassifier, windows: np.ndarray) -> None:
         found = model.suggest_class(windows, least=SHOTS)
         with self.lock:
             if found is not None and self.model is model:
-                self._offered = windows[found.shots]
-                self.suggestion = {
-                    "sentence": str(found),
-                    "shots": len(found.shots),
-                    "nearest": str(found.nearest),
-                }
+                self.watch.suggest(windows[found.shots], found.nearest)
+
+    def _arrived(self, contact_changed: bool) -> None:
+        if contact_changed:
+            with self.lock:
+                self.revision += 1
+        self._notify()
+
+    def _stream_is(self, status: str, error: Exception | None) -> None:
+        with self.lock:
+            if error is not None:
+                self._fail(error)
+            self._changed()
+        self._say("stream", status=status)
+
+    def _drifted(self, drift: Drift) -> None:
+        """Say on the page that all windows are far from the base data, as in another unit."""
+        with self.lock:
+            self.warning = shown(drift.verdict)
+            self._changed()
+        self._say("drift", sentence=drift.verdict)
 
     # -- what a person does -------------------------------------------------------------------------------
 
-    def teach(self, name: str, wanted: int = SHOTS, countdown: float = COUNTDOWN) -> None:
+    def teach(
+        self, name: str, wanted: int = SHOTS, *, countdown: float = COUNTDOWN, hands_free: bool = False
+    ) -> None:
         """Record windows for a class, new or known, after a countdown in seconds of the stream."""
         label = self._named(name)
         if not 1 <= wanted <= MOST_SHOTS:
             raise ValueError(f"a lesson has 1 to {MOST_SHOTS} windows, got {wanted}")
         with self.lock:
             self._idle(flowing=True)
-            begins = self._position + round(max(0.0, countdown) * self.rate)
-            self.lesson = Lesson(label, wanted, begins=begins, spacing=max(1, self.model.n_times_ // 2))
+            self.lesson = Lesson(
+                label,
+                wanted,
+                begins=self.stream.position + round(max(0.0, countdown) * self.stream.rate),
+                spacing=max(1, self.model.n_times_ // 2),
+                hands_free=hands_free,
+            )
             self.report = self.problem = None
             self._changed()
 
@@ -280,19 +220,19 @@ class LiveSession:
         known = self.model.classes_.tolist()
         if label not in known and (other := looks_like(label, known)) is not None:
             raise ValueError(
-                f"{label!r} looks like the known class {other!r}; take that name for more examples of it, or "
+                f"{label!r} looks like the known class {other!r}; use that name to add examples to it, or "
                 f"one that differs in more than spaces or case"
             )
         return label
 
     def end_recording(self) -> None:
-        """Be content with the windows recorded so far."""
+        """Record no more windows than there are."""
         with self.lock:
             self._lesson().end()
             self._changed()
 
     def remove(self, number: int) -> None:
-        """Take a window out of the lesson."""
+        """Remove a window from the lesson."""
         with self.lock:
             self._lesson().remove(number)
             self._changed()
@@ -313,39 +253,30 @@ class LiveSession:
             self.lesson = None
             return self._begin("learning", self._learn, lesson.label, lesson.signals)
 
-    def accept(self, name: str) -> "Future[None]":
-        """Teach the windows that were suggested as a new class."""
+    def accept(self, name: str) -> None:
+        """Make the windows that were suggested as a new class a lesson, to be reviewed and learned."""
         label = self._named(name)
         with self.lock:
-            if self._offered is None:
-                raise ValueError("nothing is suggested now")
-            windows, self._offered, self.suggestion = self._offered, None, None
-            return self._begin("learning", self._learn, label, windows)
+            self._idle()
+            unknown = self.model.reject_label_ if self.model.reject is not None else "unknown"
+            self.lesson = Lesson.of_windows(label, self.watch.take(), unknown)
+            self.report = self.problem = None
+            self._changed()
 
     def dismiss(self) -> None:
         """Forget the suggestion and the windows behind it."""
         with self.lock:
-            self._offered = self.suggestion = None
-            self._rejected.clear()
+            self.watch.clear()
             self._changed()
 
     def _learn(self, label: Any, windows: np.ndarray) -> None:
-        model, known = copy(self.model), label in self.model.classes_.tolist()
-        labels = [label] * len(windows)
-        began = time.perf_counter()
-        if known:
-            facts: dict[str, Any] = {
-                "sentences": [each.line() for each in add_examples(model, windows, labels)]
-            }
-        else:
-            facts = facts_of(learn_classes(model, windows, labels))
-        facts |= {"label": str(label), "shots": len(windows), "seconds": time.perf_counter() - began}
+        known = label in self.model.classes_.tolist()
+        model, facts = teach(self.model, label, windows)
         self._replace(model, f"taught {label}", report=facts)
         with self.lock:
             self.taught.append((label, windows))
             while sum(each.nbytes for _, each in self.taught) > MOST_TAUGHT:
                 self.taught.pop(0)
-            self._rejected.clear()
         self._say("taught", label=str(label), shots=len(windows), new=not known)
 
     def forget(self, name: str) -> "Future[None]":
@@ -358,17 +289,17 @@ class LiveSession:
     def _forget(self, label: Any) -> None:
         model = copy(self.model)
         model.forget_class(label)
-        self._replace(model, f"forgot {label}", report={"sentences": [f"Class {label} was forgotten."]})
+        self._replace(model, f"forgot {label}", report={"sentence": f"The class {label} is forgotten."})
         self._say("forgot", label=str(label))
 
     def undo(self) -> None:
         """Go back to the model before the last lesson."""
         with self.lock:
             self._idle()
-            if not self._undo:
-                raise ValueError("there is nothing to undo")
-            model, what = self._undo.pop()
-            self._swap(model, {"sentences": [f"Undone: {what}."]})
+            what = self.versions.undo()
+            self.watch.clear()
+            self.problem, self.report = None, {"sentence": f"Undone: {what}.", "undone": True}
+            self._changed()
         self._say("undone", what=what)
 
     def practise(self, rounds: int = 2, hold: float = PRACTICE_HOLD) -> None:
@@ -380,22 +311,22 @@ class LiveSession:
             self.practice = Practice(
                 self.model.classes_.tolist(),
                 rounds,
-                begins=self._position,
-                ready=round(PRACTICE_READY * self.rate),
+                begins=self.stream.position,
+                ready=round(PRACTICE_READY * self.stream.rate),
                 # At least a whole window is held, with half of one to react in.
-                hold=round(hold * self.rate) + 3 * self.model.n_times_ // 2,
-                rng=np.random.default_rng(self.number),
+                hold=round(hold * self.stream.rate) + 3 * self.model.n_times_ // 2,
+                rng=np.random.default_rng(self.versions.now.number),
             )
             self._changed()
 
     def save(self) -> Path:
         """Write the model as it is now to a file of its own; none that is there is touched."""
         if self.folder is None:
-            raise ValueError("this session was told no folder to save to; start it with --folder")
-        with self.lock:
-            model, number = self.model, self.number
-        path = free_path(self.folder, f"{self.name}-{number}", ".anchorinv")
-        model.save(path, with_signals=model.state_.signals is not None)
+            raise ValueError("this session has no folder to save to; start it with --folder")
+        now = self.versions.now
+        path = free_path(self.folder, f"{self.name}-{now.number}", ".anchorinv")
+        signals = now.model.state_.signals is not None
+        now.model.save(path, with_signals=signals, allow_recordings=self._allow_recordings)
         self._say("saved", file=path.name)
         return path
 
@@ -407,17 +338,21 @@ class LiveSession:
         return self.lesson
 
     def _idle(self, *, but_lesson: bool = False, flowing: bool = False) -> None:
-        if flowing and self.status in OVER:
+        if flowing and self.stream.status in OVER:
             raise ValueError(
-                "the stream is over, so no window will come; start it anew (--loop replays a file)"
+                "the stream is over, so no window will come; start it again (--loop replays a file for ever)"
             )
-        if self.busy == "learning" or (self.practice is not None and self.practice.phase == HOLD):
-            raise ValueError("wait until what is going on is done")
+        if self.busy == "learning":
+            raise ValueError("a lesson is being learned; wait until it is done")
+        if self.practice is not None and self.practice.phase != DONE:
+            raise ValueError("finish the practice first, or stop it")
         if self.lesson is not None and not but_lesson:
-            raise ValueError("finish the lesson first, or leave it")
+            raise ValueError("finish the lesson first, or cancel it")
         self.practice = None
 
     def _begin(self, what: str, task: Callable[..., None], *given: Any) -> "Future[None]":
+        if what == "learning":
+            self.problem = None
         self.busy = what
         self._changed()
         return self._teacher.submit(self._done, task, *given)
@@ -425,46 +360,37 @@ class LiveSession:
     def _done(self, task: Callable[..., None], *given: Any) -> None:
         try:
             task(*given)
-        except (ValueError, OSError) as error:
-            self.problem = shown(str(error))
+        except Exception as error:
+            self._fail(error)
         finally:
             with self.lock:
                 self.busy = None
                 self._changed()
 
+    def _fail(self, error: Exception) -> None:
+        """Say what went wrong on the page; what nobody expected goes to the console as well, whole."""
+        if isinstance(error, ValueError | OSError):
+            self.problem = shown(str(error))
+        else:
+            self.problem = shown(
+                f"something went wrong ({type(error).__name__}: {error}); the console has more"
+            )
+            _log.error("live session", exc_info=error)
+
     def _replace(self, model: AnchorInvClassifier, what: str, *, report: dict[str, Any]) -> None:
+        identity = identity_of(model)  # takes its time, so before the stream is kept waiting
         with self.lock:
-            self._undo.append((self.model, what))
-            self._swap(model, report)
-
-    def _swap(self, model: AnchorInvClassifier, report: dict[str, Any]) -> None:
-        self.model, self.number, self.report = model, self.number + 1, report
-        self.identity = identity_of(model)
-        for label in model.classes_.tolist():
-            self.places.setdefault(label, len(self.places))
-        self._changed()
-
-    @property
-    def undoable(self) -> str | None:
-        """What :meth:`undo` would undo."""
-        return self._undo[-1][1] if self._undo else None
+            self.versions.replace(model, identity, what)
+            self.watch.clear()
+            self.report = report
+            self._changed()
 
     @property
     def seconds_left(self) -> float:
         """Of a countdown, in seconds of the stream."""
-        return 0.0 if self.lesson is None else max(0.0, (self.lesson.begins - self._position) / self.rate)
-
-    def _see(self, verdicts: list[str]) -> None:
-        if verdicts != self.contact:
-            with self.lock:
-                self.contact = verdicts
-                self._changed()
-
-    def _now(self, status: str) -> None:
-        with self.lock:
-            self.status = status
-            self._changed()
-        self._say("stream", status=status)
+        if self.lesson is None:
+            return 0.0
+        return max(0.0, (self.lesson.begins - self.stream.position) / self.stream.rate)
 
     def _changed(self) -> None:
         self.revision += 1
@@ -482,22 +408,15 @@ class LiveSession:
 
     def _say(self, event: str, **facts: Any) -> None:
         if self.log is not None:
-            self.log.write(event, {"model": self.number, "identity": self.identity, **facts})
+            now = self.versions.now
+            self.log.write(event, {"model": now.number, "identity": now.identity} | facts)
 
 
-def facts_of(report: LearningReport) -> dict[str, Any]:
-    """Return a report as plain values: sentences, warnings, and what old classes lost."""
-    apart = report.apart
-    return {
-        "sentences": report.lines(),
-        "warnings": report.warnings(),
-        "before": report.before,
-        "after": report.after,
-        "own": apart[0].own if apart and apart[0].shots > 1 else None,
-        "nearest": str(report.nearest[0]) if report.nearest else None,
-        "classes": [{"label": str(name), "before": was, "after": now} for name, was, now in report.by_class],
-    }
-
-
-def _no_file(start: int, stop: int, channels: list[int]) -> np.ndarray:
-    raise TypeError("a live source is not read like a file")
+def _probability(prediction: Prediction, model: AnchorInvClassifier) -> float | None:
+    """Return the probability of the class that is shown, which need not be the largest if it was steadied."""
+    if prediction.probabilities is None:
+        return None
+    classes = model.classes_.tolist()
+    if prediction.label in classes:
+        return float(prediction.probabilities[classes.index(prediction.label)])
+    return float(prediction.probabilities.max())

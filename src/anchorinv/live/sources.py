@@ -1,5 +1,6 @@
 """Sources of samples as they arrive: a recording replayed, an iterable, a board; others are in ``lsl.py``."""
 
+import contextlib
 import math
 import time
 import warnings
@@ -225,7 +226,7 @@ class Board:
             self._shim.start_stream()
         except self._flow.BrainFlowError as error:
             raise OSError(
-                f"{self.name} does not answer ({error}); is it switched on, and its port right?"
+                f"{self.name} does not answer ({error}); is it switched on, and is its port right?"
             ) from None
         line = Timeline(self.sfreq)
         try:
@@ -235,9 +236,12 @@ class Board:
                     stamps = values[self._clock]
                     # BrainFlow has voltages in microvolts.
                     yield from line.filled(values[self._rows] * 1e-6, stamps, behind=time.time() - stamps[-1])
+        except self._flow.BrainFlowError as error:
+            raise OSError(f"{self.name} was lost ({error}); start again when it is back") from None
         finally:
-            self._shim.stop_stream()
-            self._shim.release_session()
+            with contextlib.suppress(self._flow.BrainFlowError):  # it may be gone
+                self._shim.stop_stream()
+                self._shim.release_session()
 
 
 def _board_number(flow: Any, board: str) -> int:

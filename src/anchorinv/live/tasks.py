@@ -1,19 +1,28 @@
-"""What a person at the page does over some seconds: record windows for a class, or practise all of them.
+"""What goes on over some seconds of a stream: a lesson, practice, and the watch for a class that is new.
 
 Time is counted in samples of the stream, at the model's rate, so that a recording that is replayed faster is
 taught by the same windows.
 """
 
+import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from anchorinv.estimator import AnchorInvClassifier
+from anchorinv.serving.learning_report import add_examples, learn_classes
+from anchorinv.serving.streaming import Prediction
 from anchorinv.signal.pipeline import Window
+from anchorinv.suggestion import REJECT, SHOTS
 
 COUNTDOWN, RECORDING, REVIEW = "countdown", "recording", "review"
 READY, HOLD, DONE = "ready", "hold", "done"
+#: Rejected windows that are looked at for a new class, and how many more before they are looked at again.
+REJECTED, LOOK_AGAIN = 60, 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +35,7 @@ class Shot:
 
 
 class Lesson:
-    """Windows recorded for one class, after a countdown; each may be taken out again.
+    """Windows recorded for one class, after a countdown; each may be removed again.
 
     Parameters
     ----------
@@ -38,6 +47,8 @@ class Lesson:
         Sample at which the countdown ends.
     spacing : int
         Samples from one window to the next, at the least.
+    hands_free : bool, default=False
+        Whether to learn as soon as all windows are recorded, without a review.
 
     Examples
     --------
@@ -48,11 +59,21 @@ class Lesson:
     ([1, 2], 'review')
     """
 
-    def __init__(self, label: Any, wanted: int, *, begins: int, spacing: int) -> None:
-        self.label, self.wanted, self.begins = label, wanted, begins
+    def __init__(
+        self, label: Any, wanted: int, *, begins: int, spacing: int, hands_free: bool = False
+    ) -> None:
+        self.label, self.wanted, self.begins, self.hands_free = label, wanted, begins, hands_free
         self._spacing, self._next, self._numbers = spacing, begins, 0
         self.shots: list[Shot] = []
         self.phase = COUNTDOWN
+
+    @classmethod
+    def of_windows(cls, label: Any, windows: np.ndarray, taken_for: Any) -> "Lesson":
+        """Return a lesson of windows (n, n_chans, n_times) that are there already, to be reviewed."""
+        lesson = cls(label, len(windows), begins=0, spacing=1)
+        lesson.shots = [Shot(i, taken_for, window) for i, window in enumerate(windows, start=1)]
+        lesson.phase = REVIEW
+        return lesson
 
     def offer(self, start: int, window: Window, taken_for: Any) -> bool:
         """Take a window that begins at a sample, if it is one to record; say whether anything changed."""
@@ -65,17 +86,95 @@ class Lesson:
         return True
 
     def end(self) -> None:
-        """Be content with what there is."""
+        """Record no more windows."""
         self.phase = REVIEW
 
     def remove(self, number: int) -> None:
-        """Take a window out."""
+        """Remove a window."""
         self.shots = [shot for shot in self.shots if shot.number != number]
 
     @property
     def signals(self) -> np.ndarray:
         """The windows (n, n_chans, n_times)."""
         return np.stack([shot.values for shot in self.shots])
+
+
+def teach(
+    model: AnchorInvClassifier, label: Any, windows: np.ndarray
+) -> tuple[AnchorInvClassifier, dict[str, Any]]:
+    """Return a model that has learned windows of a class, new or known, and plain facts on what that did."""
+    taught, began = copy(model), time.perf_counter()
+    labels = [label] * len(windows)
+    facts: dict[str, Any]
+    if label in model.classes_.tolist():
+        (added,) = add_examples(taught, windows, labels)
+        facts = {"more": {**asdict(added), "name": str(label)}}
+    else:
+        report = learn_classes(taught, windows, labels)
+        apart = report.apart[0] if report.apart else None
+        facts = {
+            "own": apart.own if apart is not None and apart.shots > 1 else None,
+            "rival": str(apart.rival) if apart is not None and apart.alike else None,
+            "nearest": str(report.nearest[0]) if report.nearest else None,
+            "before": report.before,
+            "after": report.after,
+            "n_known": report.n_known,
+            "drawn": report.drawn,
+            "classes": [{"label": str(name), "before": a, "after": b} for name, a, b in report.by_class],
+        }
+    return taught, facts | {
+        "label": str(label),
+        "shots": len(windows),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+class NoveltyWatch:
+    """Windows that fit no known class, half a window apart, and whether they resemble each other.
+
+    Attributes
+    ----------
+    suggestion : dict or None
+        What pages say of the windows that may be a new class; None if there are none.
+    """
+
+    def __init__(self) -> None:
+        self.suggestion: dict[str, Any] | None = None
+        self._rejected: deque[np.ndarray] = deque(maxlen=REJECTED)
+        self._offered: np.ndarray | None = None
+        self._next = self._n_seen = 0
+
+    def offer(self, start: int, window: Window, prediction: Prediction, model: AnchorInvClassifier) -> bool:
+        """Keep a window that fits no class; say whether it is time to look at those that were kept."""
+        if prediction.novelty is None or prediction.novelty > (model.reject or REJECT) or start < self._next:
+            return False
+        self._next = start + model.n_times_ // 2
+        self._rejected.append(window.values.astype(np.float32))
+        self._n_seen += 1
+        return self.suggestion is None and len(self._rejected) >= SHOTS and self._n_seen % LOOK_AGAIN == 0
+
+    @property
+    def windows(self) -> np.ndarray:
+        """Those that were kept (n, n_chans, n_times)."""
+        return np.stack(self._rejected)
+
+    def suggest(self, windows: np.ndarray, nearest: Any) -> None:
+        """Offer windows as a new class; ``nearest`` is the known class that they resemble most."""
+        self._offered = windows
+        self.suggestion = {"shots": len(windows), "nearest": str(nearest)}
+
+    def take(self) -> np.ndarray:
+        """Return the windows that were offered, which are offered no longer."""
+        if self._offered is None:
+            raise ValueError("no new class is suggested now")
+        windows = self._offered
+        self.clear()
+        return windows
+
+    def clear(self) -> None:
+        """Forget the suggestion and all windows."""
+        self._offered = self.suggestion = None
+        self._rejected.clear()
 
 
 class Practice:

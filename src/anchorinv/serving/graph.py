@@ -94,13 +94,15 @@ class PValues(nn.Module):
 
     def __init__(self, confidence: Confidence) -> None:
         super().__init__()
+        self.n_statistics = confidence.n_statistics
         self.base, self.taught = (
             nn.ModuleList(map(_Table, table.rows)) for table in (confidence.base, confidence.taught)
         )
 
     def forward(self, statistics: Tensor, taught: Tensor) -> Tensor:
         """Return p-values (n,) of statistics (n, n_statistics); ``taught`` (n,) if the nearest class was."""
-        inside, shares = statistics.double(), SHARES[statistics.shape[1]]
+        shares = SHARES[self.n_statistics]
+        inside = statistics[:, : self.n_statistics].double()
         first = self._log_p(0, inside[:, 0], taught)
         large = (-((-first.clamp(-20, -1e-12).expm1()).log() / shares[0]).expm1()).log()
         smallest = torch.where(first < -20, first - math.log(shares[0]), large)
