@@ -100,7 +100,7 @@ def table(name: str, split: str) -> str:
 
 #: What the figure shows of networks: a setting, its label, and where that goes (points) on either panel.
 SHOWN = {
-    "real-replay": ("recordings", (7, 0), (7, 0)),
+    "real-replay": ("recordings kept", None, (7, 10)),
     "anchorinv": ("anchors", None, (7, 6)),
     "fecam": ("anchors, refitted head", None, (7, -4)),
     "fecam, 50 anchors of five windows": ("anchors of 5 windows", None, (-10, 12)),
