@@ -1,9 +1,9 @@
 """What models give away on real recordings: docs/results/privacy.ndjson, and what docs/privacy.md has of it.
 
 ``python docs/privacy_study.py emg-longterm=emg_longterm.npz ecg-beats=ecg_beats.npz ...`` computes what the
-record does not have yet, a line for each model, and can be stopped at any time; ``closed`` or ``networks``
-limits it to models without or with one. Without a file it fills the tables and draws the figure of the page
-from the record that is there. Nothing is chosen here by what comes out.
+record does not have yet, a line for each model, and can be stopped at any time; ``closed``, ``noise``,
+``control`` or ``networks`` limit it to these. Without a file it makes tables and figure of the page
+from the record there is (privacy_pages.py). Nothing is chosen here by what comes out.
 """
 
 import json
@@ -11,36 +11,68 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from anchorinv import AnchorInvClassifier, Privacy
+from anchorinv.core.discriminant import Discriminant, square_of, triangle_of
+from anchorinv.core.privacy import (
+    AGGREGATE,
+    clipped,
+    gaussian_sigma,
+    private_statistics,
+    unknown_generator,
+)
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch
-from anchorinv.files import replacing
-from anchorinv.serving.attacks import Estimate, Figure, Gallery
-from anchorinv.serving.audit import audit, audit_forgetting
-from anchorinv.serving.shadows import People, standardised
-from anchorinv.serving.tracing import kept_of
+from anchorinv.serving.attacks import (
+    Estimate,
+    Figure,
+    Gallery,
+    confidence_of,
+    likelihood_ratios,
+    linked_share,
+    nearness,
+    whitening_of,
+)
+from anchorinv.serving.audit import Audit, audit, audit_forgetting, membership_figures
+from anchorinv.serving.shadows import SHADOWS, People, half_splits, standardised
+from anchorinv.serving.tracing import Kept, inverted, kept_of, reconstruction
 from anchorinv.settings import recipe_of
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "privacy.ndjson"
-PAGE = HERE / "privacy.md"
-PICTURE = HERE / "privacy.png"
+KINDS = ("closed", "noise", "control", "networks")
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 32.0)
+LAST = "discriminant, epsilon 8 per person"
+#: Draws of the noise, and how many of them are attacked.
+DRAWS, ATTACKED = 20, 8
 #: Methods whose base model is the same network: it is trained once.
 SHARED = ("anchorinv", "fecam", "latent-replay", "real-replay", "protonet")
+#: Of the models of one network, those whose features are inverted; others hold the same, or fewer.
+INVERTED = ("discriminant", "anchorinv", "fecam, 50 anchors of five windows")
 EPOCHS = 12
-#: Networks trained for the likelihood ratio, on the split where that is affordable.
-WITH_SHADOWS, N_SHADOWS = ("same days", "protonet, 6 shadow networks"), 6
+#: Networks trained for the likelihood ratio, on the splits where that is affordable.
+N_SHADOWS = 8
+WITH_SHADOWS = f"protonet, {N_SHADOWS} shadow networks"
+SHADOWED = ("same days", "later beats")
+REPLAY_STEPS = 100
+REPLAYED = "anchorinv, 10 anchors, inverted replay"
+WEIGHTS_ALONE = "finetune, weights alone"
 SHOTS = 10
+#: Classes that are taught: of EMG and of ECG.
+NEW = ((10, 11, 12, 13, 14, 15), (4, 5))
 
 Split = tuple[People, People]
+Line = dict[str, Any]
+#: (empty, features (n, dim), targets (n,), people (n,)) -> what is kept of them.
+Learn = Callable[[Discriminant, Tensor, Tensor, Tensor], Discriminant]
 
 
 def people(path: Path, session: str) -> tuple[People, dict[str, np.ndarray], float]:
@@ -106,15 +138,197 @@ SETS: dict[str, Callable[[Path], Iterator[tuple[str, float, Split]]]] = {
 
 
 def closed_forms(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], AnchorInvClassifier]]]:
-    """Yield the models without a network, each with how to make it."""
-    settings: dict[str, dict[str, object]] = {"discriminant": {}, "mdm": {"method": "mdm"}}
-    for epsilon in EPSILONS:
-        settings[f"discriminant, epsilon {epsilon:g}"] = {"privacy": Privacy(epsilon)}
-    settings["discriminant, epsilon 8 per person"] = {"privacy": Privacy(8.0, unit="person")}
-    for name, given in settings.items():
-        model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never", **given)
-        groups = members.people if "person" in name else None
-        yield name, lambda model=model, groups=groups: model.fit(members.signals, members.labels, groups)
+    """Yield the models without a network or noise, each with how to make it."""
+    for name in ("discriminant", "mdm"):
+        model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never", method=name)
+        yield name, lambda model=model: model.fit(members.signals, members.labels)
+
+
+def noisy(members: People, others: People, sfreq: float, *, compact: bool) -> Iterator[Line]:
+    """Yield a line for each epsilon, averaged over draws of the noise; the encoder is the same for all.
+
+    And for statistics that are fewer without noise, if they are to be ``compact``: of fewer features, or with
+    a scatter of 32 directions and a sphere. They were chosen on days 1 to 20 of the EMG.
+    """
+    both = People(*(np.concatenate([getattr(part, each) for part in (members, others)])
+                    for each in ("signals", "labels", "people", "sessions")))  # fmt: skip
+    inside = np.arange(len(both)) < len(members)
+
+    def attacked(model: AnchorInvClassifier, learn: Learn, clip: float = 1e6) -> Line:
+        return Statistics(model, both, inside, learn, clip).line()
+
+    settings = {f"discriminant, epsilon {epsilon:g}": Privacy(epsilon) for epsilon in EPSILONS}
+    settings[LAST] = Privacy(8.0, unit="person")
+    model = AnchorInvClassifier(sfreq=sfreq, random_state=0, privacy=Privacy(1.0))
+    model.fit(members.signals, members.labels)
+    for n_features in (32, 64, 128) if compact else ():
+        small = AnchorInvClassifier(sfreq=sfreq, random_state=0, privacy=Privacy(1.0, n_features=n_features))
+        small.fit(members.signals, members.labels)
+        yield {"setting": f"discriminant, {n_features} features", **attacked(small, exact)}
+    if compact:
+        whole = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never")
+        whole.fit(members.signals, members.labels)
+        yield {"setting": "discriminant, scatter of rank 32", **attacked(whole, low_rank)}
+    for setting, privacy in settings.items():
+        yield {"setting": setting, **attacked(model, partial(private, privacy=privacy), privacy.clip)}
+
+
+def exact(empty: Discriminant, features: Tensor, targets: Tensor, whose: Tensor) -> Discriminant:
+    """Return statistics as they are."""
+    return empty.learned(features, targets)
+
+
+def private(
+    empty: Discriminant, features: Tensor, targets: Tensor, whose: Tensor, *, privacy: Privacy
+) -> Discriminant:
+    """Return statistics with noise that is drawn anew."""
+    return private_statistics(empty, features, targets, whose, privacy, rng=unknown_generator())
+
+
+def low_rank(empty: Discriminant, features: Tensor, targets: Tensor, whose: Tensor) -> Discriminant:
+    """Return statistics whose pooled scatter is that of 32 directions, and the same in all others."""
+    head, rank = empty.learned(features, targets), 32
+    levels, vectors = torch.linalg.eigh(square_of(head.scatters.double().sum(0), features.shape[1]))
+    levels[:-rank] = levels[:-rank].mean()
+    scatters = (head.counts / head.counts.sum())[:, None] * triangle_of((vectors * levels) @ vectors.T)
+    return head._with(head.counts, head.means, scatters.to(head.means), head.n_base)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Attacks on statistics alone, whose features are computed once: many draws of noise take seconds."""
+
+    model: AnchorInvClassifier
+    both: People
+    inside: np.ndarray
+    learn: Learn
+    clip: float
+
+    @cached_property
+    def features(self) -> Tensor:
+        """Return those of all windows (n, dim)."""
+        return self.model._features(standardised(self.model, self.both))
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """Return columns of classes (n,)."""
+        return torch.from_numpy(np.searchsorted(self.model.classes_, self.both.labels))
+
+    def drawn(self, chosen: np.ndarray) -> Discriminant:
+        """Return what is learned from some windows."""
+        head, some = self.model.state_.head, torch.from_numpy(chosen)
+        empty = head._with(head.counts[:0], head.means[:0], head.scatters[:0], head.n_base)
+        whose = torch.from_numpy(np.unique(self.both.people, return_inverse=True)[1])
+        return self.learn(empty, self.features[some], self.targets[some], whose[some])
+
+    def scores(
+        self, head: Discriminant, whitened: np.ndarray, whitening: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return what attacks look at (n,), by their names."""
+        logits, columns = head(self.features), self.targets[:, None]
+        means = head.means.double().numpy() @ whitening
+        return {
+            "loss": logits.log_softmax(1).gather(1, columns).squeeze(1).double().numpy(),
+            "likelihood ratio of confidence": confidence_of(logits, self.targets),
+            "likelihood ratio of density": logits.gather(1, columns).squeeze(1).double().numpy(),
+            "likelihood ratio of class means": nearness(whitened, self.targets.numpy(), means),
+        }
+
+    def linked(self, head: Discriminant) -> Estimate:
+        """Return how often class means are linked to people."""
+        both, inside = self.both, self.inside
+        apart, names = torch.from_numpy(~inside), np.unique(both.people[~inside])
+        gallery = Gallery(self.features[apart], both.labels[~inside], both.people[~inside])
+        shares = np.stack([
+            (both.people[inside & (both.labels == each)][:, None] == names).mean(0)
+            for each in self.model.classes_
+        ])  # fmt: skip
+        return linked_share(gallery.linked(head.means, self.model.classes_), shares, names)
+
+    def line(self) -> Line:
+        """Return macro-F1, membership and links of class means, each the mean over draws of the noise."""
+        from sklearn.metrics import f1_score
+
+        both, inside = self.both, self.inside
+        shared = bool(set(both.people[inside]) & set(both.people[~inside]))
+        units = both.units(with_sessions=shared)
+        unit = "" if set(units[inside]) & set(units[~inside]) else "session" if shared else "person"
+        values = clipped(self.features, self.clip).double().numpy()
+        whitening = whitening_of(values, both.labels)
+        whitened = values @ whitening
+        halves = np.stack(list(half_splits(both.labels, units if unit else None, SHADOWS, 0)))
+        shadows = [self.scores(self.drawn(half), whitened, whitening) for half in halves]
+        f1, found = [], defaultdict(list)
+        for number in range(DRAWS if isinstance(self.learn, partial) else 1):
+            head = self.drawn(inside)
+            predicted = self.model.classes_[head(self.features).argmax(1).numpy()]
+            f1.append(f1_score(both.labels[~inside], predicted[~inside], average="macro"))
+            if number >= ATTACKED:
+                continue
+            for by, score in self.scores(head, whitened, whitening).items():
+                if by != "loss":
+                    score = likelihood_ratios(score, np.stack([each[by] for each in shadows]), halves)
+                for each in membership_figures(score, inside, units, unit, by):
+                    found[each.attack, each.target, each.measure, each.chance].append(each.estimate)
+            if shared:
+                people = np.unique(both.people[~inside])
+                key = "re-identification", "class means", f"top-1 of {len(people)} people", 1 / len(people)
+                found[key].append(self.linked(head))
+        figures = [
+            Figure(*key[:3], None if None in each else pooled(each), key[3]) for key, each in found.items()
+        ]
+        facts = Audit("class statistics", tuple(figures)).facts()
+        drawn = {"macro_f1_of": asdict(Estimate.mean(f1))} if len(f1) > 1 else {}
+        return {"macro_f1": float(np.mean(f1)), **drawn, **facts}
+
+
+def control(members: People, others: People, sfreq: float) -> list[Figure]:
+    """Return membership by class means, and the same if each member's session had not been learned.
+
+    Days, records and people differ: what is told of members that were left out is that, not membership.
+    """
+    model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never")
+    model.fit(members.signals, members.labels)
+    both = People(*(np.concatenate([getattr(part, each) for part in (members, others)])
+                    for each in ("signals", "labels", "people", "sessions")))  # fmt: skip
+    inside = np.arange(len(both)) < len(members)
+    shared = bool(set(members.people) & set(others.people))
+    units = both.units(with_sessions=shared)
+    apart = not set(units[inside]) & set(units[~inside])
+    features = model._features(standardised(model, both)).double().numpy()
+    columns = np.searchsorted(model.classes_, both.labels)
+    whitened = features @ whitening_of(features, columns)
+    of_class = columns == np.arange(len(model.classes_))[:, None]  # (n_classes, n)
+
+    def near(chosen: np.ndarray) -> np.ndarray:
+        weights = of_class & chosen
+        return nearness(whitened, columns, weights @ whitened / np.maximum(weights.sum(1), 1)[:, None])
+
+    halves = np.stack(list(half_splits(both.labels, units if apart else None, SHADOWS, 0)))
+    known, without = near(inside), near(inside)
+    if apart:
+        for name in np.unique(units[inside]):
+            without[units == name] = near(inside & (units != name))[units == name]
+    else:
+        n = (of_class & inside).sum(1)[columns[inside]]
+        without[inside] *= (n / (n - 1)) ** 2  # the distance to a mean without the window itself
+    figures = []
+    for target, scores in (("class means", known), ("class means, left out (control)", without)):
+        ratios = likelihood_ratios(scores, np.stack([near(half) for half in halves]), halves)
+        by = f"likelihood ratio of {target}"
+        figures += membership_figures(ratios, inside, units, "", by)
+    return figures
+
+
+def pooled(estimates: list[Estimate]) -> Estimate:
+    """Return the mean of draws of the noise: what windows leave uncertain, and what noise does."""
+    values = np.array([each.value for each in estimates])
+    errors = np.array([(each.high - each.low) / (2 * 1.96) for each in estimates])
+    if len(values) == 1:
+        return estimates[0]
+    half = 1.96 * float(np.sqrt((errors**2).mean() + values.var(ddof=1) / len(values)))
+    value = float(values.mean())
+    return Estimate(value, max(0.0, value - half), min(1.0, value + half), estimates[0].n)
 
 
 def network(members: People, sfreq: float) -> AnchorInvClassifier:
@@ -136,7 +350,27 @@ def with_memory(
     recipe = recipe_of(model.get_params(deep=False), model.geometry_, len(members))
     bare = replace(model.state_, anchors=None, replay=None, recordings=None, signals=None)
     batch = Batch(standardised(model, members), numbers, whose)
-    model._know(state_=recipe.start(bare, batch, rng=stream(model.seed_, "base")))
+    state = recipe.start(bare, batch, rng=stream(model.seed_, "base"))
+    if "inversion_steps" in settings:
+        state = recipe.recall(state, rng=stream(model.seed_, "base"))
+    model._know(state_=state)
+    return model
+
+
+def with_noisy_anchors(trained: AnchorInvClassifier, members: People, epsilon: float) -> AnchorInvClassifier:
+    """Return a model whose anchors of five windows are private for each window; nothing else of it is.
+
+    They are clipped to their median length, which is taken as known. A window moves one anchor, by two fifths
+    of that.
+    """
+    model = with_memory(trained, members, "fecam", privacy="aggregate")
+    anchors = model.state_.anchors
+    clip = float(anchors.values.norm(dim=1).median())
+    noise = torch.randn(anchors.values.shape, generator=unknown_generator())
+    values = clipped(anchors.values, clip) + gaussian_sigma(epsilon, 1e-5, 2 * clip / AGGREGATE) * noise
+    recipe = recipe_of(model.get_params(deep=False), model.geometry_, len(members))
+    noisy = anchors.with_values(values)
+    model._know(state_=recipe.with_fitted_head(replace(model.state_, anchors=noisy), noisy))
     return model
 
 
@@ -158,7 +392,16 @@ def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], 
             lambda n=anchors: with_memory(trained(), members, "fecam", privacy="aggregate", n_anchors=n),
         )
     yield "fecam, 10 anchors", lambda: with_memory(trained(), members, "fecam", n_anchors=10)
-    yield WITH_SHADOWS[1], lambda: with_memory(trained(), members, "protonet")
+    for epsilon in (8.0, 64.0):
+        name = f"fecam, 50 anchors of five windows, epsilon {epsilon:g} on anchors"
+        yield name, lambda epsilon=epsilon: with_noisy_anchors(trained(), members, epsilon)
+    yield (
+        REPLAYED,
+        lambda: with_memory(trained(), members, "anchorinv", n_anchors=10, inversion_steps=REPLAY_STEPS),
+    )
+    yield WITH_SHADOWS, lambda: with_memory(trained(), members, "protonet")
+    alone = AnchorInvClassifier(sfreq=sfreq, random_state=0, method="finetune", epochs=EPOCHS)
+    yield WEIGHTS_ALONE, lambda: alone.fit(members.signals, members.labels)
 
 
 def macro_f1(model: AnchorInvClassifier, others: People) -> float:
@@ -208,18 +451,43 @@ def taught_by_one(path: Path) -> list[Figure]:
 
 
 def forgetting(path: Path) -> list[Figure]:
-    """Return what is left of a taught class and of a base class once forgotten, by the default method."""
+    """Return what is left of a taught class and of a base class once forgotten, by two methods."""
     data, rest, sfreq = people(path, "day")
     some = np.isin(data.labels, (0, 1, 2, 3, 4, 10)) & (rest["day"] <= 10)
     members, others = data.of(some & (rest["repetition"] <= 2)), data.of(some & (rest["repetition"] > 2))
-    figures = []
-    for label in (10, 4):
-        base = members.labels < 10
-        model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never")
+    base, figures = members.labels < 10, []
+    for method in ("discriminant", "fecam"):
+        model = AnchorInvClassifier(
+            sfreq=sfreq, random_state=0, network="never", method=method, epochs=EPOCHS
+        )
         model.fit(members.signals[base], members.labels[base])
         model.partial_fit(members.signals[~base], members.labels[~base])
-        figures += audit_forgetting(model, label, members, others).figures
+        for label, kind in ((10, "taught later"), (4, "base class")):
+            found = audit_forgetting(model, label, members, others).figures
+            figures += [replace(each, target=f"{method}, {kind}, {each.target}") for each in found]
     return figures
+
+
+def one_shot(path: Path) -> list[Figure]:
+    """Return how close inversion comes to a window that a class of the default method was taught by alone."""
+    ecg = "ecg" in path.name
+    data, rest, sfreq = people(path, "none" if ecg else "day")
+    early = (rest["sample"] < 433_333) if ecg else (rest["day"] <= 10)
+    n_base = 4 if ecg else 10
+    few = np.random.default_rng(0).permutation(np.flatnonzero(early & (data.labels < n_base)))[:1200]
+    model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never")
+    model.fit(data.signals[few], data.labels[few])
+    new = np.random.default_rng(1).permutation(np.flatnonzero(early & np.isin(data.labels, NEW[ecg])))[:20]
+    names = 100 + np.arange(len(new))
+    model.partial_fit(data.signals[new], names)
+    means = next(item for item in kept_of(model, data.of(few), invert=False) if item.name == "class means")
+    taught = np.isin(means.labels, names)
+    item = Kept("class means of one window", "features", means.values[torch.from_numpy(taught)],
+                data.labels[new], np.zeros((len(new), 1)))  # fmt: skip
+    pool = data.of(early & np.isin(data.labels, np.unique(data.labels[new])))
+    places = np.flatnonzero(early & np.isin(data.labels, np.unique(data.labels[new])))
+    item = replace(item, weights=(places[None, :] == new[:, None]).astype(float))
+    return list(reconstruction(model, [inverted(model, item)], pool, []))
 
 
 def done() -> list[dict[str, object]]:
@@ -252,173 +520,47 @@ def note(facts: dict[str, object]) -> None:
 
 def compute(name: str, path: Path, *, kinds: tuple[str, ...]) -> None:
     """Add what the record does not have of a set."""
-    have = {(line["set"], line["split"], line["setting"]) for line in done()}
+    # Lines of an earlier study, whose attacks were fewer, are computed again.
+    have = {(line["set"], line["split"], line["setting"]) for line in done() if not line.get("earlier")}
     ways = {"closed": closed_forms, "networks": networks}
     for split, sfreq, (members, others) in SETS[name](path):
-        for kind in kinds:
+        same = {"set": name, "split": split, "members": len(members), "others": len(others)}
+        if "noise" in kinds and (name, split, LAST) not in have:
+            began = time.perf_counter()
+            for line in noisy(members, others, sfreq, compact=name == "emg-longterm"):
+                if (name, split, line["setting"]) not in have:
+                    note(same | line | {"seconds": time.perf_counter() - began})
+                began = time.perf_counter()
+        if "control" in kinds and (name, split, "control") not in have:
+            figures = [each.facts() for each in control(members, others, sfreq)]
+            note(same | {"setting": "control", "figures": figures})
+        for kind in (each for each in kinds if each in ways):
             for setting, make in ways[kind](members, sfreq):
-                if (name, split, setting) in have or (
-                    setting == WITH_SHADOWS[1] and split != WITH_SHADOWS[0]
-                ):
+                if (name, split, setting) in have or (setting == WITH_SHADOWS and split not in SHADOWED):
                     continue
                 began = time.perf_counter()
                 model = make()
-                shadows = N_SHADOWS if (split, setting) == WITH_SHADOWS else None
-                found = audit(model, members, others, shadows=shadows)
-                facts = {"set": name, "split": split, "setting": setting, "macro_f1": macro_f1(model, others)}
-                facts |= {
-                    "members": len(members),
-                    "others": len(others),
-                    "seconds": time.perf_counter() - began,
-                }
-                note({**facts, **found.facts()})
-    if name == "emg-longterm":
-        for setting, extra in (("taught", taught_by_one), ("forgotten", forgetting)):
-            if (name, "extra", setting) not in have:
-                figures = [each.facts() for each in extra(path)]
-                note({"set": name, "split": "extra", "setting": setting, "figures": figures})
-
-
-Line = dict[str, Any]
-
-
-def strongest(line: Line, attack: str, measure: str, target: str = "") -> Line | None:
-    """Return the figure with the largest value among those of an attack; raw storage is no attack."""
-    some = [
-        each
-        for each in line["figures"]
-        if each["attack"] == attack
-        and each["measure"].startswith(measure)
-        and each["target"].startswith(target)
-        and each["target"] != "raw storage"
-        and each["value"] is not None
-    ]
-    return max(some, key=lambda each: each["value"], default=None)
-
-
-def raw_storage(line: Line) -> Line | None:
-    """Return how often recordings themselves were linked to their people."""
-    kinds = ("re-identification", "raw storage")
-    return next((each for each in line["figures"] if (each["attack"], each["target"]) == kinds), None)
-
-
-def cell(found: Line | None, *, percent: bool = False) -> str:
-    """Return a figure and its interval as text."""
-    if found is None:
-        return "–"
-    scale, digits, unit = (100, 0, " %") if percent else (1, 2, "")
-    low, value, high = (f"{scale * found[name]:.{digits}f}" for name in ("low", "value", "high"))
-    return f"{value}{unit} ({low}–{high})"
-
-
-def table(name: str, split: str) -> str:
-    """Return the models of a split as a Markdown table; of several attacks the strongest."""
-    heads = [
-        "model",
-        "macro-F1",
-        "windows: AUROC",
-        "found at 1 % false",
-        "sessions or people: AUROC",
-        "linked to people",
-    ]
-    rows = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
-    raw = None
-    for line in done():
-        if (line["set"], line["split"]) != (name, split):
-            continue
-        linked = strongest(line, "re-identification", "top-1")
-        whole = [strongest(line, "membership", "AUROC", unit) for unit in ("session", "person")]
-        raw = raw_storage(line) or raw
-        cells = [
-            line["setting"],
-            f"{100 * line['macro_f1']:.1f} %",
-            cell(strongest(line, "membership", "AUROC", "window")),
-            cell(strongest(line, "membership", "found at 1.0%", "window"), percent=True),
-            cell(whole[0] or whole[1]),
-            "–" if linked is None else f"{linked['target']}: {cell(linked, percent=True)}",
-        ]
-        rows.append("| " + " | ".join(cells) + " |")
-    if raw is not None:
-        guessing = f"*recordings themselves; guessing {100 * raw['chance']:.0f} %*"
-        rows.append(f"| {guessing} | | | | | {cell(raw, percent=True)} |")
-    return "\n".join(rows)
-
-
-def draw(name: str, split: str) -> None:
-    """Draw what leaks against macro-F1; models that hardly classify are left out."""
-    from matplotlib.figure import Figure as Canvas
-
-    lines = [
-        line for line in done() if (line["set"], line["split"]) == (name, split) and line["macro_f1"] > 0.5
-    ]
-    picture = Canvas(figsize=(11.5, 4.4), layout="constrained")
-    *panels, beside = picture.subplots(1, 3, width_ratios=(4, 4, 2))
-    beside.axis("off")
-    for number, line in enumerate(lines):
-        beside.text(
-            0, 1 - number / len(lines), f"{number + 1}  {line['setting']}", fontsize=7.5, color=look(line)[0]
-        )
-    raw = next(filter(None, map(raw_storage, lines)))
-    _panel(panels[0], lines, ("membership", "AUROC", "window"), {"guessing": 0.5})
-    levels = {"guessing": raw["chance"], "recordings themselves": raw["value"]}
-    _panel(panels[1], lines, ("re-identification", "top-1", ""), levels)
-    for axis, title in zip(
-        panels, ("membership of windows: AUROC", "linked to the right person: share"), strict=True
-    ):
-        axis.set_title(f"{title}, by the strongest attack", fontsize=9, loc="left")
-    picture.savefig(PICTURE, dpi=140)
-
-
-def look(line: Line) -> tuple[str, str]:
-    """Return colour and marker: with noise, closed form without, network."""
-    if "epsilon" in line["setting"]:
-        return "#009E73", "s"
-    return ("#0072B2", "D") if line["setting"] in ("discriminant", "mdm") else ("#D55E00", "o")
-
-
-def _panel(axis: Any, lines: list[Line], asked: tuple[str, str, str], levels: dict[str, float]) -> None:
-    numbers: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for number, line in enumerate(lines):
-        found = strongest(line, *asked)
-        if found is None:
-            continue
-        colour, marker = look(line)
-        x, y = 100 * line["macro_f1"], found["value"]
-        exact = found["target"] == "class means" and asked[0] == "re-identification"  # everybody's alike
-        low, high = (y, y) if exact else (found["low"], found["high"])
-        axis.errorbar(x, y, [[y - low], [high - y]], fmt=marker, color=colour, markersize=5, linewidth=0.8)
-        numbers[round(3 * x), round(60 * y)].append(str(number + 1))
-    for (x, y), some in numbers.items():
-        axis.annotate(",".join(some), (x / 3, y / 60), fontsize=7, xytext=(4, 4), textcoords="offset points")
-    axis.set_xlim(78, 100)
-    axis.set_ylim(0.28 if "re-" in asked[0] else 0.45, 1.05)
-    for words, level in levels.items():
-        axis.axhline(level, color="#888888", linestyle=":" if words == "guessing" else "--", linewidth=1)
-        axis.text(78.2, level, words, fontsize=7, color="#555555", va="top")
-    axis.set_xlabel("macro-F1 on days that were not learned (%)", fontsize=8)
-    axis.tick_params(labelsize=7)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def fill() -> None:
-    """Write the tables into the page, each between its marks."""
-    page = PAGE.read_text(encoding="utf-8")
-    for name, split in dict.fromkeys((line["set"], line["split"]) for line in done()):
-        begin, end = f"<!-- table: {name}, {split} -->\n", "<!-- end -->"
-        if begin in page:
-            before, rest = page.split(begin, 1)
-            page = before + begin + table(name, split) + "\n" + rest[rest.index(end) :]
-    with replacing(PAGE) as beside:
-        beside.write_text(page, encoding="utf-8")
+                shadows = N_SHADOWS if setting == WITH_SHADOWS else None
+                found = audit(model, members, others, shadows=shadows, invert=setting in INVERTED)
+                facts = {"setting": setting, "macro_f1": macro_f1(model, others)}
+                note(same | facts | found.facts() | {"seconds": time.perf_counter() - began})
+    extras = {"taught": taught_by_one, "forgotten": forgetting} if name == "emg-longterm" else {}
+    extras |= {"one shot": one_shot} if name in ("emg-longterm", "ecg-beats") else {}
+    for setting, extra in extras.items() if "closed" in kinds else ():
+        if (name, "extra", setting) not in have:
+            figures = [each.facts() for each in extra(path)]
+            note({"set": name, "split": "extra", "setting": setting, "figures": figures})
 
 
 def main() -> None:
-    """Compute what was asked for, or fill the page's tables and draw its figure."""
+    """Compute what was asked for, or make what the page has of the record."""
     given = dict(argument.split("=", 1) for argument in sys.argv[1:] if "=" in argument)
-    kinds = tuple(word for word in sys.argv[1:] if word in ("closed", "networks")) or ("closed", "networks")
+    kinds = tuple(word for word in sys.argv[1:] if word in KINDS) or KINDS
     for name, path in given.items():
         compute(name, Path(path), kinds=kinds)
     if not given:
+        from privacy_pages import draw, fill
+
         fill()
         draw("emg-longterm", "other days")
 

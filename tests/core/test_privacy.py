@@ -14,6 +14,7 @@ from anchorinv.core.privacy import (
     clipped,
     gaussian_delta,
     gaussian_sigma,
+    noisy_moments,
     private_statistics,
     sensitivity,
     unknown_generator,
@@ -108,6 +109,51 @@ def test_noise_is_as_large_as_said():
     sums = 500 * head.means
     wanted = privacy.noise * sensitivity(targets, None, privacy, weight=weight)
     assert float(sums.std()) == pytest.approx(wanted, rel=0.2)
+
+
+def test_neighbours_are_told_apart_no_better_than_epsilon_allows():
+    """The best test there is, a likelihood ratio of the release, on the two data sets farthest apart."""
+    privacy, clip = Privacy(1.0, 0.01), 2.0
+    weight = math.sqrt(2) / clip
+    targets, n = torch.zeros(2, dtype=torch.int64), 20_000
+    # By the sensitivity's own bound: ⟨x, y⟩ = -1 / (2 weight²) is the worst there is.
+    angle = math.acos(-1 / (2 * weight**2) / clip**2)
+    one = torch.tensor([[clip, 0.0], [0.0, 0.0]]).double()
+    other = torch.tensor([[clip * math.cos(angle), clip * math.sin(angle)], [0.0, 0.0]]).double()
+    reach = sensitivity(targets, None, privacy, weight=weight)
+    assert moments_apart(one, other, weight) == pytest.approx(reach, rel=1e-6)
+    sigma, rng = privacy.noise * reach, stream(0)
+    towards = scaled_moments(other, weight) - scaled_moments(one, weight)
+    towards = towards / towards.norm()
+    told = [
+        torch.stack([towards @ released(each, targets, sigma, weight, rng) for _ in range(n // 10)])
+        for each in (one, other)
+    ]
+    for threshold in torch.linspace(-20, 20, 41):
+        first, second = (float((each > threshold).double().mean()) for each in told)
+        assert second <= math.exp(1.0) * first + 0.01 + 3 * math.sqrt(0.25 / (n // 10)) * 2
+
+
+def scaled_moments(values, weight):
+    """Sums and weighted second moments of one class, as one vector."""
+    return torch.cat([values.sum(0), weight * (values.T @ values).flatten()])
+
+
+def moments_apart(one, other, weight):
+    return float((scaled_moments(one, weight) - scaled_moments(other, weight)).norm())
+
+
+def released(values, targets, sigma, weight, rng):
+    sums, second = noisy_moments(values, targets, sigma=sigma, weight=weight, rng=rng)
+    return torch.cat([sums[0], weight * second.flatten()])
+
+
+def test_noise_of_second_moments_is_as_large_as_said_and_symmetric():
+    values, targets = torch.zeros(4, 60).double(), torch.zeros(4, dtype=torch.int64)
+    sums, second = noisy_moments(values, targets, sigma=3.0, weight=0.5, rng=stream(0))
+    assert torch.equal(second, second.T) and float(sums.std()) == pytest.approx(3.0, rel=0.3)
+    assert float(second.diag().std()) == pytest.approx(6.0, rel=0.3)
+    assert float(second[torch.triu_indices(60, 60, 1).unbind()].std()) == pytest.approx(6 / 2**0.5, rel=0.06)
 
 
 def test_noise_is_not_repeated_by_a_seed():

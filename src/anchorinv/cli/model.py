@@ -325,7 +325,7 @@ def audit(
     members: Annotated[
         Path,
         typer.Option(
-            help="Its training data: prepared folder (training part) or .npz with X, y, subject.",
+            help="Its training data: prepared folder (training part) or .npz with X, y, subject, session.",
             metavar="DATA",
         ),
     ],
@@ -342,16 +342,19 @@ def audit(
             min=0, max=1000, help="Number of shadow models; default: 32 for closed-form methods, else none."
         ),
     ] = None,
+    invert: Annotated[
+        bool, typer.Option("--invert/--no-invert", help="Reconstruct signals, which takes longest.")
+    ] = True,
     forget: Annotated[
         str | None,
         typer.Option(help="Also measure what is left of this class after forgetting it.", metavar="CLASS"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of shadow models and samples.")] = 0,
     as_json: Json = False,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack a model: membership inference, re-identification, reconstruction.
+    """Attack a model: membership, re-identification, attributes, reconstruction, forgetting.
 
     Every figure has a 95 % interval and, where there is one, the chance level. docs/privacy.md says what each
     attack does, and what it does not show.
@@ -367,7 +370,7 @@ def audit(
     with progress(quiet):
         learned = read_people(learner, members, split="train")
         apart = read_people(learner, others, split="test")
-        found = attack(learner, learned, apart, shadows=shadows, seed=seed)
+        found = attack(learner, learned, apart, shadows=shadows, invert=invert, seed=seed)
         if forget is not None:
             left = audit_forgetting(learner, named[forget], learned, apart)
             found = replace(found, figures=(*found.figures, *left.figures))

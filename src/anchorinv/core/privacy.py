@@ -1,4 +1,4 @@
-"""Less of people in a model: statistics with differential privacy, what that covers, and its accounting."""
+"""Differentially private statistics: the Gaussian mechanism, its accounting, and what it covers."""
 
 import math
 import secrets
@@ -31,9 +31,11 @@ _BALANCE = 2.0
 class Privacy:
     """Differential privacy of the statistics that the default method learns from.
 
-    Whatever somebody's windows were, the statistics are about as likely: at most exp(epsilon) times, but for
-    a probability of delta. How many windows there are of each class and person is taken as known; what they
-    hold is what is hidden. Noise is drawn anew by the operating system and cannot be repeated by a seed.
+    Replacing one window (or all windows of one person) by any others changes the probability of every set of
+    statistics by a factor of exp(epsilon) at most, but for a probability of delta. That holds given how
+    features are computed, which the base windows determine without noise. The number of windows of each class
+    and person is taken as public. The noise comes from a generator that the operating system seeds, not from
+    ``random_state``.
 
     Parameters
     ----------
@@ -42,11 +44,11 @@ class Privacy:
     delta : float, default=1e-5
         Between 0 and 1; far below one in the number of windows.
     clip : float, default=2.0
-        Feature vectors are scaled down to this length at the most: about that of half of all base windows.
+        Longer feature vectors are scaled down to this length; about half of all base windows are.
     unit : {"window", "person"}, default="window"
-        What is hidden: one window, or all windows of a person (``groups`` of ``fit``).
+        What is protected: one window, or all windows of a person (``groups`` of ``fit``).
     n_features : int, default=32
-        Features of a window; a covariance of more would drown in the noise.
+        Features of a window; the noise on the covariance grows with their number.
 
     Examples
     --------
@@ -172,15 +174,11 @@ def private_statistics(
     """
     weight = math.sqrt(_BALANCE) / privacy.clip
     sigma = privacy.noise * sensitivity(targets, groups, privacy, weight=weight)
-    values = clipped(features.double(), privacy.clip)
-    dim, counts = values.shape[1], torch.bincount(targets)
-    sums = torch.zeros(len(counts), dim, dtype=values.dtype).index_add_(0, targets, values)
-    sums = sums + sigma * torch.randn(sums.shape, dtype=values.dtype, generator=rng)
-    noise = sigma / weight * torch.randn(dim, dim, dtype=values.dtype, generator=rng)
-    # Of a symmetric matrix an entry off the diagonal stands for two, and gets 1/√2 of the noise.
-    noise = noise.triu(1) / math.sqrt(2) + noise.diag().diag() + (noise.triu(1) / math.sqrt(2)).T
+    values, counts = clipped(features.double(), privacy.clip), torch.bincount(targets)
+    sums, moments = noisy_moments(values, targets, sigma=sigma, weight=weight, rng=rng)
+    dim = values.shape[1]
     means = sums / counts[:, None]
-    within = values.T @ values + noise - means.T @ (counts[:, None] * means)
+    within = moments - means.T @ (counts[:, None] * means)
     within = within + sigma**2 * float((1 / counts).sum()) * torch.eye(dim, dtype=values.dtype)
     levels, vectors = torch.linalg.eigh(within)
     # Below what noise alone reaches on average, directions are told apart by chance.
@@ -188,6 +186,22 @@ def private_statistics(
     within = (vectors * levels.clamp(min=floor)) @ vectors.T
     scatters = (counts / counts.sum())[:, None] * triangle_of(within)
     return empty._with(counts, means.to(features), scatters.to(features), empty.n_base)
+
+
+def noisy_moments(
+    values: Tensor, targets: Tensor, *, sigma: float, weight: float, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return the release: sums of each class (n_classes, dim), and second moments (dim, dim), with noise.
+
+    ``sigma`` is the noise of the sums, and of ``weight`` times the moments, of values (n, dim).
+    """
+    n_classes, dim = int(targets.max()) + 1, values.shape[1]
+    sums = torch.zeros(n_classes, dim, dtype=values.dtype).index_add_(0, targets, values)
+    sums = sums + sigma * torch.randn(sums.shape, dtype=values.dtype, generator=rng)
+    noise = sigma / weight * torch.randn(dim, dim, dtype=values.dtype, generator=rng)
+    # An entry off the diagonal of a symmetric matrix stands for two, and gets 1/√2 of the noise.
+    above = noise.triu(1) / math.sqrt(2)
+    return sums, values.T @ values + above + noise.diag().diag() + above.T
 
 
 def unknown_generator() -> torch.Generator:
@@ -318,14 +332,15 @@ def privacy_sentences(privacy: "Privacy | str | None", *, anchors: bool) -> list
     if privacy is None:
         return []
     if not isinstance(privacy, Privacy):
-        said = f"Anchors are means of {AGGREGATE} windows or more, of as many people as were named."
+        said = f"Anchors are means of {AGGREGATE} windows or more, of as many people as groups of fit named."
         none = "It keeps no anchors: class statistics are sums over all windows of a class already."
-        return [said if anchors else none, "That is no differential privacy, and no proof of anonymity."]
+        return [said if anchors else none, "This is not differential privacy, and no proof of anonymity."]
     return [
-        f"Class means and the pooled scatter are differentially private ({privacy}, Gaussian mechanism, "
-        f"features clipped to {privacy.clip:g}); lessons of the same {privacy.unit} add up.",
-        "Not covered: averages over all base windows that features are computed by (mean and deviation of "
-        "channels, references and scales of feature blocks, principal components) and that new recordings "
-        "are compared with; the numbers of windows; a calibration. Of classes taught later all is covered "
-        "but their numbers.",
+        f"Given how features are computed, class means and the pooled scatter are differentially private "
+        f"({privacy}, Gaussian mechanism, features clipped to {privacy.clip:g}); where the same "
+        f"{privacy.unit} is in several lessons, their epsilons and deltas add up.",
+        "Not covered: how features are computed (mean and deviation of channels, references and scales of "
+        "feature blocks, principal components), which all base windows determine without noise; channel "
+        "statistics that new recordings are checked against; the numbers of windows; a calibration. Classes "
+        "taught later are covered but for their numbers of windows.",
     ]

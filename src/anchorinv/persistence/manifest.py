@@ -25,15 +25,16 @@ MEMORY = {
 
 #: Results of attacks on real EMG of three people, by what a model stores: docs/privacy.md.
 MEASURED = {
-    "none": "membership in a network's training data was inferred with an AUROC of 0.55 (chance: 0.50)",
+    "none": "class means of a network told members of its training data from others with an AUROC of 0.95 "
+    "(chance: 0.50)",
     "class statistics": "with the recordings at hand, 94 % of the windows that the default method had "
-    "learned were identified, at 1 % false alarms; class means of three people were linked to none of them, "
-    "those of classes that one person had taught to that person",
+    "learned were identified, at 1 % false positives; class means of three people could not be linked to one "
+    "of them, those of classes that one person had taught were linked to that person",
     "anchors": "anchors were linked to the right one of three people in 74 %, recordings in 92 % (chance: "
     "33 %)",
     "aggregate": "anchors of five windows were linked to the right one of three people in 35 % (chance: "
     "33 %)",
-    "epsilon": "with an epsilon of 1 for each window, 1 % of the windows were identified at 1 % false alarms",
+    "epsilon": "with an epsilon of 1 for each window, 1 % of the windows were identified at 1 % FPR",
     "real recordings": "recordings that were kept were linked to the right one of three people in 91 %",
 }
 

@@ -1,4 +1,4 @@
-"""Attacks on what a model file gives away, as functions of arrays; every figure comes with its interval."""
+"""Attacks on what a model file reveals, as functions of arrays; every figure comes with its interval."""
 
 import math
 from collections.abc import Mapping
@@ -17,6 +17,8 @@ from anchorinv.core.views import VIEWS
 _Z = 1.959964
 #: False positives at which true ones are counted: an attacker who accuses few wants to be right.
 FALSE_POSITIVES = (0.01, 0.001)
+#: Bootstrap samples behind the interval of true positives.
+RESAMPLES = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +43,48 @@ class Estimate:
     n: int
 
     @classmethod
-    def share(cls, count: float, n: int) -> "Estimate":
-        """Return the share of a count in n, with Wilson's interval."""
+    def share(cls, count: float, n: int, effective: float | None = None) -> "Estimate":
+        """Return the share of a count in n, with Wilson's interval; ``effective`` of them are independent."""
         if not n:
             return cls(math.nan, 0.0, 1.0, 0)
-        p, z2 = count / n, _Z**2
-        middle = (p + z2 / (2 * n)) / (1 + z2 / n)
-        half = _Z * math.sqrt(max(p * (1 - p), 0.0) / n + z2 / (4 * n**2)) / (1 + z2 / n)
+        p, z2, m = count / n, _Z**2, n if effective is None else max(effective, 1e-9)
+        middle = (p + z2 / (2 * m)) / (1 + z2 / m)
+        half = _Z * math.sqrt(max(p * (1 - p), 0.0) / m + z2 / (4 * m**2)) / (1 + z2 / m)
         return cls(p, max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half)), n)
 
     @classmethod
-    def mean(cls, values: ArrayLike) -> "Estimate":
-        """Return the mean of values (n,), with the normal interval of their standard error."""
+    def clustered(cls, values: ArrayLike, groups: ArrayLike | None = None) -> "Estimate":
+        """Return the mean of values (n,) in [0, 1], with Wilson's interval at their effective number.
+
+        That is the number of independent values whose mean would vary as much as that of groups (n,) that are
+        drawn as a whole; see Korn & Graubard, Confidence Intervals for Proportions With Small Expected
+        Number of Positive Counts Estimated From Survey Data, Survey Methodology 1998.
+
+        Examples
+        --------
+        >>> str(Estimate.clustered([1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 2, 2, 3, 3, 4, 4]))
+        '0.750 (0.131 to 0.984)'
+        """
         given = np.asarray(values, dtype=np.float64)
-        half = _Z * given.std(ddof=1) / math.sqrt(len(given)) if len(given) > 1 else math.inf
-        return cls(float(given.mean()), float(given.mean() - half), float(given.mean() + half), len(given))
+        places = np.unique(np.arange(len(given)) if groups is None else groups, return_inverse=True)[1]
+        if not len(given):
+            return cls.share(0, 0)
+        n_groups, mean = int(places.max()) + 1, float(given.mean())
+        if 0 < mean < 1 and np.ptp(given) < 1e-9:  # the same share of everything: nothing to estimate
+            return cls(mean, mean, mean, len(given))
+        sums = np.bincount(places, given - mean)
+        variance = n_groups / max(n_groups - 1, 1) * float((sums**2).sum()) / len(given) ** 2
+        return cls.share(given.sum(), len(given), effective_number(mean, variance, n_groups))
+
+    @classmethod
+    def mean(cls, values: ArrayLike) -> "Estimate":
+        """Return the mean of values (n,), with Student's interval of their standard error."""
+        from scipy.stats import t
+
+        given = np.asarray(values, dtype=np.float64)
+        mean, n = float(given.mean()), len(given)
+        half = float(t.ppf(0.975, n - 1) * given.std(ddof=1) / math.sqrt(n)) if n > 1 else math.inf
+        return cls(mean, mean - half, mean + half, n)
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
@@ -101,10 +130,6 @@ class Figure:
         }
 
 
-def _finite(number: float | None) -> float | None:
-    return number if number is None or math.isfinite(number) else None
-
-
 @dataclass(frozen=True, slots=True)
 class Membership:
     """How well scores tell members of the training data from others.
@@ -133,20 +158,75 @@ class Membership:
         """Measure scores (n,) and (m,), larger for members; windows of a group are not independent."""
         inside, outside = (np.asarray(scores, dtype=np.float64) for scores in (members, others))
         area, error = clustered_auroc(inside, outside, groups)
+        places = _places(len(inside), len(outside), groups)
+        n_groups = min(len(set(each)) for each in places)
         low, high = max(0.0, area - _Z * error), min(1.0, area + _Z * error)
         if not error > 0:  # all right or all wrong: no spread to judge by, but few may be lucky
-            low, high = (f := Estimate.share(area * min(len(inside), len(outside)),
-                                             min(len(inside), len(outside)))).low, f.high  # fmt: skip
-        found: dict[float, Estimate | None] = {}
+            none = Estimate.share(area * n_groups, n_groups)
+            low, high = none.low, none.high
+        found: dict[float, Estimate | None] = dict.fromkeys(FALSE_POSITIVES)
         for rate in FALSE_POSITIVES:
-            # The threshold lets through at most this share of the others.
-            allowed = int(rate * len(outside) + 1e-9)
-            if allowed < 1:
-                found[rate] = None
-                continue
-            threshold = np.sort(outside)[len(outside) - 1 - allowed]
-            found[rate] = Estimate.share(int((inside > threshold).sum()), len(inside))
+            if rate * len(outside) >= 1 - 1e-9:
+                share = float(_true_positives(inside, outside, rate, *map(np.ones_like, (inside, outside))))
+                drawn = _resampled(inside, outside, rate, places)
+                number = effective_number(share, float(np.nanvar(drawn)), len(set(places[0])))
+                found[rate] = Estimate.share(share * len(inside), len(inside), min(number, len(inside)))
         return cls(Estimate(area, low, high, len(inside) + len(outside)), error, found)
+
+
+def effective_number(share: float, variance: float, n_groups: int) -> float:
+    """Return how many independent windows would leave a share as uncertain as it is.
+
+    Of few groups a variance is uncertain itself: Student's t is taken into account. Where nothing varies, as
+    with 0 or 1, each group counts once.
+    """
+    from scipy.stats import t
+
+    if n_groups < 2:
+        return 1.0
+    if not (0 < share < 1 and variance > 0):
+        return float(n_groups)
+    return float(share * (1 - share) / variance * (_Z / t.ppf(0.975, n_groups - 1)) ** 2)
+
+
+def _places(n: int, m: int, groups: tuple[ArrayLike, ArrayLike] | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the group of each member (n,) and other (m,) by its number; each its own if none are known."""
+    both = np.arange(n + m) if groups is None else np.concatenate([np.asarray(part) for part in groups])
+    places = np.unique(both.astype(str), return_inverse=True)[1]
+    return places[:n], places[n:]
+
+
+def _true_positives(
+    inside: np.ndarray, outside: np.ndarray, rate: float, counts: np.ndarray, others: np.ndarray
+) -> np.ndarray:
+    """Return the share of members (n,) above a threshold that at most ``rate`` of the others (m,) pass.
+
+    Each counts as often as counts (..., n) and others (..., m) say.
+    """
+    order = np.argsort(-outside, kind="stable")
+    above = np.cumsum(others[..., order], axis=-1)
+    allowed = np.floor(rate * above[..., -1:] + 1e-9)
+    first = (above > allowed).argmax(-1)  # the first other that must not pass
+    threshold = outside[order][first]
+    passed = inside > threshold[..., None]
+    return np.asarray((passed * counts).sum(-1) / counts.sum(-1))
+
+
+def _resampled(
+    inside: np.ndarray, outside: np.ndarray, rate: float, places: tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """Return true positives of resampled groups (RESAMPLES,): the threshold is as uncertain as the share."""
+    n_groups = int(max(each.max() for each in places)) + 1
+    rng = np.random.default_rng(0)
+    drawn = []
+    order = np.argsort(-outside, kind="stable")
+    outside, places = outside[order], (places[0], places[1][order])
+    for _ in range(RESAMPLES):
+        counts = np.bincount(rng.integers(0, n_groups, n_groups), minlength=n_groups)
+        weights = [counts[each] for each in places]
+        if all(each.any() for each in weights):
+            drawn.append(_true_positives(inside, outside, rate, *weights))
+    return np.array(drawn) if drawn else np.zeros(1)
 
 
 def clustered_auroc(
@@ -166,18 +246,15 @@ def clustered_auroc(
     area = auroc(inside, outside)
     if n < 2 or m < 2:
         return area, math.nan
-    both = np.arange(n + m) if groups is None else np.concatenate([np.asarray(part) for part in groups])
-    names, places = np.unique(both.astype(str), return_inverse=True)
+    places = _places(n, m, groups)
+    n_groups = int(max(each.max() for each in places)) + 1
     parts = _placements(inside, outside) - area, 1 - _placements(outside, inside) - area
-    rows, cols = (
-        np.bincount(places[own], part, len(names))
-        for own, part in zip((slice(0, n), slice(n, n + m)), parts, strict=True)
-    )
-    n_rows, n_cols = len(set(places[:n])), len(set(places[n:]))
+    rows, cols = (np.bincount(own, part, n_groups) for own, part in zip(places, parts, strict=True))
+    n_rows, n_cols = len(set(places[0])), len(set(places[1]))
     if n_rows < 2 or n_cols < 2:  # of one group nothing is known but its windows
         return clustered_auroc(inside, outside)
     variance = n_rows / (n_rows - 1) * (rows**2).sum() / n**2 + n_cols / (n_cols - 1) * (cols**2).sum() / m**2
-    variance += 2 * len(names) / (len(names) - 1) * (rows * cols).sum() / (n * m)
+    variance += 2 * n_groups / (n_groups - 1) * (rows * cols).sum() / (n * m)
     return area, math.sqrt(max(variance, 0.0))
 
 
@@ -223,6 +300,30 @@ def likelihood_ratios(target: np.ndarray, shadows: np.ndarray, inside: np.ndarra
     return ratio
 
 
+def whitening_of(features: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Return the inverse root (dim, dim) of the covariance of features (n, dim) within cells (n,), shrunk.
+
+    By Ledoit and Wolf; of cells of one window each it is that of all windows.
+    """
+    from sklearn.covariance import ledoit_wolf
+
+    places = np.unique(cells, return_inverse=True)[1]
+    counts = np.bincount(places)
+    means = np.zeros((len(counts), features.shape[1]))
+    np.add.at(means, places, features)
+    residuals = features - (means / counts[:, None])[places]
+    if not np.abs(residuals).max() > 0:
+        residuals = features - features.mean(0)
+    covariance, _ = ledoit_wolf(residuals, assume_centered=True)
+    levels, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors / np.sqrt(np.maximum(levels, 1e-9 * levels.max())))
+
+
+def nearness(features: np.ndarray, columns: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return minus the squared distance (n,) of whitened features (n, dim) to the means of their columns."""
+    return np.asarray(-((features - means[columns]) ** 2).sum(1))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Gallery:
     """Recordings of people that an attacker has, and finds them again by.
@@ -246,19 +347,11 @@ class Gallery:
         By the nearest mean among those of each name and label, in the metric of their pooled covariance,
         shrunk (Ledoit & Wolf): a discriminant of people. A name without a label is compared by all others.
         """
-        from sklearn.covariance import ledoit_wolf
-
         known = np.unique(self.names)
-        cells = np.unique([f"{label}\n{name}" for label, name in zip(self.labels, self.names, strict=True)],
-                          return_inverse=True)[1]  # fmt: skip
         values = self.features.double().numpy()
-        means = np.stack([values[cells == cell].mean(0) for cell in range(cells.max() + 1)])
-        residuals = values - means[cells]
-        if not np.abs(residuals).max() > 0:
-            residuals = values - values.mean(0)
-        covariance, _ = ledoit_wolf(residuals, assume_centered=True)
-        levels, vectors = np.linalg.eigh(covariance)
-        whitening = vectors / np.sqrt(np.maximum(levels, 1e-9 * levels.max()))
+        whitening = whitening_of(
+            values, np.array([f"{a}\n{b}" for a, b in zip(self.labels, self.names, strict=True)])
+        )
         found = np.empty(len(labels), dtype=known.dtype)
         for label in np.unique(labels):
             places = np.stack([self._place(values, label, name) for name in known]) @ whitening
@@ -277,14 +370,17 @@ class Gallery:
         return np.asarray((values[others].mean(0) if others.any() else values.mean(0)) + shift)
 
 
-def linked_share(found: np.ndarray, shares: np.ndarray, names: np.ndarray) -> Estimate:
-    """Return how much of what was linked is really of the name found (n,), on average.
+def linked_share(
+    found: np.ndarray, shares: np.ndarray, names: np.ndarray, groups: np.ndarray | None = None
+) -> Estimate:
+    """Return how much of what was linked really belongs to the name found (n,), on average.
 
-    ``shares`` (n, n_names) say how much of each item is of each name: a mean over people is of all of them a
-    little, and guessing is right with 1 / n_names whatever the shares are.
+    ``shares`` (n, n_names) say how much of each item belongs to each name: a mean over people belongs a
+    little to all of them, and guessing is right with 1 / n_names whatever the shares are. Items of one group
+    (n,) are not independent.
     """
     columns = np.searchsorted(names, found)
-    return Estimate.share(float(shares[np.arange(len(found)), columns].sum()), len(found))
+    return Estimate.clustered(shares[np.arange(len(found)), columns], groups)
 
 
 #: How two windows are compared: names, and whether more is closer.

@@ -1,4 +1,4 @@
-"""What a model gives away about the people it was trained on, by attacks on it; see docs/privacy.md."""
+"""What a model reveals about the people it was trained on, measured by attacks; see docs/privacy.md."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,14 +13,16 @@ from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.networks import encode
-from anchorinv.core.registry import METHODS
 from anchorinv.datasets.window_files import channels_for, open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
 from anchorinv.serving.attacks import Figure, Membership, confidence_of, likelihood_ratios
-from anchorinv.serving.shadows import People, shadow_logits, standardised
-from anchorinv.serving.tracing import kept_of, linking, reconstruction
+from anchorinv.serving.shadows import People, means_ratios, shadow_logits, standardised
+from anchorinv.serving.tracing import kept_of, linking, reconstruction, replay_name
 from anchorinv.signal.limits import missing_labels
+
+#: The attack by loss on shadow models in place of the model: what it reaches is not membership.
+CONTROL = "loss of shadow models (control)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Audit:
         return [f"memory: {self.memory}", *rows, *self.notes]
 
     def _cells(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [("attack", "on", "measure", "found (95 %)", "chance", "n")]
+        rows: list[tuple[str, ...]] = [("attack", "target", "measure", "estimate (95 % CI)", "chance", "n")]
         for each in self.figures:
             found = "too few windows" if each.estimate is None else str(each.estimate)
             chance = "" if each.chance is None else f"{each.chance:.3f}"
@@ -79,9 +81,10 @@ def audit(
     others: People,
     *,
     shadows: int | None = None,
+    invert: bool = True,
     seed: int = 0,
 ) -> Audit:
-    """Attack a model with all that is here, and return what came out.
+    """Run every attack on a model, and return what each of them reached.
 
     Parameters
     ----------
@@ -93,8 +96,11 @@ def audit(
         Recorded in the same way, and not trained on. If they are of the same people, on other days or in
         other trials, whether what the model keeps can be linked to them is told, too.
     shadows : int or None, default=None
-        Shadow models for the likelihood ratio, each trained on half of all windows; None takes 32 for the
-        methods discriminant and lda, which are computed in an instant, and none for others. 0 for none.
+        Shadow models for the likelihood ratio of confidence, each trained on half of all windows; None takes
+        32 for the methods discriminant and lda, which are computed in an instant, and none for others. 0
+        also leaves out the likelihood ratio of class means, which trains nothing.
+    invert : bool, default=True
+        Whether to invert features to signals, for re-identification and reconstruction; it takes longest.
     seed : int, default=0
         Of what is drawn.
 
@@ -117,9 +123,10 @@ def audit(
     model = AnchorInvClassifier.from_bundle(model.to_bundle(), device="cpu")
     members, others, notes = _known(model, members, others)
     figures = [*_membership(model, members, others, shadows, seed, notes)]
-    kept = kept_of(model, members)
+    kept = kept_of(model, members, invert=invert)
     figures += linking(model, kept, members, others, notes, seed=seed)
-    figures += reconstruction(model, kept, members, notes)
+    if invert:
+        figures += reconstruction(model, kept, members, notes)
     return Audit(model.to_bundle().memory, tuple(figures), tuple(notes))
 
 
@@ -157,19 +164,26 @@ def _membership(
     whole = People(signals, labels, units)
     scores = _scores(model, whole, shadows, seed, notes, by_unit=bool(unit))
     for by, values in scores.items():
-        grouped = None if units is None else (units[inside], units[~inside])
-        yield from _lines(f"window, by {by}", Membership.of(values[inside], values[~inside], grouped))
-        if units is not None and unit:
-            first, second = (_by_unit(values[part], units[part]) for part in (inside, ~inside))
-            if min(len(first), len(second)) >= 3:
-                yield from _lines(f"{unit}, by {by}", Membership.of(first, second))
+        yield from membership_figures(values, inside, units, unit, by)
+
+
+def membership_figures(
+    scores: np.ndarray, inside: np.ndarray, units: np.ndarray | None, unit: str, by: str
+) -> Iterator[Figure]:
+    """Measure scores (n,) of windows, inside (n,) or not; and of whole units (n,) if these have a name."""
+    grouped = None if units is None else (units[inside], units[~inside])
+    yield from _lines(f"window, by {by}", Membership.of(scores[inside], scores[~inside], grouped))
+    if units is not None and unit:
+        first, second = (_by_unit(scores[part], units[part]) for part in (inside, ~inside))
+        if min(len(first), len(second)) >= 3:
+            yield from _lines(f"{unit}, by {by}", Membership.of(first, second))
 
 
 def _lines(target: str, found: Membership) -> Iterator[Figure]:
     yield Figure("membership", target, "AUROC", found.auroc, 0.5)
     for rate, share in found.found.items():
         if share is not None or target.startswith("window"):
-            yield Figure("membership", target, f"found at {rate:.1%} false", share, rate)
+            yield Figure("membership", target, f"TPR at {100 * rate:g} % FPR", share, rate)
 
 
 def _scores(
@@ -188,12 +202,22 @@ def _scores(
     own = torch.log_softmax(model._logits_of(signals), 1).gather(1, columns[:, None]).squeeze(1)
     scores = {"loss": own.double().numpy(), **_distances(model, signals, whole.labels)}
     tick("membership", 1, 2)
+    ratios = means_ratios(model, whole, shadows, by_unit=by_unit, seed=seed)
+    if ratios is not None:
+        scores["likelihood ratio of class means"] = ratios
     shadowed = shadow_logits(model, whole, shadows, by_unit=by_unit, seed=seed)
     if shadowed is None:
         notes.append(
-            "No likelihood ratio: it needs shadow models (shadows=, --shadows), trained as this one was."
+            "No likelihood ratio of confidence: it needs shadow models (shadows=, --shadows), trained as "
+            "this one was."
         )
         return scores
+    # Half of them learned each window: what they tell members by is the split, not what the model remembers.
+    theirs = [
+        torch.log_softmax(each, 1).gather(1, columns[:, None]).squeeze(1).double().numpy()
+        for each in shadowed.logits
+    ]
+    scores[CONTROL] = np.mean(theirs, axis=0)
     ways: dict[str, Callable[[Tensor], np.ndarray]] = {"confidence": lambda z: confidence_of(z, columns)}
     if isinstance(model.state_.head, Discriminant):  # whose logits are densities, with a meaning of their own
         ways["density"] = lambda z: z.gather(1, columns[:, None]).squeeze(1).double().numpy()
@@ -240,8 +264,8 @@ def _distances(model: AnchorInvClassifier, signals: Tensor, labels: np.ndarray) 
     classes = np.array(state.classes)[np.array([int(np.flatnonzero(names == label)[0]) for label in labels])]
     found = {}
     held = {"recordings": (state.recordings, signals.flatten(1)), "anchors": (state.anchors, features)}
-    if "replay" in METHODS[METHODS.name_of(model.method)].memory.stores:
-        held["replayed latents"] = (state.replay, encode(state.trunk, signals).flatten(1))
+    if (name := replay_name(model)) is not None:
+        held[name] = (state.replay, encode(state.trunk, signals).flatten(1))
     for name, (batch, values) in held.items():
         if batch is None or not batch.values.shape[1]:
             continue

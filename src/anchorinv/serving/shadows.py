@@ -1,4 +1,4 @@
-"""Windows with whose they are, and shadow models: of a model's kind, each trained on half of the windows."""
+"""Windows with their people and sessions, and shadow models, each trained on half of the windows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.privacy import Privacy, private_statistics, unknown_generator
+from anchorinv.core.privacy import Privacy, clipped, private_statistics, unknown_generator
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
+from anchorinv.serving.attacks import likelihood_ratios, nearness, whitening_of
 
 #: Shadow models, where they cost nothing.
 SHADOWS = 32
@@ -104,7 +105,9 @@ def shadow_logits(
     signals = standardised(model, data)
     features = model._features(signals)
     parts, logits = [], []
-    for number, half in enumerate(_halves(data.labels, data.people if by_unit else None, n_shadows, seed)):
+    for number, half in enumerate(
+        half_splits(data.labels, data.people if by_unit else None, n_shadows, seed)
+    ):
         tick("shadow models", number, n_shadows)
         parts.append(half)
         logits.append(_statistics(model, features, data, half) if closed
@@ -115,7 +118,49 @@ def shadow_logits(
     return Shadowed(target, logits, np.stack(parts))
 
 
-def _halves(labels: np.ndarray, units: np.ndarray | None, n: int, seed: int) -> Iterator[np.ndarray]:
+def means_ratios(
+    model: AnchorInvClassifier, data: People, n_shadows: int | None, *, by_unit: bool, seed: int
+) -> np.ndarray | None:
+    """Return the likelihood ratio (n,) of each window's distance to its class mean; None without means.
+
+    A mean of n windows in many dimensions leans towards each of them (Dwork et al., Robust Traceability from
+    Trace Amounts, FOCS 2015). The features are those of the model, whatever network makes them, so shadow
+    means of half of the windows cost nothing; they are whitened by the covariance of the attacker's windows.
+    """
+    means, n_shadows = (
+        getattr(model.state_.head, "prototypes", None),
+        n_shadows if n_shadows == 0 else SHADOWS,
+    )
+    features = model._features(standardised(model, data))
+    if means is None or means.shape[1] != features.shape[1] or not n_shadows:
+        return None
+    columns = np.array([model._names.tolist().index(label) for label in data.labels.tolist()])
+    if isinstance(model.privacy, Privacy):
+        features = clipped(features, model.privacy.clip)
+    whitening = whitening_of(features.double().numpy(), columns)
+    whitened = features.double().numpy() @ whitening
+    parts = np.stack([*half_splits(data.labels, data.people if by_unit else None, n_shadows, seed)])
+    scores = [
+        nearness(whitened, columns, _means_of(model, features, data, half, columns) @ whitening)
+        for half in parts
+    ]
+    target = nearness(whitened, columns, means.detach().double().numpy() @ whitening)
+    return likelihood_ratios(target, np.stack(scores), parts)
+
+
+def _means_of(
+    model: AnchorInvClassifier, features: Tensor, data: People, half: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
+    """Return class means (n_classes, dim) of half of the windows, with noise if the model's have some."""
+    if isinstance(model.privacy, Privacy):
+        return _learned(model, features, data, half).means.double().numpy()
+    known = torch.from_numpy(columns[half])
+    sums = torch.zeros(int(columns.max()) + 1, features.shape[1], dtype=torch.float64)
+    sums.index_add_(0, known, features[torch.from_numpy(half)].double())
+    return (sums / torch.bincount(known, minlength=len(sums)).clamp(min=1)[:, None]).numpy()
+
+
+def half_splits(labels: np.ndarray, units: np.ndarray | None, n: int, seed: int) -> Iterator[np.ndarray]:
     """Yield halves of all windows (n,), whole units if they are known, and in pairs: a half and the rest."""
     rng = np.random.default_rng(seed)
     units = np.arange(len(labels)) if units is None else units
@@ -138,21 +183,22 @@ def _halves(labels: np.ndarray, units: np.ndarray | None, n: int, seed: int) -> 
 
 def _statistics(model: AnchorInvClassifier, features: Tensor, data: People, half: np.ndarray) -> Tensor:
     """Return logits (n, n_classes) of a discriminant that learned half of the windows."""
+    with torch.no_grad():
+        logits: Tensor = _learned(model, features, data, half)(features)[:, model._columns]
+    return logits
+
+
+def _learned(model: AnchorInvClassifier, features: Tensor, data: People, half: np.ndarray) -> Discriminant:
+    """Return a discriminant like the model's that learned half of the windows, with noise of its own."""
     head, names = model.state_.head, model._names.tolist()
     assert isinstance(head, Discriminant)
     chosen = torch.from_numpy(half)
     targets = torch.tensor([names.index(label) for label in data.labels[half].tolist()])
     empty = head._with(head.counts[:0], head.means[:0], head.scatters[:0], head.n_base)
-    if isinstance(model.privacy, Privacy):
-        whose = None if data.people is None else _numbers(data.people[half])
-        learned = private_statistics(
-            empty, features[chosen], targets, whose, model.privacy, rng=unknown_generator()
-        )
-    else:
-        learned = empty.learned(features[chosen], targets)
-    with torch.no_grad():
-        logits: Tensor = learned(features)[:, model._columns]
-    return logits
+    if not isinstance(model.privacy, Privacy):
+        return empty.learned(features[chosen], targets)
+    whose = None if data.people is None else _numbers(data.people[half])
+    return private_statistics(empty, features[chosen], targets, whose, model.privacy, rng=unknown_generator())
 
 
 def _numbers(names: np.ndarray) -> Tensor:

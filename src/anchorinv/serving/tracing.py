@@ -1,4 +1,4 @@
-"""Whose is what a model holds, and how close it comes to real windows: linking and reconstruction."""
+"""Linking what a model holds to people, and reconstructing windows from it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,19 +66,48 @@ def kept_of(model: AnchorInvClassifier, members: People, *, invert: bool = True)
         found.append(_traced("recordings", "signals", state.recordings, signals, members.labels, names))
     if state.anchors is not None and state.anchors.values.shape[1]:
         found.append(_traced("anchors", "features", state.anchors, features, members.labels, names))
-    memory = METHODS[METHODS.name_of(model.method)].memory
-    if state.replay is not None and "replay" in memory.stores:
+    if (name := replay_name(model)) is not None and state.replay is not None:
         latents = state.replay.with_values(model_tail(model, state.replay.values))
-        found.append(_traced("replayed latents", "features", latents, features, members.labels, names))
+        inverts = METHODS[METHODS.name_of(model.method)].memory.inverts
+        traced = next((item for item in found if item.name == "anchors"), None) if inverts else None
+        found.append(
+            _computed(name, latents, traced, members.labels, names)
+            if inverts
+            else _traced(name, "features", latents, features, members.labels, names)
+        )
     means = getattr(state.head, "prototypes", None)
     if means is not None and means.shape[1] == features.shape[1]:
         labels = np.array([names[each] for each in state.classes])
-        weights = (labels[:, None] == members.labels) / np.maximum(
-            (labels[:, None] == members.labels).sum(1, keepdims=True), 1
-        )
-        found.append(Kept("class means", "features", means.detach(), labels, weights))
-    made = [inverted(model, item) for item in found if invert and item.space == "features"]
-    return [*found, *made]
+        found.append(Kept("class means", "features", means.detach(), labels, _alike(labels, members.labels)))
+    vectors = [item for item in found if item.space == "features" and item.name != "inverted replay"]
+    return [*found, *(inverted(model, item) for item in vectors if invert)]
+
+
+def replay_name(model: AnchorInvClassifier) -> str | None:
+    """Return what a model's replay is; None without one, or where it only encodes recordings it holds."""
+    memory = METHODS[METHODS.name_of(model.method)].memory
+    if model.state_.replay is None or "recordings" in memory.stores:
+        return None
+    return "inverted replay" if memory.inverts else "replayed latents"
+
+
+def _alike(own: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return weights (n, n_members) of items that all windows of their class have equal parts in."""
+    same = own[:, None] == labels
+    return np.asarray(same / np.maximum(same.sum(1, keepdims=True), 1))
+
+
+def _computed(
+    name: str, batch: Batch, anchors: Kept | None, labels: np.ndarray, names: dict[int, object]
+) -> Kept:
+    """Return inverted replay: of the windows of its anchors, in their order, or of its whole class."""
+    own = np.array([names[label] for label in batch.labels.tolist()])
+    weights = _alike(own, labels)
+    for label in set(own.tolist()) if anchors is not None else ():
+        assert anchors is not None
+        places = np.flatnonzero(own == label)
+        weights[places] = anchors.weights[anchors.labels == label][: len(places)]
+    return Kept(name, "features", batch.values, own, weights)
 
 
 @torch.no_grad()
@@ -147,6 +176,7 @@ def linking(
     raw = standardised(model, others)
     own = fit_encoder(raw, most_random=0, rng=stream(seed, "attacker"))
     spaces = {"signals": encode(own, raw), "features": model._features(raw)}
+    units = members.units(with_sessions=members.sessions is not None)
     for attack, column in (("re-identification", "people"), ("attribute", "sessions")):
         given, known = getattr(members, column), getattr(others, column)
         if given is None or known is None:
@@ -170,7 +200,9 @@ def linking(
             values = item.values[torch.from_numpy(whole)]
             values = encode(own, values) if item.space == "signals" else values
             found = galleries[item.space].linked(values, item.labels[whole])
-            share = linked_share(found, shares[whole] / shares[whole].sum(1, keepdims=True), shared)
+            shares = shares[whole] / shares[whole].sum(1, keepdims=True)
+            sources = None if units is None else units[item.weights[whole].argmax(1)]
+            share = linked_share(found, shares, shared, sources)
             yield Figure(attack, item.name, f"top-1 of {len(shared)} {column}", share, 1 / len(shared))
 
 
@@ -197,8 +229,8 @@ def reconstruction(
             continue
         for column, (name, larger) in enumerate(MEASURES.items()):
             of_item, same, apart = found[:, column].T
-            for what, values in (("", of_item), (", nearest real window", same),
-                                 (", nearest of other people", apart)):  # fmt: skip
+            for what, values in (("", of_item), (", nearest other window of the person", same),
+                                 (", nearest window of other people", apart)):  # fmt: skip
                 finite = values[np.isfinite(values)]
                 if len(finite) > 1:
                     yield Figure("reconstruction", item.name, name + what, Estimate.mean(finite))
