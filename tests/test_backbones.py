@@ -260,7 +260,11 @@ def test_train_takes_a_backbone_and_weights(run, tmp_path):
     code, _, err = run("train", "base.npz", "-o", "m2", *short, "--backbone", "eegnett")
     assert code == 1 and "backbone (='eegnett') must be a name (conformer, atcnet," in err
     code, _, err = run("train", "base.npz", "-o", "m2", *short, "--backbone", "NoSuchNet")
-    assert code == 1 and "braindecode has no model 'NoSuchNet'" in err and not (tmp_path / "m2").exists()
+    assert code == 1 and "has no model 'NoSuchNet'; it has ATCNet" in err and not (tmp_path / "m2").exists()
+    assert (
+        "did you mean 'eegnet'?" in run("train", "base.npz", "-o", "m2", *short, "--backbone", "eegnett")[2]
+    )
+    assert "did you mean EEGNet" in run("train", "base.npz", "-o", "m2", *short, "--backbone", "EEGNett")[2]
 
 
 class TestSettings:

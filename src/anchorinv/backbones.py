@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,11 +105,13 @@ def problem_of(given: Any) -> str | None:
     wanted = f"a name ({', '.join((OWN, *NAMES))}, or a class of braindecode), a network or a factory"
     if isinstance(network, type):
         return f"must be {wanted}, not a class; pass an instance, or a function that makes one"
-    if isinstance(network, str):
-        known = network.lower() in (OWN, *NAMES) or network[:1].isupper()
-    else:
+    if not isinstance(network, str):
         known = network is None or isinstance(network, nn.Module) or callable(network)
-    return None if known else f"must be {wanted}"
+        return None if known else f"must be {wanted}"
+    if network.lower() in (OWN, *NAMES) or network[:1].isupper():
+        return None
+    near = get_close_matches(network.lower(), (OWN, *NAMES), n=1)
+    return f"must be {wanted}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 class Sizes(NamedTuple):
@@ -215,7 +218,7 @@ def _named(backbone: Backbone) -> Iterator[None]:
 
 
 class MissingBackbone(ValueError):  # noqa: N818
-    """A network of somebody's own, which a file can name and cannot bring along."""
+    """A network of one's own, which a file names and cannot bring along."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,7 @@ def braindecode_models() -> ModuleType:
     braindecode imports torchaudio, whose wheel on PyPI is linked against CUDA and fails beside a torch for
     the CPU. Its Python code does without: it looks for the compiled part, and is content if there is none.
     """
+    version_here()  # before torchaudio, so that the one that a user knows of is named if both are missing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what libraries will change in each other is no affair of a user's
         try:
@@ -44,7 +46,9 @@ def model_of(name: str, n_chans: int, n_times: int, n_classes: int, sfreq: float
     kind = getattr(models, name, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         known = sorted(n for n, each in vars(models).items() if n[:1].isupper() and isinstance(each, type))
-        raise BackboneError(f"braindecode has no model {name!r}; it has {listed(known, most=80)}")
+        near = get_close_matches(name, known)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {listed(known, most=80)}"
+        raise BackboneError(f"braindecode {version_here()} has no model {name!r}; {hint}")
     rate = {} if sfreq is None else {"sfreq": sfreq}
     try:
         with warnings.catch_warnings():

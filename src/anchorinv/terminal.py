@@ -133,7 +133,7 @@ class _Bars:
 
 def _beside(tick: Tick) -> str:
     """Return what is told beside the steps of a task."""
-    return tick.note if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
+    return tick.note if tick.loss != tick.loss else f"loss {tick.loss:#.3g}"
 
 
 @dataclass

@@ -25,6 +25,7 @@ from anchorinv.serving.export import TOLERANCE, difference, export_model, graph_
 from anchorinv.serving.graph import INPUT, OPSET, ModelGraph, PValues, onnx_graph, onnx_of
 from anchorinv.serving.jacobi import DOMAIN, eigh_function, eigh_name
 from tests.models import again, fitted, windows
+from tests.test_backbones import Small
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "onnx"
 NOVEL = windows(30, classes=("left", "right", "tongue", "none"), seed=7)[0].astype(np.float32)
@@ -32,6 +33,19 @@ NOVEL = windows(30, classes=("left", "right", "tongue", "none"), seed=7)[0].asty
 WHOLE = ["discriminant", "protonet", "anchorinv", "nc-fscil", "anchorinv-plus", "mdm"]
 #: Whose heads are made into one graph; their features come from what the graphs above have.
 HEADS = ["finetune", "ridge", "whitened", "fecam", "ranpac", "lda"]
+
+
+class Several(Small):
+    """One activation between all blocks, and modules behind the classifier."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.act, self.end = nn.ReLU(), nn.Sequential(nn.Linear(sizes[2], sizes[2]), nn.LogSoftmax(1))
+
+    def forward(self, signals):
+        return self.end(
+            self.act(self.classify(self.act(self.second(self.act(self.first(signals)))).flatten(1)))
+        )
 
 
 @lru_cache
@@ -150,6 +164,13 @@ class TestGraph:
 
     def test_networks_among_the_blocks(self):
         agree(fitted("discriminant", network="always", epochs=1))
+
+    @pytest.mark.parametrize("backbone", ["eegnet", Several], ids=["of braindecode", "own"])
+    def test_networks_that_were_cut(self, backbone):
+        given = backbone if isinstance(backbone, str) else lambda *sizes: backbone(*sizes)
+        model = fitted("anchorinv", backbone=given, geometry=None, epochs=1)
+        found = difference(model, InferenceSession(onnx_graph(model).SerializeToString()), NOVEL)
+        assert found.largest < TOLERANCE and found.n_labels == 0
 
     def test_a_trunk_that_cannot_be_followed_is_named(self):
         class Undecided(nn.Module):

@@ -25,7 +25,7 @@ Made = tuple[Any, tuple[Any, ...]]
 class Plan:
     """How a network is run in two parts: which calls are of which, and what goes from one to the other.
 
-    ``forms`` has the tensors that calls of the trunk return, ``kept`` those that the tail asks for, each by
+    ``forms`` has the tensors that calls return, ``kept`` those of the trunk that the tail asks for, each by
     its call and its place among the tensors there; ``inputs`` those that classifiers are given.
     """
 
@@ -36,7 +36,6 @@ class Plan:
     planes: bool
     forms: Mapping[Key, Made]
     inputs: Mapping[Key, Form]
-    outputs: Mapping[Key, Made]
     kept: tuple[tuple[Key, int], ...] = ()
     with_signals: bool = False
 
@@ -65,15 +64,23 @@ class Run:
     known: dict[tuple[Key, int], Tensor] = field(default_factory=dict)
     features: dict[Key, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    done: bool = False
 
     def key(self, name: str) -> Key:
         """Return which call of a module this is."""
         index = self.counts[name] = self.counts.get(name, -1) + 1
         return name, index
 
-    def returned(self, made: Mapping[Key, Made], key: Key) -> Any:
+    def finish(self, key: Key) -> Any:
+        """Leave the network, whose other calls nobody asks for; traced by torch, it goes on with zeros."""
+        self.done = True
+        if not torch.compiler.is_compiling():  # torch's exporter loses its place where an exception passes
+            raise _Reached
+        return self.returned(key)
+
+    def returned(self, key: Key) -> Any:
         """Return what a call returned in the trunk, with zeros for what nobody asks for."""
-        nesting, forms = made[key]
+        nesting, forms = self.plan.forms[key]
         leaves = [
             (self.known[key, i] if (key, i) in self.known else form.zeros(self.n, self.like))
             if isinstance(form, Form)
@@ -122,17 +129,17 @@ class Unit(nn.Module):
                 rows = plan.inputs[key].by_window(tensors_of((args, kwargs))[0])
                 run.features[key] = rows.flatten(1)
             if not run.in_tail or len(run.features) == len(plan.classifiers):
-                raise _Reached
-            return run.returned(plan.outputs, key)
+                return run.finish(key)
+            return run.returned(key)
         if key in plan.before:
             if run.in_tail:
-                return run.returned(plan.forms, key)
+                return run.returned(key)
             output = self._run(args, kwargs)
             leaves = leaves_of(output)
             run.known |= {(k, i): leaves[i] for k, i in plan.kept if k == key}
             return output
-        if key in plan.after and not run.in_tail:
-            raise _Reached
+        if key in plan.forms and (run.done or (key in plan.after and not run.in_tail)):
+            return run.finish(key)
         return self._run(args, kwargs)
 
     def _run(self, args: Any, kwargs: Any) -> Any:
@@ -165,10 +172,12 @@ class _Part(nn.Module):
         try:
             self.network(self.plan.fed(signals))
         except _Reached:
-            return run
+            pass
         finally:
             _running.reset(token)
-        raise BackboneError(f"it ran to its end without calling its classifier; {REMEDY}")
+        if not run.done:
+            raise BackboneError(f"it ran to its end without calling its classifier; {REMEDY}")
+        return run
 
 
 class Trunk(_Part):
@@ -177,7 +186,7 @@ class Trunk(_Part):
     def forward(self, signals: Tensor) -> Tensor:
         """Return latents (n, ...)."""
         plan, given = self.plan, signals.clone() if self.copies else signals
-        run = self.run(Run(plan, False, len(signals), signals), given)
+        run = self.run(Run(plan, False, signals.shape[0], signals), given)
         pieces = [plan.forms[key][1][i].by_window(run.known[key, i]) for key, i in plan.kept]
         pieces = [signals, *pieces] if plan.with_signals else pieces
         return pieces[0] if len(pieces) == 1 else torch.cat([piece.flatten(1) for piece in pieces], dim=1)
@@ -193,10 +202,10 @@ class Tail(_Part):
         rows = [latents] if len(shapes) == 1 else torch.split(latents, [math.prod(s) for s in shapes], dim=1)
         pieces = [row.reshape(-1, *shape) for row, shape in zip(rows, shapes, strict=True)]
         # Shown to the network's own code before the tail; where that is of no consequence, nothing is.
-        signals = pieces.pop(0) if plan.with_signals else latents.new_zeros(len(latents), *plan.shape)
+        signals = pieces.pop(0) if plan.with_signals else latents.new_zeros(latents.shape[0], *plan.shape)
         pairs = zip(plan.kept, pieces, strict=True)
         known = {(key, i): plan.forms[key][1][i].back(piece) for (key, i), piece in pairs}
-        run = self.run(Run(plan, True, len(latents), latents, known), signals)
+        run = self.run(Run(plan, True, latents.shape[0], latents, known), signals)
         features = [run.features[key] for key in plan.classifiers]
         return features[0] if len(features) == 1 else torch.cat(features, dim=1)
 

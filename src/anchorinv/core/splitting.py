@@ -120,9 +120,8 @@ def _divided(
         classifiers=order,
         shape=shape,
         planes=planes,
-        forms={unit.key: _forms(unit, again[unit.key]) for unit in cut.before},
+        forms={unit.key: _forms(unit, again[unit.key]) for unit in cut.units},
         inputs={key: Form.of(units[key].given[0], again[key].given[0]) for key in order},
-        outputs={key: _forms(units[key], again[key]) for key in order},
     )
     if any(form.dim is None for form in plan.inputs.values()):
         raise BackboneError(f"what its classifier is given has no dimension for the windows; {REMEDY}")
