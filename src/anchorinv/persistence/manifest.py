@@ -146,7 +146,7 @@ def processing(how: Preprocessing) -> str:
 def rejection(facts: Mapping[str, Any]) -> str:
     """Return what becomes of windows that are like none of the classes."""
     if not facts["tells_unknown"]:
-        return "windows of other classes are not detected: each is given one of the classes below"
+        return "windows of other classes are not detected: each is given one of the known classes"
     if facts["reject"] is None:
         return "windows of other classes are detected by novelty, and rejected if you ask for it (--reject)"
     return f"windows with a novelty up to {facts['reject']:g} are rejected"
