@@ -66,5 +66,5 @@ plt.show()
 
 # %%
 # ``model.predict_proba`` has the probability of each class, ``model.save("hand.anchorinv")`` writes one
-# file without any recording in it, and ``AnchorInvClassifier.load`` brings it back. Next: :doc:`teach it
-# another gesture <02_teach_a_class>`.
+# file, which contains no recordings, and ``AnchorInvClassifier.load`` reads it. Next: :doc:`teach it another
+# gesture <02_teach_a_class>`.

@@ -11,7 +11,7 @@ that the model never saw.
 # %%
 # A model of five gestures
 # ------------------------
-# Class 5 is held back: it is what the model will be taught later.
+# Class 5 is left out: the model will be taught it later.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,10 +28,10 @@ test = recordings.select(recordings.sessions == 2)
 base = AnchorInvClassifier(sfreq=recordings.sfreq, random_state=0).fit(train.signals, train.labels)
 
 # %%
-# Hand it over, and teach it
-# --------------------------
-# The file holds statistics of each class and no recording. Whoever opens it can go on: ``partial_fit``
-# takes new classes, ``add_shots`` takes more examples of classes that are known.
+# Save it, load it, and teach it
+# ------------------------------
+# The file contains statistics of each class and no recordings. ``partial_fit`` learns new classes,
+# ``add_shots`` takes more examples of known ones.
 
 import tempfile
 from pathlib import Path
@@ -49,7 +49,7 @@ for session in model.history_:
 # How many examples?
 # ------------------
 # F1 of a class is the harmonic mean of its recall (how many of its windows are recognised) and its
-# precision (how many windows that are taken for it are its own). Each number of examples is drawn ten
+# precision (how many windows predicted as this class belong to it). Each number of examples is drawn ten
 # times.
 
 COUNTS = (2, 3, 5, 10, 20, 40)
@@ -64,9 +64,9 @@ for i, count in enumerate(COUNTS):
         old[i, draw] = np.mean(olds)
 
 # %%
-# With few examples the mean of the new class is uncertain, and windows of old gestures are taken for it;
-# from twenty on it is recognised as well as the others. The old gestures end a little below where they
-# were: there is one more class to be mistaken for.
+# With few examples the mean of the new class is uncertain, and windows of old gestures are confused with it;
+# from twenty on it is recognised as well as the others. The scores of old gestures fall a little, since
+# there is one more class to confuse them with.
 
 known = test.select(test.labels < 5)
 before = f1_score(known.labels, base.predict(known.signals), average="macro")

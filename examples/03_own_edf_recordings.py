@@ -11,7 +11,7 @@ wherever a task begins. Replace them by your own.
 # %%
 # Two recordings
 # --------------
-# Twenty trials of each of three tasks, one second of rest after each, in volts as MNE has it.
+# Twenty trials of each of three tasks, one second of rest after each, in volts as in MNE.
 
 import tempfile
 import warnings
@@ -60,9 +60,8 @@ write_edf(folder / "tuesday.edf", 1)
 # %%
 # Trials, cut by their annotations
 # --------------------------------
-# ``mne.Epochs`` go in as they are, with their channel names, rate and unit. What the recordings went
-# through is kept with the model, so that it can be done again to others: here a causal filter from 4 to 40
-# Hz, which a live source allows too.
+# ``fit`` takes ``mne.Epochs``, with their channel names, rate and unit. The preprocessing is stored with the
+# model, which applies it to other recordings: here a causal filter from 4 to 40 Hz, which also works live.
 
 band = Filter(4, 40)
 
@@ -88,9 +87,9 @@ print(f"accuracy on Tuesday: {model.score(tuesday, tasks):.2f}, guessing gives {
 print(model.check(tuesday).verdict)
 
 # %%
-# A look at one of them
-# ---------------------
-# The first five trials of Tuesday: channels as recorded, and below what the model makes of each trial.
+# Plot some trials
+# ----------------
+# The first five trials of Tuesday: channels as recorded, and below the prediction for each trial.
 
 COLOURS = dict(zip(TASKS, ("#56B4E9", "#E69F00", "#009E73"), strict=True))
 raw = mne.io.read_raw_edf(folder / "tuesday.edf", preload=True)
@@ -120,8 +119,7 @@ figure.legend(handles, TASKS, loc="outside lower center", ncols=3, frameon=False
 plt.show()
 
 # %%
-# The same by commands, without a line of Python; ``anchorinv events`` lists what a recording's annotations
-# are called:
+# The same on the command line; ``anchorinv events`` lists the annotations of a recording:
 #
 # .. code-block:: console
 #

@@ -4,8 +4,8 @@ A live stream
 
 Predict while signals arrive, in chunks of any length.
 
-:class:`~anchorinv.StreamingPredictor` filters, windows and classifies samples as they come, and holds no
-more than a window and a chunk. Here a recording is replayed in chunks of 40 ms, as an amplifier would
+:class:`~anchorinv.StreamingPredictor` filters, windows and classifies samples as they arrive, in memory for
+one window and one chunk. Here a recording is replayed in chunks of 40 ms, as an amplifier would
 deliver it.
 """
 
@@ -42,8 +42,8 @@ for label, gesture in enumerate(GESTURES):
 model = AnchorInvClassifier(sfreq=SFREQ, random_state=0).fit(np.array(X), y)
 
 # %%
-# The live part
-# -------------
+# Predict the stream
+# ------------------
 # Five gestures of the other recording, one after the other, go through the predictor: a window every 25 ms.
 
 sequence = [0, 1, 0, 2, 3]
@@ -58,10 +58,10 @@ for start in range(0, recording.shape[1], 40):
 print(f"{len(predictions)} windows; the first: {predictions[0].label}")
 
 # %%
-# What comes out
-# --------------
-# A prediction belongs to the end of its window, which is the moment it can be known. After a change of
-# gesture it takes part of a window until the new one prevails.
+# The predictions
+# ---------------
+# A prediction is available at the end of its window. After a change of gesture it takes part of a window
+# until the new one is predicted.
 
 ends = np.array([each.start + WINDOW for each in predictions]) / SFREQ
 probabilities = np.array([each.probabilities for each in predictions])
@@ -84,5 +84,5 @@ plt.show()
 
 # %%
 # A source may have other channel names, another unit or another rate:
-# ``StreamingPredictor(model, step=25, ch_names=[...], unit="V", sfreq=2000)`` brings it to what the model
-# knows. Missing samples are NaN; windows that hold some get no class.
+# ``StreamingPredictor(model, step=25, ch_names=[...], unit="V", sfreq=2000)`` converts it to the model's.
+# Missing samples are NaN; windows with missing samples get no class.

@@ -5,14 +5,14 @@ Compare methods
 A small paired study: five methods, the same examples for all of them in every trial.
 
 What counts is the difference within a trial, where two methods saw the same ten examples of each new class.
-A study computes it for any number of methods, and can be stopped and taken up again.
+A study computes it for any number of methods, and can be interrupted and resumed.
 """
 
 # %%
 # The study
 # ---------
 # ``load`` reads a config by name (here the synthetic one: five base classes, three new ones, one
-# in each session) and changes some of its keys; ``run_study`` computes what is not in the folder yet.
+# in each session) and changes some of its keys; ``run_study`` computes what is missing in the folder.
 # ``anchorinv run`` does the same from the command line.
 
 import json
@@ -61,8 +61,8 @@ for each in comparisons:
 # %%
 # Differences from ProtoNet
 # -------------------------
-# A grey point is a trial; the mark is the mean with its 95 % interval. The interval is about other draws of
-# the examples, not about other people: these recordings are synthetic.
+# A grey point is a trial; the mark is the mean with its 95 % interval, which generalises to other draws of
+# the examples, not to people: these recordings are synthetic.
 
 figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
 for row, each in enumerate(reversed(comparisons)):

@@ -4,8 +4,8 @@ Read a report
 
 Every run becomes a page with tables and figures; this is how to read it.
 
-``anchorinv report RUN`` makes ``report.html``, one file that needs nothing else, with ``tables/`` (CSV and
-LaTeX) and ``figures/`` (SVG, PNG, PDF) beside it. The same from Python, on a run small enough to wait for.
+``anchorinv report RUN`` makes ``report.html``, one self-contained file, with ``tables/`` (CSV and LaTeX) and
+``figures/`` (SVG, PNG, PDF) next to it. Here is the same from Python, on a small run.
 """
 
 # %%
@@ -39,8 +39,8 @@ print(page.name, f"{page.stat().st_size / 1e6:.1f} MB")
 # %%
 # The main table
 # --------------
-# One row for each method, one column for each session. Base and new classes are told apart, because one
-# number can hide that old classes were forgotten or new ones never learned.
+# One row for each method, one column for each session. Base and new classes have separate scores, because
+# one number can hide that old classes were forgotten or new ones never learned.
 
 with (page.parent / "tables" / "demo-scores.csv").open(newline="") as file:
     for row in csv.DictReader(file):

@@ -121,7 +121,7 @@ class TestTheCheckItself:
             next(state.tail.parameters()).add_(1e-3)
             return after
 
-        self.broken("the state that went in was changed|the same rng gave another state", learn)
+        self.broken("the input state was changed|the same rng gave another state", learn)
 
     def test_finds_a_moved_prototype(self) -> None:
         def learn(honest: Method, state: State, session: Session, rng: torch.Generator) -> State:

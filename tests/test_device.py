@@ -222,7 +222,7 @@ class TestStudy:
         assert RayExecutor(2, gpus=0.5).choose_device("cpu") == "cpu"
         with pytest.raises(ValueError, match="--gpus-per-worker"):
             RayExecutor(2).choose_device("cuda")
-        with pytest.raises(ValueError, match="say cuda, not cuda:1"):
+        with pytest.raises(ValueError, match="pass cuda, not cuda:1"):
             RayExecutor(2, gpus=1).choose_device("cuda:1")
 
 
@@ -367,4 +367,4 @@ class TestChoice:
         code, _, err = run("run", "demo", *cuda)
         assert code == 1 and "no device 'cuda' here" in err and not (tmp_path / "runs").exists()
         code, _, err = run("run", "demo", "--workers", 2, *cuda)
-        assert code == 1 and "workers are given no GPU" in err
+        assert code == 1 and "workers have no GPU" in err

@@ -19,18 +19,18 @@ OUTSIDE = '''
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
 
 from anchorinv.core.adaptation import NoAdaptation
 from anchorinv.core.blocks import Block, register_block
+from anchorinv.core.closed_form import state_of
 from anchorinv.core.encoder import fit_encoder
 from anchorinv.core.head import StatisticalHead, register_head, without_row
 from anchorinv.core.memory import Memory
-from anchorinv.core.networks import encode, frozen
+from anchorinv.core.networks import encode
 from anchorinv.core.prototypes import add_statistics
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.registry import method
-from anchorinv.core.types import Batch, State, columns, concat
+from anchorinv.core.types import Batch, columns, concat
 
 
 @register_block
@@ -110,15 +110,7 @@ class LineLengthBase:
         encoder = fit_encoder(signals, ("line length",), most_random=0, rng=rng)
         empty = CityBlock(torch.zeros(0, encoder.dim).to(signals), torch.zeros(0, dtype=torch.int64))
         head = empty.learned(encode(encoder, signals), columns(samples.labels, classes))
-        return State(
-            trunk=encoder,
-            tail=frozen(nn.Identity()),
-            head=frozen(head),
-            classes=classes,
-            n_base=len(classes),
-            shape=encoder.shape,
-            seed=rng.initial_seed(),
-        )
+        return state_of(encoder, head, classes, rng)
 
 
 @method(

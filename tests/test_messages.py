@@ -81,17 +81,17 @@ class TestKinds:
             assert kind in KNOWN
         (files / "table.csv").write_text("path,label\nnotes.txt,a\n")
         code, _, err = run("prepare", "own", "--manifest", "table.csv", "--out", "made")
-        assert code == 1 and f"line 2: notes.txt is of no known format; known are {FILES}" in err
+        assert code == 1 and f"line 2: notes.txt has an unknown format; known formats: {FILES}" in err
 
     def test_the_list_is_that_of_the_readers(self):
         assert set(WINDOWS + RECORDINGS) == FORMATS
 
     @pytest.mark.parametrize("name", ["train", "evaluate"])
     def test_a_recording_without_labels(self, name, told, files):
-        assert "day.edf has no labels of its windows; name its events with --events, or hand in" in told(
+        assert "day.edf has no labels of its windows; name its events with --events, or use" in told(
             name, "day.edf"
         )
-        assert "base.npy has no labels of its windows; hand in" in told(name, "base.npy")
+        assert "base.npy has no labels of its windows; use" in told(name, "base.npy")
         (files / "day.csv").write_text("C3,C4\n1,2\n")
         assert "day.csv has no labels of its windows; name its events with --events" in told(name, "day.csv")
         np.save(files / "long.npy", np.zeros((4, 999)))
@@ -101,7 +101,7 @@ class TestKinds:
     def test_samples_whose_header_is_beside_them(self, name, told, files):
         (files / "day.eeg").write_bytes(bytes(100))
         (files / "day.vhdr").write_text("BrainVision")
-        assert "hand in its header, day.vhdr" in told(name, "day.eeg")
+        assert "name its header, day.vhdr" in told(name, "day.eeg")
 
 
 class TestArrays:
@@ -126,7 +126,7 @@ class TestArrays:
 
     def test_a_folder_that_is_not_prepared(self, told, files):
         (files / "folder").mkdir()
-        assert "folder is no prepared data set" in (said := told("train", "folder"))
+        assert "folder is not a prepared data set" in (said := told("train", "folder"))
         assert "anchorinv prepare" in said
 
     def test_a_damaged_prepared_folder_has_one_remedy(self, told, files):
@@ -167,8 +167,8 @@ class TestTargets:
         ("target", "words"),
         [
             (".", "is a folder; name a file in it"),
-            ("base.npz/out", "base.npz is no folder"),
-            ("base.npz/deep/out", "base.npz is no folder"),
+            ("base.npz/out", "base.npz is not a folder"),
+            ("base.npz/deep/out", "base.npz is not a folder"),
             ("/proc/out", "/proc/out cannot be written"),
             ("/proc/deep/out", "/proc/deep/out cannot be written"),
             ("/dev/null", "is a device or a pipe"),
@@ -189,7 +189,7 @@ class TestTargets:
     @pytest.mark.parametrize("target", [".", "base.npz/out", "/proc/out"])
     def test_forget_writes_there_neither(self, target, run, files, never):
         code, _, err = run("forget", "m", "left", "-o", target)
-        assert code == 1 and err.count("\n") == 1 and re.search("is a folder|is no folder|cannot be", err)
+        assert code == 1 and err.count("\n") == 1 and re.search("is a folder|is not a folder|cannot be", err)
 
     def test_folders_that_are_missing_are_made_only_when_there_is_something_to_write(self, run, files):
         assert run("train", "notes.txt", "-o", "new/deep/out", "-q")[0] == 1 and not (files / "new").exists()

@@ -74,5 +74,7 @@ def test_subjects_by_metadata_routing(evaluate):
 
 
 def test_metadata_that_are_not_there_are_missed(evaluate):
-    with pytest.raises(ValueError, match=r"group_by \(='subject'\).*these signals have none.*return_epochs"):
+    with pytest.raises(
+        ValueError, match=r"group_by \(='subject'\).*these signals have no metadata.*return_epochs"
+    ):
         evaluate(CrossSubjectEvaluation, AnchorInvClassifier(method="lda", group_by="subject"))

@@ -19,7 +19,7 @@ from anchorinv.persistence.manifest import manifest, manifest_lines
 from tests.models import CHANNELS, RATE, SMALL, again, fitted, windows
 
 NAMES = ("left", "right", "up")  # each loud on another channel; "feet" on the one that is left
-NOT_MEASURED = r"has not been measured.*train it anew by method='discriminant' with 6 windows"
+NOT_MEASURED = r"has no novelty scores.*train it again with method='discriminant' and at least 6 windows"
 GOLDEN = Path(__file__).parent / "golden"
 # Silence and windows in another unit are told of, too.
 FAR = pytest.mark.filterwarnings("ignore:.*(spread|flat|spectr|correlat).*")
@@ -173,7 +173,7 @@ class TestLabels:
     def test_booleans_leave_no_label(self):
         X, y = windows(60)
         model = AnchorInvClassifier(random_state=0, reject=0.05)
-        with pytest.raises(ValueError, match=r"booleans leave no label.*or ask for novelty\(\)"):
+        with pytest.raises(ValueError, match=r"booleans leave no label.*or call novelty\(\)"):
             model.fit(X, y == "left")
         model.set_params(reject=None).fit(X, y == "left")
         assert model.novelty(X).shape == (60,)
@@ -183,7 +183,9 @@ class TestLabels:
     def test_a_taught_class_may_not_have_that_name(self):
         model = again(base()).set_params(reject=0.05)
         shots = fresh(5, classes=("feet",))
-        with pytest.raises(ValueError, match="'unknown' is a class, so rejected windows cannot be called so"):
+        with pytest.raises(
+            ValueError, match="'unknown' is a class, so it cannot be the label of rejected windows"
+        ):
             model.partial_fit(shots, ["unknown"] * 5)
         assert model.classes_.tolist() == list(NAMES)
         again(base()).partial_fit(shots, ["unknown"] * 5)  # as nothing is rejected
@@ -371,7 +373,7 @@ class TestCommands:
         code, out, _ = run("predict", "old.anchorinv", "noise.npy")
         assert code == 0 and "novelty" not in out
         code, out, told = run("predict", "old.anchorinv", "noise.npy", "--reject", 0.05)
-        assert code == 1 and not out and "has not been measured" in told and "noise.npy" not in told
+        assert code == 1 and not out and "has no novelty scores" in told and "noise.npy" not in told
 
     def test_evaluate_tells_known_from_unknown(self, place, run):
         code, out, _ = run("evaluate", "m.anchorinv", "test.npz")
@@ -392,17 +394,17 @@ class TestCommands:
         assert code == 0 and {row["class"] for row in self.rows(out)} == {"unknown"}
         code, out, _ = run("info", "new.anchorinv")
         assert code == 0 and "windows with a novelty up to 0.1 are rejected" in out
-        assert "200 quantiles each of distances and logits of base windows that were held out" in out
+        assert "200 quantiles each of distances and logits of held-out base windows" in out
         facts = json.loads(run("info", "new.anchorinv", "--json")[1])
         assert facts["tells_unknown"] is True and facts["reject"] == 0.1
         code, out, told = run("train", "base.npz", "-o", "x", "--reject", 0.1, "--method", "mdm", "-q")
-        assert code == 1 and "has not been measured" in told and not Path("x").exists()
+        assert code == 1 and "has no novelty scores" in told and not Path("x").exists()
 
     def test_info_of_others(self, place, run):
         shown = run("info", "m.anchorinv")[1]
-        assert "detected by novelty, and rejected if you ask for it (--reject)" in shown
+        assert "detected by novelty, and rejected on request (--reject)" in shown
         facts = manifest(*read_facts(GOLDEN / "format1.anchorinv"))
         assert facts["tells_unknown"] is False and facts["reject"] is None
         lines = manifest_lines(facts)
-        assert any("windows of other classes are not detected" in line for line in lines)
+        assert any("unknown classes are not detected" in line for line in lines)
         assert not any("quantiles" in line for line in lines)

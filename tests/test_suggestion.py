@@ -187,5 +187,5 @@ class TestJourney:
     def test_a_model_that_cannot_tell_says_so(self):
         bundle = model().to_bundle()
         unsure = replace(bundle, state=replace(bundle.state, confidence=None))
-        with pytest.raises(ValueError, match="none were held out when it was trained"):
+        with pytest.raises(ValueError, match="no windows were held out when it was trained"):
             AnchorInvClassifier.from_bundle(unsure).suggest_class(recordings()[2])

@@ -114,7 +114,7 @@ class TestModels:
         assert shown(NAMES[5]) in said and shown(NAMES[6]) in said
         np.savez(tmp_path / "x.npz", X=X, y=np.where(y == "left", NAMES[0], NAMES[6]), sfreq=RATE)
         _, said = main("train", tmp_path / "x.npz", *few, expect=1)
-        assert r"left\nanchorinv" in said and "which nobody can see" in said
+        assert r"left\nanchorinv" in said and "invisible character" in said
 
 
 class TestData:

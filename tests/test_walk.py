@@ -23,7 +23,6 @@ base_classes = [0, 1, 2]
 sessions = [3]
 shots = 5
 trials = 2
-seeds = [1]
 """
 
 

@@ -1,4 +1,4 @@
-"""Teach a biosignal classifier new classes from ten examples, without keeping anybody's recordings."""
+"""Teach a biosignal classifier new classes from ten examples, without keeping recordings of anyone."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,8 @@
-"""Error messages of several problems, and names that others wrote as text that can only be read.
+"""Error messages that list several problems, and escaping of untrusted names.
 
-A control character in the name of a class, a channel or a file moves the cursor, a line break starts a
-sentence that looks like ours, a change of writing direction shows a word as another one, and a spreadsheet
-runs what begins with ``=``.
+A control character in the name of a class, a channel or a file could move the cursor, a line break could fake
+a message, a change of writing direction could disguise a word, and a spreadsheet computes what begins with
+``=``.
 """
 
 import json
@@ -14,35 +14,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Problems that one message names at the most.
+#: Maximum number of problems that one message lists.
 SHOWN = 500
-#: Characters that leave no mark though Unicode calls them letters, marks or symbols.
+#: Invisible characters that Unicode classifies as letters, marks or symbols.
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE | re.ASCII)
-#: What makes a spreadsheet compute, as OWASP lists it.
+#: First characters that make a spreadsheet compute a cell, as listed by OWASP.
 _FORMULA = tuple("=+-@＝＋－＠")
 
 
 class LinesError(ValueError):
-    """An error of several lines; a line break within one of them is part of a name."""
+    """An error message of several lines; a line break within one of them is escaped."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = tuple(lines)
         super().__init__("\n".join(lines))
 
 
-class Problems(LinesError):  # noqa: N818 (they are what they are called)
+class Problems(LinesError):  # noqa: N818 (named after what it holds)
     """Everything that is wrong with an input, raised once.
 
     Parameters
     ----------
     source : str
-        Where they were met, such as the name of a file.
+        Where they were found, such as the name of a file.
     problems : sequence of str
-        A sentence each.
+        One sentence per problem.
     remedy : str, default=""
-        What helps against all of them.
+        What to do about all of them.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def raise_if_any(source: str, problems: Sequence[str], remedy: str = "") -> None
 
 
 def listed(names: Sequence[object], *, most: int = 10) -> str:
-    """Name things in a sentence, the first few of many.
+    """Join names in a sentence; only the first few of many.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def listed(names: Sequence[object], *, most: int = 10) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Write rising numbers short.
+    """Format ascending numbers as ranges.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def import_extra(name: str, *, extra: str) -> ModuleType:
-    """Import a library that comes with an extra of this package, or say how to install it."""
+    """Import a library of one of this package's extras; the error says how to install it."""
     from importlib import import_module
 
     try:
@@ -112,15 +112,15 @@ def import_extra(name: str, *, extra: str) -> ModuleType:
         if error.name != name.partition(".")[0]:
             raise
         raise MissingExtra(
-            f"{error.name} is needed for this and not installed; pip install 'anchorinv[{extra}]'"
+            f"{error.name} is needed for this and is not installed; pip install 'anchorinv[{extra}]'"
         ) from None
 
 
 def shown(text: object) -> str:
-    r"""Return text as one line in which everything is visible: what is not printable becomes its escape.
+    r"""Return text as one line with non-printable characters escaped.
 
-    Letters of all scripts and the marks on them stay as they are, and so do backslashes: this is for people
-    to read, not for programs to read back.
+    Letters and marks of all scripts are unchanged, and so are backslashes: the result is for people, not for
+    programs to parse.
 
     Examples
     --------
@@ -134,15 +134,15 @@ def shown(text: object) -> str:
 
 
 def as_json(value: object) -> str:
-    """Return plain values as indented JSON that means the same and holds nothing that is not printable."""
+    """Return plain values as indented JSON of printable characters."""
     lines = json.dumps(value, ensure_ascii=False, indent=2).split("\n")
     return "\n".join("".join(c if _visible(c) else json.dumps(c)[1:-1] for c in line) for line in lines)
 
 
 def csv_line(cells: Iterable[object]) -> str:
-    r"""Return a row of a table that people open in a spreadsheet; numbers stay numbers, text stays text.
+    r"""Return a CSV row that is safe to open in a spreadsheet.
 
-    Text that would be computed gets an apostrophe before it. Not for tables that we read back.
+    Text that a spreadsheet would compute is prefixed by an apostrophe. Not for tables that are read back.
 
     Examples
     --------
@@ -153,9 +153,9 @@ def csv_line(cells: Iterable[object]) -> str:
 
 
 def literal_text(figure: "Figure") -> None:
-    """Have a figure that is not drawn yet show names literally: no ``$`` is mathematics, no control stays.
+    """Make a figure show names literally: ``$`` is not mathematics, control characters are escaped.
 
-    Numbers at ticks are matplotlib's own text, made when it draws, and stay as it makes them.
+    Call it before drawing. Numbers at ticks are matplotlib's own text and are left alone.
     """
     from matplotlib.category import StrCategoryFormatter
     from matplotlib.text import Text
@@ -180,7 +180,7 @@ def _csv_cell(cell: object) -> str:
     text = shown(cell)
     if text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text):
         text = f"'{text}"
-    # Some countries' spreadsheets take a semicolon for the end of a cell.
+    # In some locales spreadsheets use a semicolon as separator.
     return '"' + text.replace('"', '""') + '"' if re.search('[",;]', text) else text
 
 

@@ -1,4 +1,4 @@
-"""The scikit-learn face: fit on base classes, then teach new ones from a few examples each."""
+"""The scikit-learn estimator: fit on base classes, then teach new ones from a few examples each."""
 
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -15,13 +15,13 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin as FeatureNames
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from anchorinv.backbones import asked_for, elsewhere
+from anchorinv.backbones import elsewhere
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
 from anchorinv.core.devices import choose_device, device_here, placed
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.networks import Geometry, encode
-from anchorinv.core.privacy import Privacy, privacy_facts, privacy_from
+from anchorinv.core.privacy import Privacy
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.registry import METHODS
 from anchorinv.core.rng import stream
@@ -55,12 +55,14 @@ from anchorinv.persistence.provenance import (
 )
 from anchorinv.settings import (
     check_settings,
+    params_of,
     recipe_of,
     resolve_backbone,
     resolve_ch_names,
     resolve_geometry,
     resolve_rate,
     resolve_seed,
+    stored_params,
 )
 from anchorinv.signal.drift import FEWEST, Drift, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
@@ -69,13 +71,16 @@ from anchorinv.suggestion import REJECT, Suggestion, check_suggesting, suggested
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (
     Signals,
+    check_kind,
     check_new_names,
+    check_rate,
     check_same_shape,
     check_scale,
+    check_several,
+    column_of,
     groups_by,
     in_order,
     in_unit,
-    label_kind,
     likely_mistakes,
     read_groups,
     read_labels,
@@ -84,7 +89,6 @@ from anchorinv.validation import (
     refuse_known,
     refuse_unknown,
     rejecting_label,
-    similar_names,
     warn_drift,
     warn_flat,
     warn_former_name,
@@ -92,9 +96,6 @@ from anchorinv.validation import (
     warn_single_shots,
     weighed,
 )
-
-# Settings that a bundle holds in a form of their own, or that are the machine's affair.
-_APART = ("geometry", "backbone", "preprocessing", "sfreq", "device")
 
 
 class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -110,84 +111,83 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         Another network than this package's: a model of braindecode by its name (``"eegnet"``), a network,
         or a factory ``(n_chans, n_times, n_classes) -> nn.Module``; see :class:`anchorinv.Backbone`.
     epochs : int or None, default=None
-        Passes over the base data, of methods with a network; None chooses by the number of windows, and stops
-        early when the loss of held-out windows (see :meth:`fit`) does not fall any more.
+        Passes over the base data, for methods with a network. None chooses by the number of windows and stops
+        early when the loss on held-out windows (see :meth:`fit`) stops falling.
     batch_size : int, default=16
-        Of base training.
+        Batch size of base training.
     lr : float, default=1e-3
-        Of base training: the highest rate of a one-cycle schedule.
+        Learning rate of base training: the maximum of a one-cycle schedule.
     n_anchors : int, default=50
-        Feature vectors kept of each base class; fewer where feature blocks beside the network's make them
-        larger.
+        Feature vectors kept of each base class; fewer where further feature blocks make them larger.
     inversion_steps : int, default=200
-        Of the inversion that turns anchors into replay signals, at the most; each sample stops when its error
-        has stopped falling.
+        Maximum number of steps of the inversion that turns anchors into replay signals; each sample stops
+        when its error stops falling.
     inversion_lr : float, default=5e-2
-        Of methods that invert labels; anchors are inverted by L-BFGS, which needs no rate.
+        Learning rate of methods that invert labels; anchors are inverted by L-BFGS, which needs none.
     finetune_steps : int or None, default=None
-        Of the adaptation to new classes; None chooses the number in each session by cross-validation over
-        shots and replay. The default method does not finetune.
+        Steps of the adaptation to new classes; None chooses the number in each session by cross-validation
+        over shots and replay. The default method does not finetune.
     finetune_lr : float, default=2e-5
-        Of the adaptation.
+        Learning rate of the adaptation.
     replay_weight : float, default=1.0
-        Of old classes against new ones in the adaptation, the paper's λ.
+        Weight of old classes against new ones in the adaptation, the paper's λ.
     new_prototype : {"mean", "random"}, default="mean"
         Where the prototype of a new class starts: at the mean of its examples, or at random.
     per_channel : bool, default=True
-        Standardise each channel by itself, or all by one mean and standard deviation.
+        Standardise each channel separately, or all by one mean and standard deviation.
     method : str, default="discriminant"
-        A name of ``anchorinv.core.registry.METHODS``; each method takes the settings that it knows. The
-        default was by far the best on real EMG and ECG (docs/results.md). ``"anchorinv"`` is the paper's.
+        A name in ``anchorinv.core.registry.METHODS``; each method uses the parameters it knows. The default
+        was by far the best on real EMG and ECG (docs/results.md); ``"anchorinv"`` is the paper's method.
     network : {"rehearse", "never", "always"}, default="rehearse"
         Whether the default method also uses the features of networks. ``"rehearse"`` trains three where
         classical features hardly separate the base classes (minutes), each without a third of the windows,
         and uses them if they classify that third better.
     reject : float or None, default=None
-        :meth:`predict` answers ``reject_label`` where :meth:`novelty` is this or less: about that share of
-        windows of known classes is rejected. None never rejects.
+        :meth:`predict` returns ``reject_label`` where :meth:`novelty` is at most this value: about this share
+        of windows of known classes is rejected. None never rejects.
     reject_label : str, int or None, default=None
-        What rejected windows are called; None takes ``"unknown"``, or -1 among whole numbers.
+        Label of rejected windows; None uses ``"unknown"``, or -1 where classes are whole numbers.
     group_by : str or None, default=None
-        A column of the metadata of ``mne.Epochs``, or of the descriptions of a braindecode data set, that
-        :meth:`fit` takes groups from where it is given none, as by MOABB: ``"subject"``.
+        Column of the metadata of ``mne.Epochs``, or of the description of a braindecode data set, that
+        :meth:`fit` uses as groups where none are passed, as in MOABB: ``"subject"``.
     privacy : "aggregate", Privacy or None, default=None
-        What shall lower what a file tells about people, see docs/privacy.md: ``"aggregate"`` keeps means of
-        five windows or more as anchors, of several people where ``groups`` of :meth:`fit` name them; a
-        :class:`~anchorinv.Privacy` adds noise to the default method's statistics.
+        How to reduce what a model file reveals about people, see docs/privacy.md: ``"aggregate"`` keeps means
+        of five windows or more as anchors, over several people where ``groups`` of :meth:`fit` name them;
+        :class:`~anchorinv.Privacy` adds noise to the statistics of the default method.
     preprocessing : Preprocessing or None, default=None
         Channels, unit and filter of the recordings behind the signals; kept with the model.
     device : str, default="auto"
-        Where networks are trained and run: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, or the first of
-        cuda, mps and cpu that is there. It is no part of a model file; see :meth:`load`.
+        Where networks are trained and run: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``; ``"auto"`` is the
+        first of cuda, mps and cpu that is available. Not stored in model files; see :meth:`load`.
     random_state : int, RandomState or None, default=None
-        An int for results that repeat; None draws one.
+        Pass an int for reproducible results; None draws a seed.
     verbose : bool, default=False
-        Tell what :meth:`fit` will take, where that is more than some seconds, and how far it is: by bars in
-        terminals and notebooks, by a line now and then elsewhere; on standard error.
+        Print to standard error how long :meth:`fit` will take, if more than a few seconds, and its progress:
+        bars in terminals and notebooks, a line now and then elsewhere.
 
     Attributes
     ----------
     classes_ : ndarray, shape (n_classes,)
-        All classes known, sorted; columns of probabilities follow them, after each lesson.
+        All known classes, sorted; the columns of probabilities follow this order.
     base_classes_ : ndarray, shape (n_base,)
-        Those of them that :meth:`fit` learned, sorted.
+        The classes that :meth:`fit` learned, sorted.
     counts_ : ndarray, shape (n_classes,)
-        Examples of each of ``classes_`` so far.
+        Number of examples of each of ``classes_`` so far.
     n_features_in_ : int
         Number of channels.
     history_ : list of dict
-        One for each lesson: what was learned, in how many seconds; ``date`` (UTC), ``versions``,
-        ``fingerprint`` of the windows and labels, ``author`` and ``note`` if :meth:`save` was told; losses as
-        they were at the end (``training_loss``, ``inversion_error``, ``finetuning_loss``), and step by step
-        in ``curves``, under the same names. A file thins curves out beyond a million values in all.
+        One entry per lesson: what was learned, in how many seconds; ``date`` (UTC), ``versions``,
+        ``fingerprint`` of the windows and labels, ``author`` and ``note`` if passed to :meth:`save`; final
+        losses (``training_loss``, ``inversion_error``, ``finetuning_loss``), and whole loss curves in
+        ``curves``, under the same names. A file thins curves to a million values in all.
     geometry_ : Geometry
-        The sizes in use, of this package's own network.
+        Sizes of this package's network.
     architecture_ : Geometry or BackboneFor
-        What networks are made by: these sizes, or another backbone.
+        What networks are built from: these sizes, or another backbone.
     device_ : str
-        The device that was chosen; methods without a network compute on the CPU whatever it is.
+        The device in use; methods without a network always compute on the CPU.
     state_ : State
-        All that was learned, see :class:`anchorinv.core.types.State`; its classes are in the order learned.
+        Everything learned, see :class:`anchorinv.core.types.State`; its classes are in the order learned.
 
     Examples
     --------
@@ -260,17 +260,17 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         Parameters
         ----------
         X : array, mne.Epochs, torch Dataset or Signals, shape (n, channels, times)
-            Items of a data set, braindecode's among others, are (signal, label, ...) or signals alone. A
-            method with a network holds out about a tenth for early stopping, where no epochs are given.
+            Items of a data set, such as braindecode's, are (signal, label, ...) or signals. A method with a
+            network holds out about a tenth for early stopping, unless ``epochs`` is given.
         y : array_like, shape (n,), or None, default=None
-            Text, whole numbers or booleans; None takes the labels of a data set.
+            Text, whole numbers or booleans; None uses the labels of the data set.
         groups : array_like, shape (n,), or None, default=None
-            What will be new where the model is used: people, days, recordings. Choices are then made on whole
-            groups that are held out in turn, and :meth:`calibrate` knows what it brings.
+            The person, day or recording of each signal: whatever will be new when the model is used. Settings
+            are then chosen on whole held-out groups, which also shows whether :meth:`calibrate` helps.
         sample_weight : array_like, shape (n,), or None, default=None
-            A signal with a weight of 2 counts as two, one of 0 as none. For the methods discriminant, lda
-            and mdm, in all that is closed form, Ledoit and Wolf's shrinkage among it; rehearsal, networks
-            and what :meth:`check` compares with take each signal as one.
+            A signal with weight 2 counts as two, with weight 0 as none. For the methods discriminant, lda
+            and mdm, in everything that has a closed form, including the Ledoit-Wolf shrinkage; rehearsal,
+            networks and the statistics for :meth:`check` count each signal as one.
         """
         signals, labels, among, weights = self._read_base(X, y, groups, sample_weight)
         how = self.preprocessing
@@ -315,7 +315,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return self
 
     def _warn_base(self, signals: Signals, labels: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
-        """Warn of what is probably meant otherwise."""
+        """Warn about likely mistakes."""
         warn_former_name(self.method, METHODS.name_of(self.method))
         _, n_chans, n_times = signals.values.shape
         warn_mistakes(likely_mistakes(n_chans, n_times, np.unique(labels).tolist()))
@@ -323,12 +323,12 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         warn_single_shots(labels)
 
     def _base_state(self, recipe: Recipe, batch: Batch, *, rng: torch.Generator) -> State:
-        """Return a base model that is whole: with what a first lesson and a rejection will need."""
+        """Return the base model with replay and confidence, which lessons and rejection will need."""
         needed = self.reject is not None
         check_held_out(recipe, batch, needed=needed, rng=rng)
         with self._progress():
             announce(recipe, batch)
-            # The replay is made now: teaching a new class later should not take longer than it must.
+            # Replay is made now, so that teaching a new class later is fast.
             base = check_converged(recipe.base_spec.fit(batch, rng=rng))
             state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
             state = with_confidence(recipe, state, batch, needed=needed, rng=rng)
@@ -342,13 +342,13 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         Parameters
         ----------
         X : array, mne.Epochs, torch Dataset or Signals, shape (n, channels, times)
-            Of new classes only.
+            Signals of new classes only.
         y : array_like, shape (n,), or None, default=None
-            Of the kind that :meth:`fit` was given; None takes the labels of a data set.
+            Labels of the same type as in :meth:`fit`; None uses the labels of the data set.
         sample_weight : array_like, shape (n,), or None, default=None
-            As in :meth:`fit`, and exact: the statistics of a class are those of repeated signals.
+            As in :meth:`fit`, and exact: equal to repeating signals.
         force : bool, default=False
-            Learn from signals whose scale or offset is nothing like that of the base data, as in another
+            Learn from signals whose scale or offset is very different from the base data's, as in another
             unit; they are refused otherwise.
         """
         check_settings(self.get_params(deep=False))
@@ -361,9 +361,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         warn_single_shots(labels)
         began = time.perf_counter()
         index = self.state_.session + 1
-        # Beyond all numbers in use: after a class was forgotten they need not be the first ones.
+        # Beyond all numbers in use: after a class was forgotten, these have gaps.
         first = max(self.state_.classes) + 1
-        # A class that is new has a spectrum of its own: only its unit is held against the base data.
+        # A new class may have another spectrum: only its unit is compared with the base data.
         standardised = self._standardised(signals, force=force, shapes=False)
         batch = Batch(standardised, _tensor(numbers + first), weights=_optional(weights))
         rng = stream(self.seed_, "session", index)
@@ -390,10 +390,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
 
     @one_at_a_time
     def add_shots(self, X: Any, y: Any = None, *, sample_weight: Any = None, force: bool = False) -> Self:
-        """Take in more examples of known classes: their prototypes move, the network stays.
+        """Learn from more examples of known classes: their prototypes move, the network stays.
 
-        A prototype becomes the mean over the examples seen so far, each with the same weight. The features
-        of the examples join the anchors, so a new class is better remembered in the next session.
+        A prototype becomes the mean over all examples seen so far, equally weighted. The features of the
+        examples are added to the anchors, so a new class is better remembered in the next session.
         Methods without anchors replay what they replayed before. ``sample_weight`` and ``force`` are as in
         :meth:`partial_fit`.
         """
@@ -402,7 +402,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         state = self.state_
         if not isinstance(state.head, PrototypeHead | StatisticalHead):
             raise ValueError(
-                f"{self.method} has no prototypes to move; train it anew with all examples, or another method"
+                f"{self.method} has no prototypes to move; retrain with all examples, or use another method"
             )
         began = time.perf_counter()
         column = {name: i for i, name in enumerate(self._names.tolist())}
@@ -425,17 +425,17 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return a class for each signal (n,), or ``reject_label`` where ``reject`` asks for it."""
-        now = copy(self)  # as it is: another thread may be teaching it
+        """Return a class for each signal (n,), or ``reject_label`` where ``reject`` applies."""
+        now = copy(self)  # a snapshot: another thread may be teaching it
         logits, p_values = now._answers(now._standardised(now._read_known(X)), novelty=now.reject is not None)
         return now._decided(logits.argmax(1).numpy(), p_values)
 
     def novelty(self, X: Any) -> np.ndarray:
-        """Return a p-value for each signal (n,): how usual it would be for a window of a known class.
+        """Return a p-value for each signal (n,), under the hypothesis that it is of a known class.
 
-        At most about 5 % of windows of known classes have 0.05 or less; those of other classes, and what is
-        no such signal at all, have far smaller ones more often. It rests on base windows that were held out,
-        as neighbours in time or as whole ``groups`` (see :meth:`fit`).
+        At most about 5 % of windows of known classes have 0.05 or less; windows of unknown classes, and
+        artefacts, have small values more often. Measured on base windows that were held out, as blocks of
+        neighbours in time or as whole ``groups`` (see :meth:`fit`).
         """
         now = copy(self)
         _, p_values = now._answers(now._standardised(now._read_known(X)), novelty=True)
@@ -443,26 +443,26 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return p_values
 
     def suggest_class(self, X: Any, *, reject: float | None = None, least: int = 10) -> Suggestion | None:
-        """Return windows that fit no known class and resemble each other: "that looks new: teach it?".
+        """Return windows that fit no known class and resemble each other, as a suggested new class.
 
-        ``model.partial_fit(X[suggestion.shots], ["name"] * len(suggestion.shots))`` teaches them. What is
-        rather a fault of the recording, as noise, mains hum or another gain, is not suggested.
+        ``model.partial_fit(X[suggestion.shots], ["name"] * len(suggestion.shots))`` teaches them.
+        Artefacts, such as noise, mains hum or another gain, are not suggested.
 
         Parameters
         ----------
         X : array, mne.Epochs or Signals, shape (n, channels, times)
-            Of known and unknown classes.
+            Windows of known and unknown classes.
         reject : float or None, default=None
-            Windows with a :meth:`novelty` of this or less fit no known class; None takes that of the model,
-            or 0.05.
+            Windows with a :meth:`novelty` of at most this value fit no known class; None uses the model's
+            own ``reject``, or 0.05.
         least : int, default=10
-            Windows that a group has at the least.
+            Minimum number of windows in the group.
 
         Returns
         -------
         Suggestion or None
-            Of several groups the largest and most separate one; None if windows that fit no known class are
-            too few, or do not resemble each other more than they resemble known classes.
+            The largest and best separated group; None if too few windows fit no known class, or if they do
+            not resemble each other more than known classes.
         """
         now = copy(self)
         signals = now._read_known(X)
@@ -478,14 +478,14 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         )
 
     def predict_set(self, X: Any, *, coverage: float = 0.9) -> np.ndarray:
-        """Return which classes each signal may be of, bool (n, n_classes); columns follow ``classes_``.
+        """Return a set of possible classes for each signal, bool (n, n_classes); columns follow ``classes_``.
 
-        Conformal prediction: the sets of about this share of signals of known classes hold the right class,
-        as far as they are like the base windows that were held out. The class that is predicted is in every
-        set; whether it is none of them, :meth:`novelty` tells.
+        Conformal prediction: about this share of the sets contain the true class, for signals of known
+        classes that are like the held-out base windows. The predicted class is in every set;
+        :meth:`novelty` says whether a signal may be of no known class.
         """
         if not (isinstance(coverage, float | np.floating) and 0 < coverage < 1):
-            raise ValueError(f"coverage (={coverage!r}) must be a share between 0 and 1, as 0.9")
+            raise ValueError(f"coverage (={coverage!r}) must be a share between 0 and 1, such as 0.9")
         now = copy(self)
         standardised = now._standardised(now._read_known(X))
         confidence, logits = known_confidence(now.state_), logits_of(now.state_, standardised)
@@ -503,9 +503,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return F.log_softmax(copy(self)._logits(X), dim=1).numpy()
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return logits (n, n_classes), columns as ``classes_``; of two classes the difference (n,).
+        """Return logits (n, n_classes), columns as ``classes_``; for two classes their difference (n,).
 
-        It is that of the second class to the first: above 0, the second is predicted.
+        Positive values predict the second class.
         """
         logits = copy(self)._logits(X)
         return (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
@@ -513,7 +513,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def transform(self, X: Any) -> np.ndarray:
         """Return the network's features of each signal (n, dim), without the views that some methods add.
 
-        They are named ``anchorinvclassifier0``, … where :meth:`set_output` asks for a table.
+        Columns are named ``anchorinvclassifier0``, … in a data frame (:meth:`set_output`).
         """
         now = copy(self)
         return now._transformed(now._standardised(now._read_known(X))).numpy()
@@ -534,18 +534,18 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         note: str | None = None,
         author: str | None = None,
     ) -> None:
-        """Write the model to one file (``*.anchorinv``), whole or not at all.
+        """Write the model to one file (``*.anchorinv``), atomically.
 
         Parameters
         ----------
         path : Path or str
-            Where to; a file that is there is replaced when the new one is complete.
+            An existing file is replaced once the new one is complete.
         with_signals : bool, default=False
-            Include the inverted signals, to look at; learning does not need them.
+            Include the inverted signals, for inspection; learning does not need them.
         allow_recordings : bool, default=False
             Write a model that keeps real recordings (method ``real-replay``).
         note, author : str or None, default=None
-            What was learned last and who did it, on a line each; kept in the last line of ``history_``, too.
+            A comment on the last lesson and its author, one line each; also stored in ``history_``.
         """
         self._check_fitted()
         if note is not None or author is not None:
@@ -566,11 +566,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         device: str = "auto",
         backbone: Any = None,
     ) -> Self:
-        """Return the model in a file; it predicts bit by bit as it did, and can go on learning.
+        """Return the model in a file; it predicts exactly as before, and can continue learning.
 
-        Files know nothing of devices: ``device`` says where this model's networks shall run. On another one
-        than before, predictions agree to rounding. A file names a network that is neither this package's nor
-        braindecode's, and cannot bring it along: ``backbone`` is that network, or its factory.
+        ``device`` says where its networks run; on a device other than the one it was trained on, predictions
+        agree up to rounding. A file contains no code: a network that is neither this package's nor
+        braindecode's has to be passed as ``backbone``, as a module or a factory.
         """
         choose_device(device)  # before anything is read
         bundle = load_bundle(path, allow_recordings=allow_recordings, backbone=backbone)
@@ -582,17 +582,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def to_bundle(self) -> Bundle:
         """Return the fitted model as a value."""
         self._check_fitted()
-        now = copy(self)  # as it is: another thread may be teaching it
-        given = now.get_params(deep=False)
-        settings = {name: _plain(value) for name, value in given.items() if name not in _APART}
-        if isinstance(settings["random_state"], np.random.RandomState):
-            settings["random_state"] = now.seed_
-        settings["verbose"] = bool(settings["verbose"])
-        settings["privacy"] = privacy_facts(settings["privacy"])
-        if settings["privacy"] is None:  # as former versions read it
-            del settings["privacy"]
+        now = copy(self)  # a snapshot: another thread may be teaching it
         return Bundle(
-            method=METHODS.name_of(settings.pop("method")),
+            method=METHODS.name_of(now.method),
             geometry=now.geometry_,
             state=now.state_,
             classes=tuple(now._names.tolist()),
@@ -600,7 +592,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             statistics=now.statistics_,
             counts=tuple(now._counts.tolist()),
             seed=now.seed_,
-            settings=settings,
+            settings=stored_params(now.get_params(deep=False), now.seed_),
             geometry_given=now.geometry is not None,
             history=tuple(now.history_),
             sfreq=now.sfreq_,
@@ -611,19 +603,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, *, device: str = "auto") -> Self:
-        """Return a fitted model from a value; settings that it does not name keep their defaults."""
-        apart = {
-            "method": bundle.method,
-            "geometry": bundle.geometry if bundle.geometry_given else None,
-            "preprocessing": bundle.preprocessing,
-            "sfreq": bundle.sfreq,
-            "privacy": privacy_from(bundle.settings.get("privacy")),
-            "backbone": asked_for(bundle.backbone),
-            "device": device,
-        }
+        """Return a fitted model from a value; settings that it lacks keep their defaults."""
         if unknown := sorted(set(bundle.settings) - set(cls().get_params(deep=False))):
-            raise ValueError(f"nobody knows its settings {', '.join(unknown)}")
-        model = cls(**{**bundle.settings, **apart})
+            raise ValueError(f"unknown settings {', '.join(unknown)}")
+        model = cls(**params_of(bundle), device=device)
         check_settings(model.get_params(deep=False))
         model.device_, model.geometry_ = choose_device(device), bundle.geometry
         model.architecture_ = bundle.backbone or bundle.geometry
@@ -637,18 +620,18 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
 
     @property
     def n_features_in_(self) -> int:
-        """Number of channels: they are the features of a signal, and each is known by its place or name."""
+        """Number of channels, which scikit-learn counts as features."""
         return int(self.n_chans_)
 
     @property
     def _n_features_out(self) -> int:
-        """Of :meth:`transform`, which names so many."""
+        """Number of columns of :meth:`transform`."""
         self._check_fitted()
         return self._transformed(torch.zeros(1, self.n_chans_, self.n_times_)).shape[1]
 
     @property
     def preprocessing_(self) -> Preprocessing:
-        """What recordings go through on their way to this model, windows and all."""
+        """The preprocessing that turns recordings into windows for this model."""
         return replace(
             self.preprocessing or AS_GIVEN, ch_names=self.ch_names_, sfreq=self.sfreq_, n_times=self.n_times_
         )
@@ -656,7 +639,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def check(self, X: Any) -> Drift:
         """Compare signals (n, n_chans, n_times) with the base data, channel by channel; see ``verdict``.
 
-        Scale and offset are compared, and of five windows or more spectra and correlations between channels.
+        Scale and offset are compared; with five windows or more, also spectra and correlations of channels.
         """
         return self._drift(self._read_known(X))
 
@@ -666,25 +649,24 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return drift(current, self.statistics_, self.ch_names_, n_times=self.n_times_, sfreq=self.sfreq_)
 
     def _is_artefact(self, signals: Signals, group: np.ndarray) -> bool:
-        # Spectra of fewer are not compared, as one may be an artefact: here that is what is asked.
+        # Spectra of fewer windows are not compared, as one may be an artefact: here that is the question.
         some = np.resize(group, max(FEWEST, len(group)))
         return self._drift(replace(signals, values=signals.values[some])).artefact
 
     @one_at_a_time
     def calibrate(self, X: Any, *, force: bool = False) -> Self:
-        """Adapt to a person or a day that was not seen, by signals (n, n_chans, n_times) without labels.
+        """Adapt to an unseen person or day, by signals (n, n_chans, n_times) without labels.
 
-        The middle of their features is moved to that of the base data, and whatever is predicted or taught
-        afterwards with it, until :meth:`uncalibrate`. They should do about the same things as the people of
-        the base data, about as often.
+        The mean of their features is moved to that of the base data, and all later features by the same
+        shift, until :meth:`uncalibrate`. Classes should occur about as often as in the base data.
 
         Parameters
         ----------
         X : array or mne.Epochs
-            Ten windows or more.
+            At least ten windows.
         force : bool, default=False
-            Calibrate although rehearsal in ``fit`` speaks against it, or says nothing because there were no
-            ``groups``; and by signals whose scale or offset is nothing like that of the base data.
+            Calibrate although rehearsal in ``fit`` advises against it, or could not be done without
+            ``groups``; and with signals whose scale or offset is very different from the base data's.
         """
         self._check_fitted()
         signals = self._read_known(X)
@@ -694,7 +676,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
 
     @one_at_a_time
     def uncalibrate(self) -> Self:
-        """Undo :meth:`calibrate`: the model is again as it is for everybody."""
+        """Undo :meth:`calibrate`."""
         self._check_fitted()
         self._know(state_=uncalibrated(self.state_))
         return self
@@ -703,20 +685,13 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def forget_class(self, label: Any) -> Self:
         """Remove a class: its prototype, anchors, replay and recordings.
 
-        The default method is then as if it had never been taught the class; with others, predictions among
-        the other classes are unchanged, but weights that were trained or finetuned while the class was there
-        may keep traces of it: only training anew without it does not.
+        With the default method the model is then as if it had never been taught the class. With others,
+        predictions among the other classes are unchanged, but weights that were trained while the class was
+        known may keep traces of it; only retraining without it removes these.
         """
         self._check_fitted()
         began = time.perf_counter()
-        columns = np.flatnonzero(self._names == label)
-        if not len(columns) or isinstance(label, bool | np.bool_) != (self.classes_.dtype == np.bool_):
-            known = self.classes_.tolist()
-            raise ValueError(
-                f"class {label!r} is not known, so it cannot be forgotten; known are "
-                f"{', '.join(map(repr, known))}{similar_names([label], known)}"
-            )
-        column = int(columns[0])
+        column = column_of(label, self._names)
         try:
             state = without_class(self.state_, self.state_.classes[column])
         except ValueError as error:
@@ -731,7 +706,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return self
 
     def _know(self, **learned: Any) -> None:
-        """Take over what was learned, all at once: a thread that predicts sees the model before or after."""
+        """Update all attributes at once: a thread that predicts sees the model before or after."""
         self.__dict__ = vars(self) | learned
 
     def _recipe(self, architecture: Architecture, n_samples: int, device: str) -> Recipe:
@@ -743,7 +718,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return other
 
     def __getstate__(self) -> Any:
-        """Return what pickle writes: networks in host memory, so that it can be read where no such GPU is."""
+        """Return what is pickled: networks in host memory, so that it loads on machines without the GPU."""
         values = super().__getstate__()
         return values | {"state_": placed(values["state_"], "cpu")} if "state_" in values else values
 
@@ -757,13 +732,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return progress_bars() if self.verbose else nullcontext()
 
     def _read(self, X: Any, known: float | None = None) -> Signals:
-        signals = read_signals(X)
-        rate = self.sfreq if self.sfreq is not None else known
-        if rate is not None and signals.sfreq is not None and signals.sfreq != rate:
-            raise ValueError(
-                f"epochs are sampled at {signals.sfreq:g} Hz, the model at {rate:g} Hz; resample them"
-            )
-        return signals
+        return check_rate(read_signals(X), self.sfreq if self.sfreq is not None else known)
 
     def _read_base(
         self, X: Any, y: Any, groups: Any, sample_weight: Any
@@ -776,12 +745,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         given = groups_by(self.group_by, signals) if groups is None else groups
         among = read_groups(given, len(labels))
         signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
-        if len(classes := np.unique(labels)) < 2:
-            raise ValueError(
-                f"training needs at least two classes, got one class ({classes.tolist()[0]!r}); add the "
-                f"others, or teach it with partial_fit (anchorinv learn) to a model that knows two"
-            )
-        self._check_rejection(classes)
+        self._check_rejection(check_several(labels))
         return signals, labels, None if among is None else among[kept], weights
 
     def _check_fitted(self) -> None:
@@ -801,15 +765,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     ) -> tuple[Signals, np.ndarray, np.ndarray | None]:
         signals = self._read_known(X)
         labels = read_labels(signals.labels if y is None else y, len(signals.values))
-        if label_kind(labels) != label_kind(self.classes_):
-            raise ValueError(
-                f"the model's classes are {label_kind(self.classes_)}, these labels are "
-                f"{label_kind(labels)}; use one kind"
-            )
+        check_kind(labels, self.classes_)
         return weighed(signals, labels, sample_weight, self.method)[:3]
 
     def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:
-        """Return signals as the network takes them; of another unit none, unless forced, or a warning."""
+        """Return standardised signals; warn about drift, and refuse another unit unless forced."""
         distance = self._drift(signals, shapes=shapes)
         standardised = self.standardisation_(signals.values)
         check_scale(standardised, distance)
@@ -829,7 +789,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return self._logits_of(self._standardised(self._read_known(X)))
 
     def _logits_of(self, standardised: Tensor) -> Tensor:
-        """Return logits (n, n_classes) in the order of ``classes_``; all that is predicted passes here."""
+        """Return logits (n, n_classes) in the order of ``classes_``; every prediction goes through here."""
         return logits_of(self.state_, standardised)[:, self._columns]
 
     def _answers(self, standardised: Tensor, *, novelty: bool) -> tuple[Tensor, np.ndarray | None]:
@@ -838,29 +798,29 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return logits[:, self._columns], None if p_values is None else p_values.numpy()
 
     def _decided(self, columns: np.ndarray, p_values: np.ndarray | None) -> np.ndarray:
-        """Return the classes of columns (n,), or the label of rejected ones, by their p-values (n,)."""
+        """Return the classes of columns (n,), or the reject label, by their p-values (n,)."""
         labels: np.ndarray = self.classes_[columns]
         if self.reject is None or p_values is None or not (p_values <= self.reject).any():
             return labels
         return np.where(p_values <= self.reject, np.asarray(self.reject_label_), labels)
 
     def _check_rejection(self, classes: np.ndarray) -> None:
-        """Refuse classes (n,) that leave no label for rejected windows, if there are to be some."""
+        """Refuse classes (n,) that leave no label for rejected windows, if ``reject`` is set."""
         if self.reject is not None:
             rejecting_label(self.reject_label, classes)
 
     @property
     def reject_label_(self) -> Any:
-        """What rejected windows are called."""
+        """Label of rejected windows."""
         return rejecting_label(self.reject_label, self.classes_)
 
     def _probabilities(self, logits: Tensor) -> np.ndarray:
-        """Return the probabilities (n, n_classes) that logits in the order of ``classes_`` stand for."""
+        """Return the probabilities (n, n_classes) of logits in the order of ``classes_``."""
         return F.softmax(logits, dim=1).numpy()
 
     @property
     def _names(self) -> np.ndarray:
-        """The classes in the order learned, which is that of the state and of model files."""
+        """The classes in the order learned, as in the state and in model files."""
         names: np.ndarray = self.classes_[np.argsort(self._columns)]
         return names
 
@@ -883,7 +843,3 @@ def _tensor(values: np.ndarray) -> Tensor:
 
 def _optional(values: np.ndarray | None) -> Tensor | None:
     return None if values is None else _tensor(values)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

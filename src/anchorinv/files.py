@@ -1,6 +1,6 @@
-"""Files that are whole or not there: written beside their place, and moved into it when complete.
+"""Atomic files: written to a temporary name, and renamed when complete.
 
-JSON, tensors with plain facts (safetensors), and hashes by which damage or a change is noticed.
+JSON, tensors with metadata (safetensors), and hashes that detect damage or changes.
 """
 
 import errno
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-#: Which machine wrote half a file: nobody here knows whether another machine is still at its own.
+#: The machine that wrote a partial file: another machine may still be writing its own.
 HERE = hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
-#: Bytes of a JSON file at the most: in memory it takes some twenty times as much.
+#: Maximum size of a JSON file in bytes; in memory it takes about twenty times as much.
 MOST_JSON = 1 << 25
 #: Samples of more bytes (1 GiB) are hashed in blocks when a run starts, so that it starts within seconds.
 LARGE = 1 << 30
@@ -33,10 +33,10 @@ _CHUNK = 1 << 22
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a path to write a file or a folder to; it takes the place of ``path`` when the block succeeds.
+    """Yield a temporary path that replaces ``path`` when the block succeeds.
 
-    It is hidden, and beside ``path``. If the block fails, or the process is killed, whatever was at ``path``
-    is still there, untouched.
+    It is a hidden file or folder next to ``path``. If the block fails, or the process is killed, ``path`` is
+    untouched.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def replacing(path: Path) -> Iterator[Path]:
     'whole'
     """
     if _is_device(path):
-        raise OSError(f"{path} is a device or a pipe, no file that could be replaced; name a file")
+        raise OSError(f"{path} is a device or a pipe, not a file; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(path)
     try:
@@ -65,8 +65,10 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        was = "; the file that was there is untouched" if path.is_file() else ""
-        raise OSError(f"{path} cannot be written: {error.strerror}{was}; make room and try again") from None
+        was = "; the existing file is untouched" if path.is_file() else ""
+        raise OSError(
+            f"{path} cannot be written: {error.strerror}{was}; free some space and try again"
+        ) from None
     finally:
         if beside.is_dir():
             shutil.rmtree(beside)
@@ -75,19 +77,19 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_writable(path: Path, *, such_as: str) -> None:
-    """Refuse a place where :func:`replacing` could not write a file, by trying; nothing is left there.
+    """Refuse a path where :func:`replacing` could not write, by trying; nothing is left behind.
 
-    ``such_as`` is a name for a file, to suggest to someone who gave a folder.
+    ``such_as`` is a file name to suggest where a folder was given.
     """
     try:
         if path.is_dir():
             raise ValueError(f"{path} is a folder; name a file in it, such as {path / such_as}")
         if _is_device(path):
-            raise ValueError(f"{path} is a device or a pipe, no file that could be replaced; name a file")
-        # Folders on the way are made later. What may be written to is known to nobody but the system.
+            raise ValueError(f"{path} is a device or a pipe, not a file; name a file")
+        # Missing folders are made later. Only the system knows where it is allowed to write.
         nearest = next(folder for folder in path.absolute().parents if folder.exists())
         if not nearest.is_dir():
-            raise ValueError(f"{path} cannot be written: {nearest} is no folder; name a file in one")
+            raise ValueError(f"{path} cannot be written: {nearest} is not a folder; name a file in one")
         trial = _beside(nearest / path.name)
         trial.touch()
         trial.unlink()
@@ -101,41 +103,41 @@ def _is_device(path: Path) -> bool:
 
 
 def _beside(path: Path) -> Path:
-    # A name of its own for each writer, so that two of them cannot mix; hidden, so that nobody opens it.
+    # A unique name, so that two writers cannot mix; hidden, so that it is not opened by mistake.
     return path.with_name(f".{path.name}.{HERE}.{secrets.token_hex(4)}.part")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as readable JSON, whole or not at all."""
+    """Write a value as readable JSON, atomically."""
     with replacing(path) as beside:
         beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file; a damaged one is an error that names it."""
+    """Return the value of a JSON file; a damaged file is an error that names it."""
     check_regular(path)
     with path.open("rb") as file:
         return parsed_json(file.read(MOST_JSON + 1), path)
 
 
 def parsed_json(text: bytes, path: Path) -> Any:
-    """Return the value of JSON that was read from a file; a damaged one is an error that names it."""
+    """Return the value of JSON that was read from a file; a damaged file is an error that names it."""
     if len(text) > MOST_JSON:
         raise ValueError(f"{path} is damaged: its JSON has over {MOST_JSON >> 20} MiB")
     try:
         return json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: it is no JSON ({error})") from None
+        raise ValueError(f"{path} is damaged: it is not valid JSON ({error})") from None
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a pipe or a device, which would be read for ever, and a folder."""
+    """Refuse a folder, and a pipe or a device, which could be read forever."""
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no file but a folder, a device or a pipe; move it away")
+        raise ValueError(f"{path} is a folder, a device or a pipe, not a file; move it away")
 
 
 def append_whole(path: Path, pieces: Iterable[bytes]) -> None:
-    """Add to a file and have the disk hold it: all of it, or, where there is no room, nothing."""
+    """Append to a file and sync it to disk: all, or on a full disk nothing."""
     with path.open("ab", buffering=0) as file:
         before = os.fstat(file.fileno()).st_size
         try:
@@ -145,27 +147,27 @@ def append_whole(path: Path, pieces: Iterable[bytes]) -> None:
                     left = left[file.write(left) :]
             os.fsync(file.fileno())
         except OSError:
-            with suppress(OSError):  # a full disk has taken a part of the last piece
+            with suppress(OSError):  # a full disk may have taken a part
                 file.truncate(before)
             raise
 
 
 def half_written(folder: Path, *names: str) -> list[Path]:
-    """Return what :func:`replacing` left in a folder when killed, of files with such names (``*`` any)."""
+    """Return temporary files that a killed :func:`replacing` left in a folder, by name patterns."""
     return [path for name in names for path in folder.glob(f".{name}.*.part") if path.is_file()]
 
 
 @contextmanager
 def in_use(folder: Path, *names: str) -> Iterator[None]:
-    """Mark a folder as in use inside the block; the first to do so removes half-written files of these names.
+    """Lock a folder for the block; its first user removes leftover temporary files of these names.
 
-    They would stay for ever otherwise. Several processes may share the folder: only what this machine wrote
-    is removed, and only while no other process uses the folder.
+    Several processes may share the folder: only files that this machine wrote are removed, and only while no
+    other process uses the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
-        # Where a file system cannot lock folders nothing is removed.
+        # Nothing is removed on file systems that cannot lock folders.
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for path in half_written(folder, *names):
@@ -178,7 +180,7 @@ def in_use(folder: Path, *names: str) -> Iterator[None]:
 
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", facts: Mapping[str, Any]) -> None:
-    """Write tensors and plain JSON values to one file, whole or not at all."""
+    """Write tensors and plain JSON values to one file, atomically."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -186,7 +188,7 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", facts: Mapping[st
     with replacing(path) as beside:
         try:
             save_file(dict(tensors), beside, metadata={"facts": text, "digest": _digest(tensors, text)})
-        except SafetensorError as error:  # its word for whatever the system said
+        except SafetensorError as error:  # wraps the system's error
             raise OSError(errno.ENOSPC, str(error)) from None
 
 
@@ -197,7 +199,7 @@ def read_tensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            # Copies, so that they lie in memory as those that were made here: sums are then the same bits.
+            # Copies are aligned like tensors made here, so that sums are identical to the last bit.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         text = metadata["facts"]
         if metadata["digest"] != _digest(tensors, text):
@@ -219,11 +221,11 @@ def _digest(tensors: "Mapping[str, Tensor]", facts: str) -> str:
 
 
 def samples_hash(path: Path, *, in_blocks: bool = False) -> str:
-    """Return the hash of the values of an ``.npy`` file, or of its size and evenly spaced blocks of them."""
+    """Return a hash of the values of an ``.npy`` file, or of its size and evenly spaced blocks."""
     import numpy as np
 
     digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:  # not mapped: pages that are read would count as memory
+    with path.open("rb") as file:  # not memory-mapped: pages that were read would count as memory
         first = np.load(path, mmap_mode="r", allow_pickle=False).offset
         size = file.seek(0, SEEK_END) - first
         if in_blocks:
@@ -239,7 +241,7 @@ def samples_hash(path: Path, *, in_blocks: bool = False) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Have the disk hold what was written, so that the move cannot overtake it."""
+    """Sync a file to disk before it is renamed."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What learning needs around it: one lesson at a time, finite outputs, a line of history for each."""
+"""Parts of the estimator's lessons: a lock, logits and p-values, checks, entries of the history."""
 
 import os
 import threading
@@ -23,23 +23,23 @@ from anchorinv.persistence.provenance import DESCENTS, loss_curves
 Given = ParamSpec("Given")
 Learned = TypeVar("Learned")
 
-# One for all models of a process: torch's global generator, which dropout draws from, is one for all, too.
+# One lock for all models of a process, as dropout draws from torch's global generator.
 _turn = threading.RLock()
 
 _NOT_MEASURED = (
-    "how far windows of its own classes lie from what this model knows has not been measured, since none "
-    "were held out when it was trained; train it anew by method='discriminant' with 6 windows of each class "
-    "or more, or by a method with a network on 200 windows or more without a fixed number of epochs; or "
+    "this model has no novelty scores, since no windows were held out when it was trained; train it again "
+    "with method='discriminant' and at least 6 windows of each class, or with a method that has a network, "
+    "at least 200 windows and no fixed number of epochs; or "
     "leave out reject"
 )
 
 
 def one_at_a_time(learn: Callable[Given, Learned]) -> Callable[Given, Learned]:
-    """Let a function that learns wait until no other thread is learning; ``torch.inference_mode`` is left."""
+    """Let a function that learns wait for other threads; ``torch.inference_mode`` is switched off in it."""
 
     @wraps(learn)
     def alone(*args: Given.args, **kwargs: Given.kwargs) -> Learned:
-        # Gradients need ordinary tensors, and so does a model that somebody will teach later.
+        # Gradients, now or in a later lesson, need ordinary tensors.
         with _turn, torch.inference_mode(False):
             return learn(*args, **kwargs)
 
@@ -47,9 +47,9 @@ def one_at_a_time(learn: Callable[Given, Learned]) -> Callable[Given, Learned]:
 
 
 def _after_fork() -> None:
-    """Start anew in a child process, which has one thread: nobody else there would ever give up the lock.
+    """Replace the lock in a forked child, where no other thread would ever release it.
 
-    Nor do torch's own threads live on in a child: with more than one, OpenMP would wait for them for ever.
+    torch's threads do not survive a fork either: with more than one, OpenMP would wait for them forever.
     """
     global _turn
     _turn = threading.RLock()
@@ -65,19 +65,19 @@ def logits_of(state: State, signals: Tensor) -> Tensor:
 
 
 def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Return what a model says of standardised signals (n, n_chans, n_times).
+    """Return logits, and p-values of novelty, of standardised signals (n, n_chans, n_times).
 
     Parameters
     ----------
     novelty : bool, default=False
-        Whether to compute p-values, too.
+        Whether to compute p-values.
 
     Returns
     -------
     logits : Tensor, shape (n, n_classes)
         Calibrated, where windows were held out.
     p_values : Tensor, shape (n,), or None
-        Of each signal being of a known class.
+        Under the hypothesis that a signal is of a known class.
     """
     features = encode(nn.Sequential(state.trunk, state.tail), signals)
     if not novelty:
@@ -85,7 +85,7 @@ def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple
     confidence = known_confidence(state)
     with torch.no_grad():
         parts = [state.head.answers(chunk) for chunk in torch.split(features, CHUNK)]
-    # Of a live source each window is one: there is nothing to join.
+    # Live windows come one at a time: nothing to concatenate.
     logits, statistics, nearest = (
         parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
     )
@@ -95,28 +95,28 @@ def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple
 
 @torch.no_grad()
 def novelty_of(state: State, features: Tensor) -> Tensor:
-    """Return p-values (n,) of features (n, dim) being of a known class, or say why there are none."""
+    """Return p-values (n,) of novelty of features (n, dim); an error says why there are none."""
     confidence = known_confidence(state)
     statistics, nearest = state.head.novelty(features)
     return confidence.p_values(statistics, nearest >= state.n_base)
 
 
 def known_confidence(state: State) -> Confidence:
-    """Return what is known of how sure a model may be, or say why nothing is."""
+    """Return the model's confidence measures; an error says why there are none."""
     if state.confidence is None:
         raise ValueError(_NOT_MEASURED)
     return state.confidence
 
 
 def check_held_out(recipe: Recipe, samples: Batch, *, needed: bool, rng: torch.Generator) -> None:
-    """Refuse samples of which a training would hold out none, if some are needed, before it begins."""
+    """Refuse, before training, samples of which none would be held out, if some are needed."""
     spec = recipe.base_spec
     if needed and isinstance(spec, BaseSpec) and not _held_out(spec, samples, rng).any():
         raise ValueError(_NOT_MEASURED)
 
 
 def _held_out(spec: BaseSpec, samples: Batch, rng: torch.Generator) -> Tensor:
-    """Return which samples (n,) a training keeps aside to tell when to end."""
+    """Return which samples (n,) training holds out for early stopping."""
     if spec.training.patience is None:
         return torch.zeros(len(samples), dtype=torch.bool)
     return holdout(columns(samples.labels, samples.classes), samples.groups, rng=rng)
@@ -125,9 +125,9 @@ def _held_out(spec: BaseSpec, samples: Batch, rng: torch.Generator) -> Tensor:
 def with_confidence(
     recipe: Recipe, state: State, samples: Batch, *, needed: bool, rng: torch.Generator
 ) -> State:
-    """Return a base model with the confidence that windows held out from its training give, if any were.
+    """Return a base model with confidence measured on held-out windows, if any were held out.
 
-    Closed forms have theirs already. Without any, a model that needs it is refused.
+    Closed forms have theirs already. A model that needs one and has none is refused.
     """
     spec, targets = recipe.base_spec, state.columns(samples.labels)
     none = torch.zeros(len(samples), dtype=torch.bool)
@@ -145,20 +145,20 @@ def with_confidence(
 
 
 def check_finite(logits: Tensor) -> Tensor:
-    """Return logits (n, n_classes), if they are numbers."""
+    """Return logits (n, n_classes) if they are finite."""
     wrong = int((~logits.isfinite()).any(1).sum())
     if wrong:
         raise ValueError(
-            f"the model's outputs for {wrong} of {len(logits)} signals are not finite, so they say nothing: "
-            f"its weights are damaged or far too large; use an earlier copy of the model, or train it anew"
+            f"the model's outputs for {wrong} of {len(logits)} signals are not finite: "
+            f"its weights are damaged or far too large; use an earlier copy of the model, or train it again"
         )
     return logits
 
 
 def by_class(names: np.ndarray, counts: np.ndarray, n_base: int) -> dict[str, np.ndarray]:
-    """Return what is known of classes that come in the order learned, in that of ``classes_``.
+    """Sort names and counts of classes, given in the order learned, as attributes of the estimator.
 
-    ``_columns`` says where each of ``classes_`` is among the columns of the state's head.
+    ``_columns`` has the column of each of ``classes_`` in the state's head.
     """
     order = np.argsort(names, kind="stable")
     return {
@@ -169,7 +169,7 @@ def by_class(names: np.ndarray, counts: np.ndarray, n_base: int) -> dict[str, np
     }
 
 
-# What was chosen without a descent.
+# Curves that are scores or choices, not losses.
 _CHOICES = {
     "rehearsed macro-F1": "rehearsed_f1",
     "shrinkage": "shrinkage",
@@ -179,16 +179,16 @@ _CHOICES = {
 
 
 def check_converged(state: State, *, before: State | None = None) -> State:
-    """Return what was learned, if the losses since an earlier state are numbers."""
+    """Return a state if its losses since an earlier state are finite."""
     for curve in state.curves[len(before.curves) if before else 0 :]:
         if curve.name in DESCENTS and not curve.values.isfinite().all():
             *_, setting = DESCENTS[curve.name]
-            raise ValueError(f"learning diverged: its loss is not finite; lower {setting}")
+            raise ValueError(f"training diverged (the loss is not finite); lower {setting}")
     return state
 
 
 def count_labels(labels: np.ndarray) -> dict[Any, int]:
-    """Return how many samples of each class there are among labels (n,)."""
+    """Return the number of samples of each class in labels (n,)."""
     names, counts = np.unique(labels, return_counts=True)
     return dict(zip(names.tolist(), counts.tolist(), strict=True))
 
@@ -196,18 +196,18 @@ def count_labels(labels: np.ndarray) -> dict[Any, int]:
 def history_entry(
     kind: str, session: int, samples: dict[Any, int], curves: tuple[Curve, ...], began: float
 ) -> dict[str, Any]:
-    """Return one line of an estimator's history.
+    """Return an entry of the estimator's history.
 
     Parameters
     ----------
     kind : str
         ``"base"``, ``"session"``, ``"shots"`` or ``"forgotten"``.
     samples : dict of Any to int
-        How many of each class were learned.
+        Number of samples of each class.
     curves : tuple of Curve
-        The descents that learning took.
+        Loss curves of the lesson.
     began : float
-        By ``time.perf_counter``.
+        Start time, from ``time.perf_counter``.
     """
     line: dict[str, Any] = {
         "kind": kind,
@@ -218,10 +218,10 @@ def history_entry(
     for curve in curves:
         if curve.name in _CHOICES:
             line[_CHOICES[curve.name]] = float(curve.values[-1])
-        if curve.name not in DESCENTS:  # what priors weighed
+        if curve.name not in DESCENTS:  # weights of priors
             continue
         steps, loss, _ = DESCENTS[curve.name]
-        # An inversion's curve ends with the error that it reached.
+        # The last value of an inversion's curve is its final error, not a step.
         line[steps] = len(curve.values) - (curve.name == "invert")
         line[loss] = float(curve.values[-1]) if len(curve.values) else float("nan")
     return {**line, "curves": loss_curves(curves)}

@@ -1,4 +1,4 @@
-"""Report how far a long computation is, to whoever listens; without a listener it costs nothing."""
+"""Progress of long computations, reported to a listener; without one it costs nothing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """How many of its steps a task has done.
+    """Progress of a task: its steps so far.
 
     Examples
     --------
@@ -23,8 +23,8 @@ class Tick:
     done: int
     total: int
     loss: float = float("nan")  # the last one; nan where there is none
-    note: str = ""  # anything else to show beside the steps
-    sentence: bool = False  # the task is something to say, and nothing is under way
+    note: str = ""  # anything else to show
+    sentence: bool = False  # a message, not a task
 
 
 Listener = Callable[[Tick], None]
@@ -42,17 +42,17 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def tick(task: str, done: int, total: int, loss: float = float("nan"), *, note: str = "") -> None:
-    """Report progress, if anybody listens; the arguments are those of :class:`Tick`."""
+    """Report progress to the listener, if any; the arguments are those of :class:`Tick`."""
     if listener := _listener.get():
         listener(Tick(task, done, total, loss, note))
 
 
 def tell(sentence: str) -> None:
-    """Say something about what is computed, if anybody listens."""
+    """Send a message to the listener, if any."""
     if listener := _listener.get():
         listener(Tick(sentence, 1, 1, sentence=True))
 
 
 def is_heard() -> bool:
-    """Return whether anybody listens: what is only to be told need not be computed otherwise."""
+    """Return whether there is a listener, so that messages need not be computed otherwise."""
     return _listener.get() is not None

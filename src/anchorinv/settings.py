@@ -1,4 +1,4 @@
-"""The estimator's settings, checked together: one error names every problem."""
+"""The estimator's parameters: checked together, and turned into the method they describe."""
 
 import secrets
 import warnings
@@ -9,18 +9,19 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
-from anchorinv.backbones import architecture_for, as_backbone, problem_of
+from anchorinv.backbones import architecture_for, as_backbone, asked_for, problem_of
 from anchorinv.core.adaptation import Adaptation, CrossValidatedFinetune, Finetune
 from anchorinv.core.devices import PATTERN, WORDS
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.minimise import OneCycle
 from anchorinv.core.networks import Geometry
-from anchorinv.core.privacy import Privacy, private
+from anchorinv.core.privacy import Privacy, privacy_facts, privacy_from, private
 from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.registry import METHODS
 from anchorinv.core.training import Training
+from anchorinv.persistence.bundle import Bundle
 from anchorinv.persistence.format import parsed
 from anchorinv.persistence.limits import (
     HIGHEST_RATE,
@@ -40,20 +41,23 @@ from anchorinv.validation import check_order
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
 
-#: Without a number of epochs there are so many, or as many as keep the number of steps within bounds: a few
-#: windows need more rounds until a network has learned anything, and very many teach it in fewer.
+#: Epochs by default, or as many as keep the number of steps within these bounds: a network needs more epochs
+#: on few windows and fewer on many.
 EPOCHS = 24
 STEPS = range(300, 10_001)
 
-#: How much channels are made louder or softer in training.
+#: Random gain of channels in training (data augmentation).
 GAIN = 0.3
 
-#: Of networks whose sizes follow from the signals: shallower than the paper's, with half its dropout, which
-#: learns in a quarter of the time what the paper's sizes learn (docs/method.md).
+#: Of networks whose sizes are derived from the signals: shallower than the paper's, with half its dropout;
+#: trained in a quarter of the time to the same scores (docs/method.md).
 DEPTH, DROPOUT = 2, 0.25
 
-#: Of methods that cannot choose for themselves, because they replay nothing or classify without prototypes.
+#: For methods that cannot choose by cross-validation, as they replay nothing or have no prototypes.
 FINETUNE_STEPS = 100
+
+# Parameters that a model file stores in another form, or that depend on the machine.
+_STORED_APART = {"method", "geometry", "backbone", "preprocessing", "sfreq", "device", "privacy"}
 
 
 def _wanted(kind: Any, words: str) -> tuple[TypeAdapter[Any], str]:
@@ -75,7 +79,7 @@ def _or_none(kind: Any, words: str) -> tuple[Any, str]:
 _SEED = Annotated[int, Field(ge=SEEDS[0], le=SEEDS[-1])] | InstanceOf[np.random.RandomState] | None
 _WEIGHT = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
-#: What each setting may be, as pydantic and as people read it.
+#: The type of each parameter, for pydantic and in words for messages.
 _SETTINGS = {
     name: _wanted(*kind)
     for name, kind in {
@@ -94,7 +98,10 @@ _SETTINGS = {
         "replay_weight": (_WEIGHT, "a number, 0 or more"),
         "new_prototype": (Literal["mean", "random"], "'mean' or 'random'"),
         "network": (Literal["never", "rehearse", "always"], "one of never, rehearse, always"),
-        "reject": (Annotated[float, Field(gt=0, lt=1)] | None, "a share between 0 and 1, as 0.05, or None"),
+        "reject": (
+            Annotated[float, Field(gt=0, lt=1)] | None,
+            "a share between 0 and 1, such as 0.05, or None",
+        ),
         "reject_label": (str | int | None, "text, a whole number or None"),
         "device": (Annotated[str, Field(pattern=f"^({PATTERN})$")], WORDS),
         "group_by": (str | None, "the name of a column, or None"),
@@ -106,7 +113,7 @@ _SETTINGS = {
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that cannot work, all of them in one sentence."""
+    """Refuse invalid parameters; one error names all of them."""
     problems = []
     for name, (kind, words) in _SETTINGS.items():
         value = settings[name]
@@ -121,7 +128,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         problems.append(f"backbone (={settings['backbone']!r:.60}) {wrong}")
     elif as_backbone(settings["backbone"]) is not None and settings["geometry"] is not None:
         problems.append(
-            "geometry is of the network of this package, and another backbone is given; leave it out"
+            "geometry applies to this package's network only, and another backbone is given; leave it out"
         )
     if problems:
         raise ValueError("; ".join(problems))
@@ -129,10 +136,38 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         parsed(PreprocessingFacts, asdict(preprocessing))
 
 
+def stored_params(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the parameters that a model file stores as they are; a RandomState becomes the seed drawn."""
+    stored = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in params.items()
+        if name not in _STORED_APART
+    }
+    if isinstance(stored["random_state"], np.random.RandomState):
+        stored["random_state"] = seed
+    stored["verbose"] = bool(stored["verbose"])
+    privacy = privacy_facts(params["privacy"])
+    # Earlier versions read files without this key.
+    return stored if privacy is None else {**stored, "privacy": privacy}
+
+
+def params_of(bundle: Bundle) -> dict[str, Any]:
+    """Return the parameters of the estimator that a bundle was made of."""
+    return {
+        **bundle.settings,
+        "method": bundle.method,
+        "geometry": bundle.geometry if bundle.geometry_given else None,
+        "preprocessing": bundle.preprocessing,
+        "sfreq": bundle.sfreq,
+        "privacy": privacy_from(bundle.settings.get("privacy")),
+        "backbone": asked_for(bundle.backbone),
+    }
+
+
 def recipe_of(
     settings: Mapping[str, Any], geometry: Architecture, n_samples: int, device: str = "cpu"
 ) -> Recipe:
-    """Return the method that the settings describe, on a device; each takes those that it knows."""
+    """Return the method that the parameters describe, on a device; each method uses those it knows."""
     training = training_of(settings["epochs"], settings["batch_size"], settings["lr"], n_samples)
     base_spec = BaseSpec(network_of(geometry), Cosine.start, training, device)
     spec = METHODS[settings["method"]]
@@ -148,7 +183,7 @@ def recipe_of(
     recipe = replace(recipe, refresh=getattr(recipe.adapt, "chooses_steps", False))
     recipe = private(recipe, settings["privacy"])
     if spec.memory.inverts:
-        # They are small beside the training data, and a user may want to look at them.
+        # They are small compared with the training data, and a user may want to inspect them.
         memory: Any = recipe.memory
         return replace(recipe, memory=replace(memory, with_signals=True))
     return recipe
@@ -178,7 +213,7 @@ def resolve_geometry(asked: Geometry | None, n_chans: int, n_times: int) -> Geom
 def resolve_backbone(
     settings: Mapping[str, Any], geometry: Geometry, n_classes: int, sfreq: float | None
 ) -> Architecture:
-    """Return what networks are made by: the geometry, or another backbone, made once to see that it works."""
+    """Return what networks are built from: the geometry, or another backbone, built once as a check."""
     backbone = as_backbone(settings["backbone"])
     spec, network = METHODS[settings["method"]], settings["network"]
     if backbone is None:
@@ -193,17 +228,17 @@ def resolve_backbone(
 
 
 def resolve_rate(asked: float | None, of_signals: float | None) -> float | None:
-    """Return the sampling rate in Hz, as given or as the signals say; None where nobody knows."""
+    """Return the sampling rate in Hz, as passed or of the signals; None where unknown."""
     rate = of_signals if asked is None else float(asked)
     if rate is not None and not LOWEST_RATE <= rate <= HIGHEST_RATE:
-        raise ValueError(f"a rate of {rate:g} Hz is beyond {LOWEST_RATE:g} to {HIGHEST_RATE:g} Hz")
+        raise ValueError(f"sfreq (={rate:g} Hz) must be from {LOWEST_RATE:g} to {HIGHEST_RATE:g} Hz")
     return rate
 
 
 def resolve_ch_names(
     how: Preprocessing | None, of_signals: Sequence[str] | None, n_chans: int
 ) -> tuple[str, ...] | None:
-    """Return the channels' names, from the signals themselves or from what is known of their recordings."""
+    """Return the channel names, of the signals or of their preprocessing."""
     given = how.ch_names if how else None
     if given and len(given) != n_chans:
         raise ValueError(f"preprocessing names {len(given)} channels, signals have {n_chans}")
@@ -212,7 +247,7 @@ def resolve_ch_names(
 
 
 def resolve_seed(random_state: int | np.random.RandomState | None) -> int:
-    """Return a seed, drawn where none was given."""
+    """Return a seed, drawn if none was passed."""
     if random_state is None:
         return secrets.randbits(31)
     if isinstance(random_state, np.random.RandomState):
@@ -221,12 +256,12 @@ def resolve_seed(random_state: int | np.random.RandomState | None) -> int:
 
 
 def training_of(epochs: int | None, batch_size: int, lr: float, n_samples: int) -> Training:
-    """Return how to train: for so many epochs, or as far as windows kept aside say; ``lr`` is the highest."""
+    """Return how to train: a fixed number of epochs, or early stopping; ``lr`` is the maximum rate."""
     plan = Training(epochs or EPOCHS, batch_size, lr, schedule=OneCycle(), gain=GAIN)
     if epochs is not None:
         return plan
     n_batches = -(-n_samples // batch_size)
     least, most = -(-STEPS[0] // n_batches), max(1, STEPS[-1] // n_batches)
     n_epochs = min(max(EPOCHS, least), most)
-    # While the rate is high the loss of held-out windows is high for a while; that is no reason to end.
+    # While the rate is high, the held-out loss is high for a while; that is no reason to stop.
     return replace(plan, epochs=n_epochs, patience=max(3, n_epochs // 3))

@@ -1,4 +1,4 @@
-"""The terminal: the only place that prints, so that no name does more there than be read; progress bars."""
+"""Printing to the terminal, with untrusted names as plain text; progress bars."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Terminal(Console):
-    """A console for which a string is one line of plain text, in sentences and in cells of tables alike.
+    """A console that prints strings as plain text on one line, in sentences and in tables.
 
-    Nothing in it is markup, a code for an emoji or a control character; only ``style`` adds colour. Options
-    are those of :class:`rich.console.Console`.
+    Markup, emoji codes and control characters have no effect; only ``style`` adds colour. Options are those
+    of :class:`rich.console.Console`.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class Terminal(Console):
         return super().render_str(shown(text), **options | {"markup": False, "emoji": False})
 
     def say(self, line: object = "", *, style: str | None = None) -> None:
-        """Print a line as long as it is: breaking it is left to the terminal."""
+        """Print a line without wrapping it."""
         self.print(str(line), style=style, soft_wrap=True)
 
 
@@ -54,14 +54,14 @@ def complain(*lines: object) -> None:
         Terminal(stderr=True).say(line)
 
 
-#: Seconds until a task that is under way is told of where there is no terminal, and between such lines.
+#: Without a terminal: seconds until a task is first reported, and between reports.
 FIRST, BETWEEN = 2.0, 10.0
-#: Seconds between two looks of the bars in a notebook.
+#: Seconds between updates of bars in a notebook.
 REDRAWN = 0.3
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words, as roughly as it is known.
+    """Return a rough duration in words.
 
     Examples
     --------
@@ -77,9 +77,9 @@ def duration(seconds: float) -> str:
 def progress_bars(
     console: Terminal | None = None, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[None]:
-    """Show how far every task inside the block is, on standard error if not on another console.
+    """Show the progress of tasks inside the block, by default on standard error.
 
-    A terminal and a notebook have bars; elsewhere there is a line now and then.
+    Terminals and notebooks show bars, other outputs a line now and then.
     """
     console = console or Terminal(stderr=True)
     if console.is_jupyter and (shown_in := _notebook_display()):
@@ -107,12 +107,12 @@ def _terminal_bars(console: Terminal) -> "Progress":
         TimeRemainingColumn(),
         TextColumn("{task.fields[loss]}", markup=False),
     )
-    # Steps of large networks take seconds each: half a minute would hold too few of them to tell their pace.
+    # Steps of large networks take seconds: rich's 30 s would be too few of them to estimate the speed.
     return Progress(*columns, console=console, transient=True, speed_estimate_period=300.0)
 
 
 class _Bars:
-    """A listener with a bar for each task that is under way."""
+    """A listener that shows a bar for each running task."""
 
     def __init__(self, console: Terminal, progress: "Progress") -> None:
         self._console, self._progress = console, progress
@@ -122,7 +122,7 @@ class _Bars:
         if tick.sentence:
             self._console.say(tick.task)
             return
-        # Bars are drawn from text, not from strings, so the terminal cannot quote them.
+        # Bars are made of rich's Text, which the console does not escape.
         loss = shown(_beside(tick))
         if tick.task not in self._tasks:
             self._tasks[tick.task] = self._progress.add_task(shown(tick.task), total=tick.total, loss=loss)
@@ -132,20 +132,20 @@ class _Bars:
 
 
 def _beside(tick: Tick) -> str:
-    """Return what is told beside the steps of a task."""
+    """Return the loss and note of a tick as text."""
     return tick.note if tick.loss != tick.loss else f"loss {tick.loss:#.3g}"
 
 
 @dataclass
 class _UnderWay:
-    """A task: when it was first heard of, how far it was then, and how far it is."""
+    """A running task: its first and last tick, and when the first one came."""
 
     began: float
     first: int
     last: Tick
 
     def words(self, now: float) -> str:
-        """Return how far it is and, once there is a pace to tell it by, how long it will take."""
+        """Return its progress and, once there is a speed to estimate it by, the time left."""
         tick, done = self.last, self.last.done - self.first
         left = (now - self.began) / done * (tick.total - tick.done) if done else 0.0
         pace = f"about {duration(left)} left at this pace" if left else ""
@@ -153,7 +153,7 @@ class _UnderWay:
 
 
 class _Lines:
-    """A listener that says now and then how far the first and the latest task are, and what is done."""
+    """A listener that prints now and then the progress of the first and the latest task."""
 
     def __init__(self, console: Terminal, clock: Callable[[], float]) -> None:
         self._console, self._clock = console, clock
@@ -170,19 +170,19 @@ class _Lines:
         task.last = tick
         if tick.done >= tick.total:
             del self._tasks[tick.task]
-            # A log names each kind of task once, and after that only what took its time.
+            # Each kind of task is logged once, and later only if it took long.
             if tick.task not in self._logged or now - task.began > BETWEEN:
                 self._console.say(", ".join(filter(None, [f"{tick.task}: done", _beside(tick)])))
                 self._logged.add(tick.task)
         elif now >= self._next:
-            # The first is what all others are part of.
+            # The first task contains all others.
             several = dict.fromkeys([next(iter(self._tasks)), tick.task])
             self._console.say("; ".join(self._tasks[name].words(now) for name in several))
             self._next = now + BETWEEN
 
 
 def _notebook_display() -> Callable[..., Any] | None:
-    """Return what shows something in a notebook and can change it afterwards; None without IPython."""
+    """Return a handle to an updatable notebook output; None without IPython."""
     try:
         shows: Callable[..., Any] = import_module("IPython.display").display
     except ImportError:
@@ -191,7 +191,7 @@ def _notebook_display() -> Callable[..., Any] | None:
 
 
 class _NotebookBars:
-    """A listener with bars below a notebook's cell: HTML in one output, so that no widgets are needed."""
+    """A listener that shows bars below a notebook cell, as HTML in one output: no widgets are needed."""
 
     def __init__(self, display: Callable[..., Any], clock: Callable[[], float]) -> None:
         self._clock, self._tasks, self._said = clock, dict[str, _UnderWay](), list[str]()
@@ -210,7 +210,7 @@ class _NotebookBars:
             self._draw(now)
 
     def close(self) -> None:
-        """Leave the sentences, and no bar."""
+        """Remove the bars and keep the messages."""
         self._tasks.clear()
         self._draw(self._clock())
 

@@ -1,4 +1,4 @@
-"""For authors of methods: whether one keeps what studies rely on."""
+"""Checks for authors of methods: whether a method keeps the contract that studies rely on."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -15,31 +15,31 @@ from anchorinv.core.recipe import Method
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.types import Batch, Session, State
 
-#: All that a state holds, or all that is in the global generators, as one comparable value.
+#: All values of a state, or of the global generators, in a form that can be compared.
 Snapshot = dict[str, Any]
 
 
 def check_method(method: Method, train: Batch, sessions: Sequence[Session], test: Tensor) -> None:
-    """Check that a method keeps its promises from the base session to the last.
+    """Check that a method keeps its contract from the base session to the last.
 
-    Nothing that goes in is changed; the same rng gives the same state; global generators are untouched; what
-    comes out is frozen; old prototypes stay; predictions are known classes, whatever the batch.
+    Inputs are not changed; the same rng gives the same state; global generators are untouched; states are
+    frozen; old prototypes stay; predictions are known classes and do not depend on the batch.
 
     Parameters
     ----------
     method : Method
-        Whose states have a trunk, a tail and a head, as those of a :class:`anchorinv.core.recipe.Recipe` do.
+        Its states have a trunk, a tail and a head, as those of a :class:`anchorinv.core.recipe.Recipe` do.
     train : Batch
         Signals (n, n_chans, n_times) of the base classes.
     sessions : sequence of Session
-        What comes after them.
+        The incremental sessions.
     test : Tensor, shape (n, n_chans, n_times)
         Signals to predict.
 
     Raises
     ------
     AssertionError
-        Says which promise was broken.
+        Says which part of the contract was broken.
     """
     state = _checked(lambda rng: method.fit_base(train, rng=rng), [train], seed=5)
     _check_state(method, state, train.classes, test)
@@ -50,7 +50,7 @@ def check_method(method: Method, train: Batch, sessions: Sequence[Session], test
             return method.learn_session(before, session, rng=rng)
 
         state = _checked(learn, [train, session.train], seed=6)
-        assert same(snapshot(before), known), "the state that went in was changed"
+        assert same(snapshot(before), known), "the input state was changed"
         _check_state(method, state, (*before.classes, *session.train.classes), test)
         _check_continuity(before, state)
 
@@ -59,8 +59,8 @@ def _checked(learn: Callable[[torch.Generator], State], given: Sequence[Batch], 
     copies = [(batch.values.clone(), batch.labels.clone()) for batch in given]
     rng = stream(seed)
     state = learn(rng)
-    torch.rand(3, generator=rng)  # how much was drawn from it does not matter, nor does the global one
-    # The second time, because libraries that are imported on first use may draw while they are.
+    torch.rand(3, generator=rng)  # neither draws from it nor from the global one may matter
+    # The second time: libraries imported on first use may draw while they are imported.
     with scoped_seed(stream(1, "elsewhere")), untouched_generators():
         again = learn(rng)
     assert same(snapshot(state), snapshot(again)), "the same rng gave another state"
@@ -116,7 +116,7 @@ def _logits(state: State, signals: Tensor) -> Tensor:
 
 
 def _check_continuity(before: State, after: State) -> None:
-    """Check what must be the same after a session as before it, bit by bit."""
+    """Check what must be exactly the same after a session as before it."""
     assert after.session == before.session + 1
     assert (after.n_base, after.shape, after.seed) == (before.n_base, before.shape, before.seed)
     assert same(_part(before, "trunk"), _part(after, "trunk")), "the trunk moved"
@@ -137,7 +137,7 @@ def _part(state: State, name: str) -> dict[str, Tensor]:
 
 
 def snapshot(state: State) -> Snapshot:
-    """Copy all that a state holds."""
+    """Copy all values of a state."""
     modules = {"trunk": state.trunk, "tail": state.tail, "head": state.head}
     held: Snapshot = {
         f"{part}.{name}": tensor.clone()
@@ -153,7 +153,7 @@ def snapshot(state: State) -> Snapshot:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Say whether two snapshots are equal bit by bit."""
+    """Return whether two snapshots are identical."""
     if isinstance(a, Tensor):
         return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, np.ndarray):
@@ -168,7 +168,7 @@ def same(a: Any, b: Any) -> bool:
 def _global_generators() -> Snapshot:
     return {
         "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state(),  # noqa: NPY002 (to see that nobody has drawn from it)
+        "numpy": np.random.get_state(),  # noqa: NPY002 (to see that nothing was drawn from it)
         "random": random.getstate(),
     }
 

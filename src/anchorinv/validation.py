@@ -1,4 +1,4 @@
-"""What users hand in, checked: signals, labels, groups; and what is probably meant otherwise."""
+"""Input validation: signals, labels, groups and weights, with warnings about likely mistakes."""
 
 import inspect
 import warnings
@@ -21,13 +21,13 @@ from anchorinv.signal.preprocessing import UNITS, conversion, unit_of
 from anchorinv.signal.readers import pick_channels, renamed
 from anchorinv.torch_data import is_torch_data, read_windows
 
-#: So many times more channels than samples are rather samples in the place of channels.
+#: With this many times more channels than samples, axes were probably swapped.
 _WIDE = 4
 _SWAP = "X.transpose(0, 2, 1) swaps them"
 
 
 def shape_mismatch(given: tuple[int, int], wanted: tuple[int, int]) -> str:
-    """Return the sentence about signals whose (n_chans, n_times) are not those of a model.
+    """Return the message for signals whose (n_chans, n_times) does not match a model's.
 
     Examples
     --------
@@ -41,11 +41,11 @@ def shape_mismatch(given: tuple[int, int], wanted: tuple[int, int]) -> str:
         return f"{takes}; {_SWAP}"
     if given[0] == wanted[0]:
         return f"{takes} samples; cut or resample them to that length"
-    return f"{takes} samples; hand in the channels that it was trained on"
+    return f"{takes} samples; pass the channels that it was trained on"
 
 
 def check_order(n_chans: int, n_times: int, geometry: tuple[int, int] | None) -> None:
-    """Refuse signals that only the other order of axes would fit to the sizes given, or to any network."""
+    """Refuse signals whose axes are swapped, by the geometry or by the shortest window a network takes."""
     if geometry == (n_times, n_chans) != (n_chans, n_times):
         raise ValueError(
             f"geometry is for {n_times} channels of {n_chans} samples, signals have {n_chans} of {n_times}; "
@@ -59,7 +59,7 @@ def check_order(n_chans: int, n_times: int, geometry: tuple[int, int] | None) ->
 
 
 def likely_mistakes(n_chans: int, n_times: int, classes: Sequence[Any]) -> Iterator[str]:
-    """Yield a sentence for each thing about base data that is probably meant otherwise."""
+    """Yield a message for each likely mistake in the base data."""
     if n_chans > _WIDE * n_times:
         yield f"signals have {n_chans} channels of {n_times} samples; if channels come last, {_SWAP}"
     for i, name in enumerate(classes):
@@ -71,7 +71,7 @@ def likely_mistakes(n_chans: int, n_times: int, classes: Sequence[Any]) -> Itera
 
 
 def similar_names(names: Iterable[Any], known: Sequence[Any]) -> str:
-    """Return what to add to a sentence about unknown classes: which of them look like known ones.
+    """Return a hint for a message about unknown classes: which of them look like known ones.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def similar_names(names: Iterable[Any], known: Sequence[Any]) -> str:
 
 
 def check_new_names(names: Sequence[Any], known: Sequence[Any]) -> None:
-    """Refuse new classes that a reader would take for a known one, or for one another."""
+    """Refuse new classes whose names look like a known one, or like one another."""
     for i, name in enumerate(names):
         if (other := looks_like(name, known)) is not None:
             raise ValueError(
@@ -99,7 +99,7 @@ def check_new_names(names: Sequence[Any], known: Sequence[Any]) -> None:
 
 
 def refuse_known(names: np.ndarray, known: np.ndarray) -> None:
-    """Refuse to learn classes anew."""
+    """Refuse classes that are known already."""
     if (twice := np.isin(names, known)).any():
         raise ValueError(
             f"{_listed(names[twice])} {'are' if twice.sum() > 1 else 'is'} known already, so nothing was "
@@ -124,33 +124,33 @@ def _listed(names: np.ndarray) -> str:
     return ("class " if len(quoted) == 1 else "classes ") + " and ".join(quoted)
 
 
-#: The square of what lies between this and its inverse still has all its digits.
+#: Squares of values between this and its inverse keep full precision.
 LARGEST = 1e30
 _UNEVEN = "signals differ in shape; an array (n, channels, times) is needed: cut all to the same length"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signals:
-    """Signals with the names of their channels: a model takes those it knows, whatever their order.
+    """Signals with the names of their channels: a model picks those it knows, in any order.
 
-    Goes wherever an array does: ``model.predict(Signals(X, ch_names=["C4", "C3"]))``.
+    Accepted wherever an array is: ``model.predict(Signals(X, ch_names=["C4", "C3"]))``.
 
     Parameters
     ----------
     values : array, mne.Epochs or torch Dataset
         Windows (n, n_chans, n_times).
     sfreq : float or None, default=None
-        In Hz, to be compared with the model's.
+        Sampling rate in Hz, compared with the model's.
     ch_names : sequence of str or None, default=None
         One name for each channel.
     rename : mapping or None, default=None
-        Names that channels have here, and those that the model knows them by.
+        Maps channel names here to those that the model knows.
     unit : str or None, default=None
-        V, mV, µV or nV; brought to the model's where that is known. ``mne.Epochs`` are in volts.
+        V, mV, µV or nV; converted to the model's where that is known. ``mne.Epochs`` are in volts.
     labels : sequence or None, default=None
-        One for each signal, where they come with it; taken where no ``y`` is given.
+        One label per signal; used where no ``y`` is passed.
     columns : mapping or None, default=None
-        What else is known of each signal, such as the subject, by name; see ``group_by`` of the estimator.
+        Further values per signal by name, such as the subject; see ``group_by`` of the estimator.
 
     Examples
     --------
@@ -168,7 +168,7 @@ class Signals:
 
 
 def read_signals(X: Any) -> Signals:
-    """Take (n, n_chans, n_times) from arrays, tensors, torch data sets, ``mne.Epochs`` or `Signals`."""
+    """Read signals (n, n_chans, n_times) from arrays, torch data sets, ``mne.Epochs`` or `Signals`."""
     if isinstance(X, Signals):
         return _named(X)
     if is_torch_data(X):
@@ -176,7 +176,7 @@ def read_signals(X: Any) -> Signals:
         signals = Signals(_checked(windows.values), windows.sfreq, windows.ch_names)
         return replace(signals, labels=windows.labels, columns=windows.columns)
     if hasattr(X, "get_data") and hasattr(X, "info"):
-        # A trigger channel is no signal; all others were the user's choice.
+        # Trigger channels are no signals; all other channels were chosen by the user.
         kinds = X.get_channel_types()
         picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
         names = tuple(X.ch_names[i] for i in picks)
@@ -201,7 +201,7 @@ def read_signals(X: Any) -> Signals:
 
 
 def _numbers(values: np.ndarray) -> np.ndarray:
-    """Return numbers that came as objects, as pandas and lists of arrays give them."""
+    """Convert an object array of numbers, as from pandas or a list of arrays."""
     if values.ndim == 1 and all(isinstance(each, np.ndarray) for each in values):
         if len({each.shape for each in values}) > 1:
             raise ValueError(_UNEVEN)
@@ -209,7 +209,7 @@ def _numbers(values: np.ndarray) -> np.ndarray:
     flat = values.ravel().tolist()
     if missing := sum(each is None for each in flat):
         raise ValueError(f"signals hold {missing} missing values (None); drop or repair these samples")
-    # Text that reads like a number would become one without a word.
+    # numpy would silently turn text such as "1" into a number.
     if odd := sorted({type(each).__name__ for each in flat if not isinstance(each, Real)}):
         names = [{"str": "text"}.get(name, name) for name in odd]
         raise ValueError(f"signals must be real numbers, got {', '.join(names[:3])}; convert them first")
@@ -250,7 +250,7 @@ def in_order(signals: Signals, ch_names: Sequence[str] | None) -> Signals:
 
 def _checked(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiub":
-        # In scikit-learn's words first, here and below: its tools look for them.
+        # Begins with scikit-learn's words, here and below: its estimator checks look for them.
         odd = "Complex data not supported: " if values.dtype.kind == "c" else ""
         raise ValueError(f"{odd}signals must be real numbers, got an array of {values.dtype}")
     if values.ndim != 3:
@@ -279,7 +279,7 @@ def _checked(values: np.ndarray) -> np.ndarray:
 
 
 def check_same_shape(signals: Signals, shape: tuple[int, int], *, model: str) -> None:
-    """Refuse signals of another shape than a model, by the name of its class, was fitted to."""
+    """Refuse signals of another shape than a model was fitted to; ``model`` is its class name."""
     n_chans, n_times = signals.values.shape[1:]
     if n_chans != shape[0]:
         raise ValueError(
@@ -290,8 +290,17 @@ def check_same_shape(signals: Signals, shape: tuple[int, int], *, model: str) ->
         raise ValueError(shape_mismatch((n_chans, n_times), shape))
 
 
+def check_rate(signals: Signals, sfreq: float | None) -> Signals:
+    """Return signals if their sampling rate is the model's, where both are known."""
+    if sfreq is not None and signals.sfreq is not None and signals.sfreq != sfreq:
+        raise ValueError(
+            f"epochs are sampled at {signals.sfreq:g} Hz, the model at {sfreq:g} Hz; resample them"
+        )
+    return signals
+
+
 def read_labels(y: Any, n_signals: int) -> np.ndarray:
-    """Take one label per signal (n,): text, integers or booleans."""
+    """Read one label per signal (n,): text, integers or booleans."""
     if y is None:
         raise ValueError(
             "labels are missing: fit requires y to be passed, but the target y is None; pass one label per "
@@ -303,7 +312,7 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
         y = y.detach().cpu()
     if not hasattr(y, "__array__") and not isinstance(y, list | tuple):
         raise ValueError(f"labels must be an array or a list, got a {type(y).__name__}; use list(y)")
-    # A list is taken as objects first: numpy alone would turn ["left", 2] into text without a word.
+    # A list is read as objects first: numpy would silently turn ["left", 2] into text.
     labels = _objects(y) if isinstance(y, list | tuple) else np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         _warn(
@@ -323,15 +332,15 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
 
 
 def groups_by(column: str | None, signals: Signals) -> Any:
-    """Return a column of what is known of signals, for groups; None without a name."""
+    """Return a column of the signals' metadata to be used as groups; None without a name."""
     if column is None:
         return None
     known = signals.columns or {}
     if column not in known:
-        found = f"theirs are {', '.join(known)}" if known else "these signals have none"
+        found = f"it has {', '.join(known)}" if known else "these signals have no metadata"
         raise ValueError(
-            f"group_by (={column!r}) names a column of the metadata of mne.Epochs or of a data set, and "
-            f"{found}; pass groups to fit, or hand in epochs with metadata (MOABB: return_epochs=True)"
+            f"group_by (={column!r}) must be a column of the metadata of mne.Epochs or of a data set; "
+            f"{found}; pass groups to fit, or epochs with metadata (MOABB: return_epochs=True)"
         )
     return known[column]
 
@@ -379,9 +388,9 @@ def read_weights(sample_weight: Any, n_signals: int) -> np.ndarray | None:
 def weighed(
     signals: Signals, labels: np.ndarray, sample_weight: Any, method: str
 ) -> tuple[Signals, np.ndarray, np.ndarray | None, Any]:
-    """Return what has a weight, signals, labels and weights, and an index of these among all.
+    """Return signals, labels and weights where the weight is not 0, and their index among all.
 
-    A method that cannot use weights is refused other ones than 0 and 1.
+    Weights other than 0 and 1 are refused for methods that cannot use them.
     """
     weights = read_weights(sample_weight, len(labels))
     if weights is None:
@@ -391,8 +400,8 @@ def weighed(
     if left is not None and not METHODS[method].weighted:
         able = ", ".join(name for name, spec in METHODS.items() if spec.weighted)
         raise ValueError(
-            f"method {method!r} cannot use sample_weight, but for weights of 0 and 1; leave it out, or take "
-            f"one of the methods that can: {able}"
+            f"method {method!r} only takes sample_weight of 0 and 1; leave it out, or use one of the "
+            f"methods that take others: {able}"
         )
     return replace(signals, values=signals.values[kept]), labels[kept], left, kept
 
@@ -410,7 +419,7 @@ def _from_objects(labels: np.ndarray) -> np.ndarray:
         if _missing(label):
             raise ValueError(f"the label of sample {i} is missing; drop the sample or name its class")
         if isinstance(label, str) and label:
-            check_name(label)  # before it is an array's: numpy would drop a NUL at the end without a word
+            check_name(label)  # before it is in an array: numpy would silently drop a NUL at its end
     kinds = {label_kind(np.asarray(label)) for label in labels}
     if len(kinds - {"whole numbers", "numbers"}) and len(kinds) > 1:
         raise ValueError(f"labels mix {' and '.join(sorted(kinds))}; use one kind")
@@ -425,7 +434,7 @@ def _missing(label: Any) -> bool:
 
 
 def _plain(labels: np.ndarray) -> np.ndarray:
-    """Bring labels to text, int64 or booleans, exactly."""
+    """Convert labels to text, int64 or booleans, without loss."""
     if labels.dtype.kind == "f":
         if np.isnan(labels).any():
             raise ValueError(
@@ -433,8 +442,7 @@ def _plain(labels: np.ndarray) -> np.ndarray:
             )
         if not (np.abs(labels) < 2**53).all() or (labels != np.round(labels)).any():
             raise ValueError(
-                "labels must be text, whole numbers or booleans, got continuous numbers, with a fraction, or "
-                "too large ones"
+                "labels must be text, whole numbers or booleans, got continuous numbers or too large ones"
             )
     if labels.dtype.kind == "u" and (labels > np.iinfo(np.int64).max).any():
         raise ValueError(f"the label {labels.max()} is too large; number the classes from 0, or name them")
@@ -452,7 +460,7 @@ def _plain(labels: np.ndarray) -> np.ndarray:
 
 
 def as_label(classes: np.ndarray, text: str) -> Any:
-    """Return a class given as text, of the kind of a model's classes (n,).
+    """Convert a class given as text to the type of a model's classes (n,).
 
     Examples
     --------
@@ -469,31 +477,62 @@ def as_label(classes: np.ndarray, text: str) -> Any:
         raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
 
 
+def check_several(labels: np.ndarray) -> np.ndarray:
+    """Return the classes of labels (n,), of which base training needs two."""
+    if len(classes := np.unique(labels)) < 2:
+        raise ValueError(
+            f"training needs at least two classes, got one class ({classes.tolist()[0]!r}); add the others, "
+            f"or teach it with partial_fit (anchorinv learn) to a model that knows two"
+        )
+    return classes
+
+
+def check_kind(labels: np.ndarray, classes: np.ndarray) -> None:
+    """Refuse labels (n,) of another type than a model's classes."""
+    if label_kind(labels) != label_kind(classes):
+        raise ValueError(
+            f"the model's classes are {label_kind(classes)}, these labels are {label_kind(labels)}; use one "
+            f"kind"
+        )
+
+
+def column_of(label: Any, names: np.ndarray) -> int:
+    """Return the index of a known class in names (n_classes,), to be forgotten."""
+    columns = np.flatnonzero(names == label)
+    if not len(columns) or isinstance(label, bool | np.bool_) != (names.dtype == np.bool_):
+        known = np.sort(names).tolist()
+        raise ValueError(
+            f"class {label!r} is not known, so it cannot be forgotten; known are "
+            f"{', '.join(map(repr, known))}{similar_names([label], known)}"
+        )
+    return int(columns[0])
+
+
 def label_kind(labels: np.ndarray) -> str:
-    """Name the kind of labels in a user's words."""
+    """Return the kind of labels, in words for messages."""
     kinds = {"U": "text", "b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "numbers"}
     return kinds.get(labels.dtype.kind, str(labels.dtype))
 
 
 def warn_flat(values: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
-    """Warn about channels that never move in any sample."""
+    """Warn about channels that are constant in every sample."""
     flat = np.flatnonzero(np.ptp(values, axis=2).max(axis=0) == 0)
     if len(flat):
         named = ", ".join(ch_names[i] if ch_names else str(i) for i in flat)
         which, verb = ("channel", "is") if len(flat) == 1 else ("channels", "are")
-        _warn(f"{which} {named} {verb} flat in every sample and say nothing; is an electrode off?")
+        _warn(f"{which} {named} {verb} flat in every sample; is an electrode off?")
 
 
 def warn_mistakes(sentences: Iterable[str]) -> None:
-    """Warn about what looks like a mistake, a sentence each."""
+    """Warn about likely mistakes."""
     for sentence in sentences:
         _warn(sentence)
 
 
 def warn_former_name(method: str, now: str) -> None:
-    """Warn about a method that has another name now."""
+    """Warn about a method's former name."""
     if method != now:
-        _warn(f"method {method!r} is called {now!r} now; the former name is still understood")
+        _warn(f"method {method!r} is called {now!r} now; the former name still works")
 
 
 def warn_single_shots(labels: np.ndarray) -> None:
@@ -509,7 +548,7 @@ def warn_single_shots(labels: np.ndarray) -> None:
 
 
 def check_scale(standardised: np.ndarray, drift: Drift) -> None:
-    """Refuse signals (n, n_chans, n_times) beyond any spread of the base data."""
+    """Refuse standardised signals (n, n_chans, n_times) that are absurdly large."""
     largest = float(np.abs(standardised).max())
     if not largest < 1e6:
         said = drift.units or "are the units those of fit?"
@@ -517,7 +556,7 @@ def check_scale(standardised: np.ndarray, drift: Drift) -> None:
 
 
 def refuse_drift(drift: Drift) -> None:
-    """Refuse to learn from signals whose scale or offset is nothing like that of the base data."""
+    """Refuse to learn from signals whose scale or offset is very different from the base data's."""
     if drift.extreme:
         raise ValueError(
             f"{drift.units}; nothing was learned: pass force=True (--force) if the signals are right"
@@ -525,13 +564,13 @@ def refuse_drift(drift: Drift) -> None:
 
 
 def warn_drift(drift: Drift) -> None:
-    """Warn about signals that are nothing like the base data."""
+    """Warn about signals that are very different from the base data."""
     if drift.far:
         _warn(drift.verdict)
 
 
 def _warn(sentence: str, category: type[Warning] = UserWarning) -> None:
-    # Points at the line that called fit, partial_fit or predict: the first that is not ours.
+    # Point at the user's line that called fit, partial_fit or predict.
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("anchorinv."):
         level, frame = level + 1, frame.f_back
@@ -539,23 +578,23 @@ def _warn(sentence: str, category: type[Warning] = UserWarning) -> None:
 
 
 def rejecting_label(given: Any, classes: np.ndarray) -> Any:
-    """Return what rejected windows are called beside these classes; one of them is refused."""
+    """Return the label of rejected windows; it must not be one of the classes."""
     return _rejecting_label(given, label_kind(classes), tuple(classes.tolist()))
 
 
-@lru_cache  # it is asked for with every live window
+@lru_cache  # used for every live window
 def _rejecting_label(given: Any, kind: str, classes: tuple[Any, ...]) -> Any:
     usual: dict[str, Any] = {"text": "unknown", "whole numbers": -1}
     label = usual.get(kind) if given is None else given
     if label is None:
         raise ValueError(
             f"classes that are {kind} leave no label for rejected windows; use text or whole numbers as "
-            f"labels, or ask for novelty()"
+            f"labels, or call novelty()"
         )
     if label_kind(np.asarray([label])) != kind:
         raise ValueError(f"reject_label (={label!r}) must be {kind}, as the classes are")
     if label in classes:
         raise ValueError(
-            f"{label!r} is a class, so rejected windows cannot be called so; set another reject_label"
+            f"{label!r} is a class, so it cannot be the label of rejected windows; set another reject_label"
         )
     return label

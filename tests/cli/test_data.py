@@ -153,20 +153,23 @@ def test_own_recordings_with_all_options(run, tmp_path):
     ("words", "message"),
     [
         ("prepare own --out out", "one of --manifest TABLE.csv, --npz FILE.npz, --recording FILE or"),
-        ("prepare own --npz away.npz --out out", "away.npz is not there"),
-        ("prepare own --manifest away.csv --out out", "away.csv is not there"),
+        ("prepare own --npz away.npz --out out", "away.npz does not exist"),
+        ("prepare own --manifest away.csv --out out", "away.csv does not exist"),
         ("prepare own --npz a.npz --out out --filter loud", "a filter is written 0.5-40"),
-        ("prepare bci2a --raw away --out out", "away is no folder"),
-        ("prepare nhie --raw away --out out", "away is no folder"),
-        ("prepare grabmyo --raw away --out out", "away is no folder"),
-        ("prepare emg-longterm --raw away --out out", "away is not there; give emg_longterm.npz"),
-        ("prepare eeg-stress --raw away --out out", "away is not there; give eeg_stress.npz"),
-        ("prepare eeg-stress --raw away --out out --filter 1-99", "reaches beyond what a rate of 128 Hz"),
-        ("prepare eeg-motor-imagery --raw away --out out", "away is not there; give eeg_motor_imagery.npz"),
+        ("prepare bci2a --raw away --out out", "away is not a folder"),
+        ("prepare nhie --raw away --out out", "away is not a folder"),
+        ("prepare grabmyo --raw away --out out", "away is not a folder"),
+        ("prepare emg-longterm --raw away --out out", "away does not exist; pass emg_longterm.npz"),
+        ("prepare eeg-stress --raw away --out out", "away does not exist; pass eeg_stress.npz"),
+        (
+            "prepare eeg-stress --raw away --out out --filter 1-99",
+            "is above the Nyquist frequency of a rate of 128 Hz",
+        ),
+        ("prepare eeg-motor-imagery --raw away --out out", "away does not exist; pass eeg_motor_imagery.npz"),
         ("prepare eeg-motor-imagery --raw away --out out --filter loud", "a filter is written 0.5-40"),
-        ("prepare ecg-beats --raw away --out out", "away is not there; give ecg_beats.npz"),
+        ("prepare ecg-beats --raw away --out out", "away does not exist; pass ecg_beats.npz"),
         ("download mnist --to out", "known are bci2a, nhie, grabmyo"),
-        ("data away", "away is no prepared data set"),
+        ("data away", "away is not a prepared data set"),
     ],
 )
 def test_mistakes_end_in_a_sentence(run, tmp_path, words, message):
@@ -236,7 +239,7 @@ def test_a_missing_extra_is_one_sentence(run, server, tmp_path, monkeypatch, lib
     code, _, err = run(*shlex.split(words))
     assert (
         code == 1
-        and f"{library} is needed for this and not installed; pip install 'anchorinv[{extra}]'" in err
+        and f"{library} is needed for this and is not installed; pip install 'anchorinv[{extra}]'" in err
     )
 
 

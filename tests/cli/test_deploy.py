@@ -92,7 +92,9 @@ def test_the_story(story):
     folder, shown = story
     assert "Trained on 32 windows of 2 classes: left, right" in shown_by(shown, "train")
     info = shown_by(shown, "info")
-    assert "memory       class statistics" in info and "It holds no recording" in info and "2-40 Hz" in info
+    assert (
+        "memory       class statistics" in info and "It contains no recording" in info and "2-40 Hz" in info
+    )
     assert "12 windows: accuracy" in shown_by(shown, "evaluate")
     rows = list(csv.DictReader((folder / "session.csv").read_text().splitlines()))
     assert [float(row["time"]) for row in rows] == [0.25 * i for i in range(39)]

@@ -107,7 +107,7 @@ def test_mistakes_end_in_a_sentence_and_a_non_zero_exit(tmp_path, run):
 def test_a_bad_target_is_found_before_anything_is_computed(tmp_path, run):
     (tmp_path / "results.jsonl").mkdir()
     code, _, said = run("demo", "--out", ".")
-    assert code == 1 and "holds no run but results.jsonl; choose an empty" in said
+    assert code == 1 and "is not a run folder, it contains results.jsonl; choose an empty" in said
 
 
 def test_the_demo_on_synthetic_recordings_says_so(tmp_path, run, monkeypatch):
@@ -115,7 +115,7 @@ def test_the_demo_on_synthetic_recordings_says_so(tmp_path, run, monkeypatch):
     monkeypatch.setattr(loading, "demo_study", lambda **asked: small if asked["synthetic"] else None)
     monkeypatch.setattr("anchorinv.report.page.make_report", lambda runs, to, data: to / "report.html")
     code, shown, _ = run("demo", "--synthetic", "--quick")
-    assert code == 0 and shown.startswith("Synthetic EMG-like recordings; nobody's data")
+    assert code == 0 and shown.startswith("Synthetic EMG-like recordings: no person's data")
     assert "After 3 new classes" in shown and "Real" not in shown.partition("Macro-F1")[0]
     assert (tmp_path / "runs" / "demo-synthetic-quick" / "results.jsonl").exists()
 

@@ -103,16 +103,16 @@ class TestMistakes:
         [
             (["run", "bci2b"], 1, "did you mean 'bci2a'"),
             (["run", "bci2a"], 1, "pass --data bci2a=FOLDER, or try --scale tiny"),
-            (["run", "bci2a", "--data", "nowhere"], 1, "nowhere is no prepared data set"),
+            (["run", "bci2a", "--data", "nowhere"], 1, "nowhere is not a prepared data set"),
             (["run", "bci2a", "--data", "nhie=x"], 1, "no data set 'nhie'"),
-            (["run", "anchor-selection", "--data", "x"], 1, "say NAME=FOLDER for each"),
+            (["run", "anchor-selection", "--data", "x"], 1, "pass NAME=FOLDER for each"),
             (["run", "bci2a", "--methods", "tean"], 1, "did you mean 'teen'"),
             (["run", "bci2a", "--trials", "0", "--scale", "smoke"], 1, "'protocol.trials'"),
             (["run", "bci2a", "--scale", "huge"], 2, "huge"),
             (["run", "bci2a", "--log-level", "loud"], 2, "loud"),
             (["run"], 2, "--list"),
             (["run", "own.toml"], 1, "unknown key 'training.epoch'; did you mean 'epochs'?"),
-            (["status", "nowhere"], 1, "is no run"),
+            (["status", "nowhere"], 1, "is not a run folder"),
             (["run", "bci2a", "--scale", "smoke", "--out", "own.toml"], 1, "cannot write to own.toml"),
         ],
     )
@@ -136,14 +136,14 @@ class TestMistakes:
         called("run", "bci2a", *FEW, "--trials", 1, "--workers", 1, "--out", tmp_path / "run")
 
     def test_gpus_are_for_workers(self, tmp_path):
-        with pytest.raises(ValueError, match="--gpus-per-worker is for workers"):
+        with pytest.raises(ValueError, match="--gpus-per-worker needs"):
             called("run", "bci2a", *FEW, "--gpus-per-worker", 1, "--out", tmp_path / "run")
 
     def test_another_config_in_the_same_folder(self, tmp_path, run):
         called("run", "bci2a", *FEW, "--trials", 1, "--out", tmp_path / "run")
         before = (tmp_path / "run" / "results.jsonl").read_bytes()
         code, _, said = run("run", "nhie", *FEW, "--trials", 1, "--out", "run")
-        assert code == 1 and "holds another run: name was bci2a, is nhie" in said
+        assert code == 1 and "has another run: name was bci2a, is nhie" in said
         assert (tmp_path / "run" / "results.jsonl").read_bytes() == before
 
 
@@ -167,10 +167,11 @@ class TestStopped:
                 break
         _, message = process.communicate()
         assert process.returncode == 130 and "Traceback" not in message
-        assert "Run the same command again to go on" in message
+        assert "Run the same command again to continue" in message
         shown = called("status", tmp_path / "run")
         assert (
-            re.search(r"Finetune\s+│\s+1 of 1 │\s+\d+ of 500", shown) and "the same command goes on" in shown
+            re.search(r"Finetune\s+│\s+1 of 1 │\s+\d+ of 500", shown)
+            and "the same command continues it" in shown
         )
         assert re.search(r"\d+ of 2004 jobs are finished", shown)
 
@@ -184,7 +185,7 @@ class TestStopped:
         path = tmp_path / "run" / "results.jsonl"
         path.write_text(path.read_text()[:-40])
         shown = " ".join(called("status", tmp_path / "run").split())
-        assert "has 1 damaged line (line 6: cut off)" in shown and "the next run mends it" in shown
+        assert "has 1 damaged line (line 6: cut off)" in shown and "the next run repairs it" in shown
         assert "mean" in called("status", tmp_path / "run", "--results")
         (tmp_path / "run" / "config.json").write_text(json.dumps({"study": {}}))
         code, _, said = run("status", "run")

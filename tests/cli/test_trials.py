@@ -80,9 +80,9 @@ def test_a_recording_that_does_not_say_its_rate(run, here):
         code, out, err = run("predict", "m", "r.npy", *names, "--sfreq", rate)
         assert code == 0 and out.count("\n") == 1 + n_windows, err
     code, _, err = run("predict", "m", "r.npy", *names)
-    assert code == 1 and "does not say its rate; give it with --sfreq (the model's is 128 Hz)" in err
+    assert code == 1 and "has no sampling rate; pass it with --sfreq (the model's is 128 Hz)" in err
     code, _, err = run("predict", "m", "r.npy", *names, "--sfreq", -1)
-    assert code == 1 and "--sfreq is a rate in Hz above 0, got -1" in err
+    assert code == 1 and "--sfreq must be a rate in Hz above 0, got -1" in err
 
 
 def test_each_file_of_a_lesson_is_held_to_its_unit(run, here):
@@ -124,15 +124,15 @@ def test_a_table_without_names_is_none(run, here):
     ("words", "message"),
     [
         (("train", "day1.edf", "-o", "m"), "has no labels of its windows; name its events with --events"),
-        (("train", "day1.edf", "--to", 2, "-o", "m"), "--from and --to say where trials lie around events"),
+        (("train", "day1.edf", "--to", 2, "-o", "m"), "--from and --to need --events"),
         (("train", "day1.edf", *EVENTS[:2], "--to", 9, "-o", "m"), "listed twice around 6 s and in"),
         (("train", "day1.edf", "--events", "T1=", "-o", "m"), "--events takes EVENT=CLASS"),
         (("train", "day1.edf", "day2.edf", "-o", "m"), "several inputs must be recordings with --events"),
         (("train", "trials.npz", "--window", 1, "-o", "m"), "--window is for recordings that --events cuts"),
-        (("train", "trials.npz", *EVENTS, "-o", "m"), "holds windows, and --events are of recordings"),
-        (("train", "day1.edf", *EVENTS, "--unit", "mV", "-o", "m"), "--unit is of windows"),
+        (("train", "trials.npz", *EVENTS, "-o", "m"), "contains windows, and --events is for recordings"),
+        (("train", "day1.edf", *EVENTS, "--unit", "mV", "-o", "m"), "--unit is for windows"),
         (("train", "day1.edf", *EVENTS, "--sfreq", 99, "-o", "m"), "says 128 Hz, --sfreq 99 Hz"),
-        (("train", "day1.edf", *EVENTS, "--overlap", 0.5, "-o", "m"), "--overlap is of windows"),
+        (("train", "day1.edf", *EVENTS, "--overlap", 0.5, "-o", "m"), "--overlap needs --window"),
         (("train", "day1.edf", *EVENTS, "--zero-phase", "-o", "m"), "give its edges with --band"),
         (("predict", "ours", "trials.npz", "--channels", "a=b"), "--channels maps names"),
         (("predict", "ours", "trials.npz", "--scale", "nan"), "scale (=nan) must be a number other than 0"),

@@ -90,7 +90,7 @@ class TestPredict:
         [
             (
                 ("base.npz", "--steady", "balanced"),
-                "base.npz holds separate windows, which are no sequence in time",
+                "base.npz contains separate windows, not a sequence in time",
             ),
             (
                 ("day.edf", "base.npz", "--dwell", 1),

@@ -195,7 +195,7 @@ class TestVertices:
     def test_too_many(self):
         with pytest.raises(ValueError, match="5 classes need vertices in at least 5 dimensions, got 4"):
             simplex_etf(5, 4)
-        with pytest.raises(ValueError, match="vertices for 3 were set aside"):
+        with pytest.raises(ValueError, match="reserved vertices for 3"):
             DotRegression(simplex_etf(3, 4, rng=stream(0)), 4)
 
     def test_dot_regression_against_its_closed_form(self):

@@ -46,7 +46,7 @@ def test_it_can_be_undone_and_repeated() -> None:
 
 @pytest.mark.parametrize(
     ("centring", "n", "words"),
-    [(0.1, 9, "too few"), (math.nan, 50, "not known"), (-0.05, 50, "speaks against")],
+    [(0.1, 9, "too few"), (math.nan, 50, "unknown whether"), (-0.05, 50, "advises against")],
 )
 def test_it_is_refused_with_a_reason(centring: float, n: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -78,7 +78,7 @@ def test_they_are_used_where_they_do_better() -> None:
     assert len(comparison.networks) == FOLDS
     assert comparison.learned == 1.0
     assert comparison.classical < 2 / 3
-    assert str(comparison).startswith("networks: used, 100 % of macro-F1 on base windows kept aside")
+    assert str(comparison).startswith("networks: used, 100 % of macro-F1 on held-out base windows")
 
 
 def test_they_are_not_used_where_they_do_no_better() -> None:

@@ -164,5 +164,5 @@ def test_aggregates_hold_every_window_once(seed, size, n):
 
 
 def test_too_few_for_an_aggregate_are_refused():
-    with pytest.raises(ValueError, match="4 windows has no anchor"):
+    with pytest.raises(ValueError, match="4 windows has too few"):
         aggregated(Batch(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)), 5, rng=None)

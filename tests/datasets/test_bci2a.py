@@ -155,7 +155,7 @@ def test_what_is_missing_is_listed(tmp_path):
 
 
 def test_mistakes_are_told(tmp_path):
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         plan_bci2a(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="anchorinv download bci2a"):
         plan_bci2a(tmp_path)
@@ -216,7 +216,9 @@ def test_damaged_mat_files_are_named_together(tmp_path):
             path.write_bytes(path.read_bytes()[: 60 if name == "A01T" else 1000])
     with pytest.raises(Problems, match="2 problems") as error:
         plan_bci2a(tmp_path)
-    assert "A01T.mat is no MATLAB file" in str(error.value) and "A02T.mat cannot be read" in str(error.value)
+    assert "A01T.mat is not a MATLAB file" in str(error.value) and "A02T.mat cannot be read" in str(
+        error.value
+    )
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -91,7 +91,7 @@ class TestFind:
             ({"task": "moves"}, r"has no task moves \(did you mean move\?\); there is move, rest"),
             ({"subjects": ["03", "01"]}, r"has no subject 03 .*; there is 01, 02"),
             ({"sessions": ["z"]}, "has no session z; there is a, b"),
-            ({"datatype": "meg"}, "'meg' is none of eeg, emg, ieeg"),
+            ({"datatype": "meg"}, r"datatype \(='meg'\) must be one of eeg, emg, ieeg"),
             ({"datatype": "ieeg"}, "has no datatype ieeg"),
         ],
     )
@@ -100,7 +100,7 @@ class TestFind:
             find_recordings(root, **options)
 
     def test_no_bids_folder(self, tmp_path):
-        with pytest.raises(ValueError, match="is no BIDS folder"):
+        with pytest.raises(ValueError, match="is not a BIDS folder"):
             find_recordings(tmp_path)
         (tmp_path / "sub-01").mkdir()
         with pytest.raises(ValueError, match="has no recordings of eeg, emg, ieeg"):
@@ -122,7 +122,7 @@ class TestFind:
         with pytest.raises(Problems, match="2 problems") as error:
             find_recordings(root)
         assert 'Unexpected entity "mood"' in error.value.problems[0]
-        assert "its folders are of another subject" in error.value.problems[1]
+        assert "it is in the folder of another subject" in error.value.problems[1]
 
     def test_links_out_of_the_folder(self, root, tmp_path):
         away = recording(tmp_path / "away", "sub-09_task-move")
@@ -195,7 +195,7 @@ class TestSidecars:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("[]", "is no JSON object"),
+            ("[]", "is not a JSON object"),
             ("{", "cannot be read"),
             ("[" * 100_000, "cannot be read"),
             ('{"SamplingFrequency": "fast"}', "says a SamplingFrequency of 'fast'"),
@@ -252,14 +252,14 @@ class TestEntries:
         (root / "task-move_eeg.json").write_text(json.dumps({"SamplingFrequency": 500}))
         rows, problems = event_rows(root, Labelling(WANTED), datatype="eeg")
         assert len(rows) == 2 and len(problems) == 3
-        assert "has 128 Hz, and the JSON file that belongs to it says 500 Hz" in problems[0]
+        assert "has 128 Hz, and its JSON sidecar says 500 Hz" in problems[0]
 
     def test_formats_that_are_not_read(self, root):
         (root / "sub-02/eeg/sub-02_task-other_eeg.set").write_bytes(b"x")
         (root / "sub-02/eeg/sub-02_task-rest_eeg.edf").write_bytes(b"x")
         _, problems = event_rows(root, Labelling(WANTED), datatype="eeg")
         assert len(problems) == 2
-        assert "is of no format that is read; export it" in problems[0] and "is cut short" in problems[1]
+        assert "has an unsupported format; export it" in problems[0] and "is cut short" in problems[1]
 
     def test_what_reaches_beyond_is_told(self, root):
         with pytest.warns(UserWarning, match="1 of 2 stretches reach beyond their recording"):

@@ -89,7 +89,7 @@ def test_a_damaged_folder_is_named(tmp_path, damage, told):
 
 
 def test_no_folder_at_all(tmp_path):
-    with pytest.raises(ValueError, match="is no prepared data set"):
+    with pytest.raises(ValueError, match="is not a prepared data set"):
         Dataset.open(tmp_path / "nowhere")
 
 
@@ -102,7 +102,7 @@ def test_writing_again_replaces(tmp_path):
 
 def test_a_folder_of_something_else_is_never_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="holds something else"):
+    with pytest.raises(ValueError, match="contains something other"):
         made().write(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
 
@@ -126,9 +126,7 @@ class TestChecked:
     def test_one_bit_of_the_signals_is_noticed(self, tmp_path, at):
         made().write(tmp_path / "set")
         flipped(tmp_path / "set" / "samples.npy", at)
-        with pytest.raises(
-            ValueError, match=r"set is not as it was prepared: samples\.npy changed since; put"
-        ):
+        with pytest.raises(ValueError, match=r"set has changed since it was prepared: samples\.npy; restore"):
             Dataset.open(tmp_path / "set").check()
 
     @pytest.mark.parametrize(
@@ -139,7 +137,7 @@ class TestChecked:
         made().write(tmp_path / "set")
         path = tmp_path / "set" / name
         path.write_text(path.read_text().replace(old, new, 1))
-        with pytest.raises(ValueError, match=r"index\.csv or meta\.json changed since"):
+        with pytest.raises(ValueError, match=r"changed since it was prepared: index\.csv or meta\.json"):
             Dataset.open(tmp_path / "set").check()
 
     def test_a_folder_of_an_earlier_version_passes(self, tmp_path):
@@ -166,17 +164,17 @@ class TestChecked:
         Dataset.open(tmp_path / "set").check()
         for at in (128, -1, path.stat().st_size // 2 + 64):  # first, last and middle block
             flipped(path, at)
-            with pytest.raises(ValueError, match=r"samples\.npy changed"):
+            with pytest.raises(ValueError, match=r"changed since it was prepared: samples\.npy"):
                 Dataset.open(tmp_path / "set").check()
             flipped(path, at)
         flipped(path, 128 + 700)  # between blocks
         Dataset.open(tmp_path / "set").check()
-        with pytest.raises(ValueError, match=r"samples\.npy changed"):
+        with pytest.raises(ValueError, match=r"changed since it was prepared: samples\.npy"):
             Dataset.open(tmp_path / "set").check(whole=True)
         # A folder of an earlier version knows no blocks, so it is read as a whole.
         meta = json.loads((tmp_path / "set" / "meta.json").read_text())
         (tmp_path / "set" / "meta.json").write_text(
             json.dumps({k: meta[k] for k in meta if k != "blocks_blake2b"})
         )
-        with pytest.raises(ValueError, match=r"samples\.npy changed"):
+        with pytest.raises(ValueError, match=r"changed since it was prepared: samples\.npy"):
             Dataset.open(tmp_path / "set").check()

@@ -85,10 +85,10 @@ def test_meta_says_where_it_is_from(tmp_path):
     ("change", "said"),
     [
         ({"sample": None}, "sample is missing"),
-        ({"sample": np.full(12, 650_000)}, "sample has 650000, 0-649999 is wanted"),
-        ({"subject": np.full(12, 99)}, "subject has 99, 100-234 is wanted"),
-        ({"y": np.full(12, 7)}, "y has 7, 0-6 is wanted"),
-        ({"X": np.zeros((12, 2, 200), dtype=np.int16)}, "int16 (n, 2, 256) is wanted"),
+        ({"sample": np.full(12, 650_000)}, "sample has 650000, expected 0-649999"),
+        ({"subject": np.full(12, 99)}, "subject has 99, expected 100-234"),
+        ({"y": np.full(12, 7)}, "y has 7, expected 0-6"),
+        ({"X": np.zeros((12, 2, 200), dtype=np.int16)}, "expected int16 (n, 2, 256)"),
         ({"subject": np.full(12, 101), "y": np.zeros(12, dtype=int)}, "has 6 trials twice, the first y 0"),
     ],
 )

@@ -96,13 +96,13 @@ def test_broken_records_are_named_together(tmp_path):
     assert "do not fit the checksum" in told and "is it damaged or cut short?" in told
     assert (
         "lacks 1 of 28 channels: W3" in told
-        and "1024.0 Hz, 2048 wanted" in told
-        and "2.4 s long, 5 s wanted" in told
+        and "1024.0 Hz, expected 2048" in told
+        and "2.4 s long, expected 5 s" in told
     )
 
 
 def test_mistakes_are_told(tmp_path):
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         plan_grabmyo(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="anchorinv download grabmyo"):
         plan_grabmyo(tmp_path)

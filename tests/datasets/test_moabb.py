@@ -167,7 +167,7 @@ def test_trials_with_missing_samples_are_left_out():
         ({"split": "trial"}, "--split is one of session, run, subject, got 'trial'"),
         ({"start": 2.0, "stop": 1.0}, "a window from 2 to 1 s after the event is empty"),
         ({"channels": (("C3", "Oz"), {})}, "lacks 1 of 2 channels: Oz"),
-        ({"band": Filter(8, 80)}, "a filter to 80 Hz reaches beyond what a rate of 128 Hz holds"),
+        ({"band": Filter(8, 80)}, "a filter to 80 Hz is above the Nyquist frequency of a rate of 128 Hz"),
     ],
 )
 def test_what_cannot_be_is_said(options, sentence):

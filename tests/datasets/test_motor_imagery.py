@@ -95,10 +95,10 @@ def test_a_filter_beyond_the_rate_is_told_before_anything_is_read(tmp_path):
         ({"ch_names": None}, "ch_names is missing"),
         ({"ch_names": np.array(["Cz", "C3"])}, "ch_names are others than Fz, FC3, FC1"),
         ({"ch_names": np.array(3)}, "C3, C1, Cz and 12 more"),
-        ({"ch_names": np.frombuffer(b"\xff" * 12 * 22, dtype="<U3")}, "ch_names holds text that is none"),
-        ({"run": np.full(48, 5)}, "run has 5, 4, 6, 8, 10, 12, 14 is wanted"),
-        ({"subject": np.full(48, 110)}, "subject has 110, 1-109 is wanted"),
-        ({"sfreq": np.array(128.0)}, "sfreq is 128.0, 160 (Hz) is wanted"),
+        ({"ch_names": np.frombuffer(b"\xff" * 12 * 22, dtype="<U3")}, "ch_names contains invalid text"),
+        ({"run": np.full(48, 5)}, "run has 5, expected 4, 6, 8, 10, 12, 14"),
+        ({"subject": np.full(48, 110)}, "subject has 110, expected 1-109"),
+        ({"sfreq": np.array(128.0)}, "sfreq is 128.0, expected 160 (Hz)"),
     ],
 )
 def test_another_file_is_refused_in_a_sentence(tmp_path, change, said):

@@ -27,11 +27,11 @@ def test_everything_wrong_is_told_together(tmp_path):
         EMG_LONGTERM.plan(tmp_path)
     assert error.value.problems == (
         "subject is missing",
-        "X is float64 (28, 8, 200), int16 (n, 8, 300) is wanted",
-        "scale is nan, one number above 0 is wanted",
-        "sfreq is float64 (2,), 200 (Hz) is wanted",
-        "y has 22, 0-21 is wanted",
-        "day is float64 (28,), a whole number for each trial is wanted",
+        "X is float64 (28, 8, 200), expected int16 (n, 8, 300)",
+        "scale is nan, expected one number above 0",
+        "sfreq is float64 (2,), expected 200 (Hz)",
+        "y has 22, expected 0-21",
+        "day is float64 (28,), expected a whole number for each trial",
         "repetition has 3 values for 28 trials",
     )
     assert NAME in str(error.value) and "docs/data.md" in str(error.value)
@@ -41,12 +41,12 @@ def test_everything_wrong_is_told_together(tmp_path):
     ("change", "said"),
     [
         ({"X": None}, "X is missing"),
-        ({"X": np.array(3, dtype=np.int16)}, "X is int16 (), int16 (n, 8, 300) is wanted"),
+        ({"X": np.array(3, dtype=np.int16)}, "X is int16 (), expected int16 (n, 8, 300)"),
         ({"X": np.empty((0, 8, 300), dtype=np.int16)}, "X is int16 (0, 8, 300)"),
-        ({"scale": np.array(0.0)}, "scale is 0.0, one number above 0"),
-        ({"scale": np.array("large")}, "scale is large, one number above 0"),
-        ({"sfreq": np.array(250)}, "sfreq is 250, 200 (Hz) is wanted"),
-        ({"day": np.zeros(28, dtype=int)}, "day has 0, 1-30 is wanted"),
+        ({"scale": np.array(0.0)}, "scale is 0.0, expected one number above 0"),
+        ({"scale": np.array("large")}, "scale is large, expected one number above 0"),
+        ({"sfreq": np.array(250)}, "sfreq is 250, expected 200 (Hz)"),
+        ({"day": np.zeros(28, dtype=int)}, "day has 0, expected 1-30"),
         ({"day": np.array([{}] * 28, dtype=object)}, "day holds Python objects"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_trial_that_is_there_twice_is_refused(tmp_path):
 
 
 def test_files_that_are_none_or_another_set(tmp_path):
-    assert "is not there; give emg_longterm.npz" in told(tmp_path / "away")
+    assert "does not exist; pass emg_longterm.npz" in told(tmp_path / "away")
     assert "holds no emg_longterm.npz" in told(tmp_path)
     (tmp_path / NAME).write_bytes(b"PK\x03\x04 but not really")
     assert "is cut short or damaged" in told(tmp_path / NAME)

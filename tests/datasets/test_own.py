@@ -133,11 +133,11 @@ def test_npz_directly_and_in_a_table(tmp_path):
     ("change", "told"),
     [
         ({"X": None}, "has no X"),
-        ({"X": np.zeros((3, 4))}, r"numbers \(n, channels, times\) are wanted"),
+        ({"X": np.zeros((3, 4))}, r"expected numbers \(n, channels, times\)"),
         ({"y": None}, "has no y"),
         ({"y": np.zeros(3, int)}, "12 trials but y 3 values"),
         ({"ch_names": ["a"]}, "2 channels but ch_names 1 names"),
-        ({"sfreq": None}, "does not say its rate; give it with --sfreq"),
+        ({"sfreq": None}, "has no sampling rate; pass it with --sfreq"),
         ({"split": ["dev"] * 12}, "split 'dev' is neither"),
     ],
 )
@@ -193,13 +193,13 @@ def test_values_of_an_npz_that_mean_nothing(tmp_path, change, told):
 
 
 def test_an_npz_that_is_none(tmp_path):
-    with pytest.raises(ValueError, match="is not there"):
+    with pytest.raises(ValueError, match="does not exist"):
         plan_npz(tmp_path / "a.npz", EASY)
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 but not really")
     with pytest.raises(ValueError, match=r"a\.npz is cut short or damaged"):
         plan_npz(tmp_path / "a.npz", EASY)
     np.save(tmp_path / "a.npy", np.zeros(3))
-    with pytest.raises(ValueError, match=r"is no \.npz file"):
+    with pytest.raises(ValueError, match=r"is not an \.npz file"):
         plan_npz(tmp_path / "a.npy", EASY)
     np.savez(tmp_path / "b.npz", X=np.zeros((2, 2, 50)), y=np.array([{}, {}], dtype=object), sfreq=1)
     with pytest.raises(ValueError, match=r"b\.npz: y holds Python objects; save it as numbers or text"):
@@ -223,9 +223,9 @@ def test_every_problem_of_a_table_is_told_at_once(tmp_path):
     )
     told = problems_of(manifest)
     for sentence in (
-        "did you mean 'split'?", "line 3: away.csv is not there", "line 4: notes.docx is of no known format",
-        "line 5: good.csv has no label", "line 6: start is a number of seconds, got 'soon'",
-        "line 7: start lies at 0 or later and before stop", "good.csv is 10 s long, 5 to 400 s asked",
+        "did you mean 'split'?", "line 3: away.csv does not exist", "notes.docx has an unknown format",
+        "line 5: good.csv has no label", "line 6: start must be a number of seconds, got 'soon'",
+        "line 7: start must be at least 0 and before stop", "good.csv is 10 s long, 5 to 400 s asked",
         "broken.edf has a damaged header", "line 10: path is empty",
     ):  # fmt: skip
         assert sentence in told
@@ -241,7 +241,7 @@ def test_recordings_that_do_not_fit_together(tmp_path):
     told = problems_of(manifest)
     assert "1.csv has 200 Hz; 5 others have 100 Hz; bring them to one rate with --resample" in told
     assert "2.csv has channels Fz, Cz, Oz; 5 others have channels Fz, Cz, Pz" in told
-    assert "3.csv spreads" in told and "another unit?" in told and "--allow scale" in told
+    assert "3.csv has" in told and "another unit?" in told and "--allow scale" in told
     assert "4.csv has a part of 9 s, most have 10 s" in told
 
 
@@ -296,7 +296,7 @@ def test_duplicates(tmp_path):
 
 def test_classes_with_too_few_samples(tmp_path):
     told = problems_of(table(tmp_path), OwnOptions())
-    assert "class 'move' has 1 training samples, 10 wanted" in told
+    assert "class 'move' has 1 training samples, 10 needed" in told
     told = problems_of(table(tmp_path, label=["a", "b", "a", "a"]))
     assert "class 'b' has no test samples" in told
 
@@ -311,9 +311,7 @@ def test_without_a_split_recordings_are_divided_by_subject_then_session_then_fil
     by_file = plan_manifest(table(tmp_path, n=8, subject=[""] * 8, **blank), OwnOptions(at_least=1, seed=3))
     assert by_file.meta["split"] == "80-20 by file, seed 3"
     lines = [{"path": "0.csv", "label": label, "start": i, "stop": i + 1} for i, label in enumerate("abab")]
-    assert "say which train and which test in a table" in problems_of(
-        making.rows(tmp_path / "one.csv", *lines)
-    )
+    assert "set the split in a table" in problems_of(making.rows(tmp_path / "one.csv", *lines))
     halves = [{"path": f"{i}.csv", "label": "a", "split": side} for i, side in enumerate(("train", ""))]
     assert "give it in all or none" in problems_of(making.rows(tmp_path / "halves.csv", *halves))
 
@@ -327,8 +325,8 @@ def test_tables_in_other_dialects(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(None, "is not there"), (b"", "has no column path, label"), (b"path,label\n", "has no rows"),
-     (b"\xff\xfe\x00p", "no text in UTF-8")],
+    [(None, "does not exist"), (b"", "has no column path, label"), (b"path,label\n", "has no rows"),
+     (b"\xff\xfe\x00p", "not UTF-8 text")],
 )  # fmt: skip
 def test_a_table_that_is_none(tmp_path, content, told):
     if content is not None:

@@ -97,7 +97,7 @@ def test_a_killed_preparation_goes_on_where_it_stopped(tmp_path, at):
     with pytest.raises(Killed):
         prepare(plan_of(tmp_path / "raw", read=partial(killed_at, at)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="no prepared data set"):
+    with pytest.raises(ValueError, match="not a prepared data set"):
         Dataset.open(tmp_path / ".out.unfinished")
     seen = []
 
@@ -216,7 +216,7 @@ def test_problems_of_all_recordings_are_told_together_and_what_was_done_stays(tm
 
 def test_a_place_that_is_taken_is_left_alone(tmp_path):
     plan = plan_of(tmp_path / "raw")
-    with pytest.raises(ValueError, match="no prepared data set; choose another"):
+    with pytest.raises(ValueError, match="not a prepared data set; choose another"):
         prepare(plan, tmp_path / "raw")
     prepare(plan, tmp_path / "out")
     with pytest.raises(ValueError, match="--replace"):

@@ -136,11 +136,11 @@ class TestContents:
 
     def test_recordings_are_refused_unless_allowed(self, tmp_path):
         model, path = fitted("real-replay"), tmp_path / "m"
-        with pytest.raises(ValueError, match=r"holds real recordings.*allow_recordings=True"):
+        with pytest.raises(ValueError, match=r"contains real recordings.*allow_recordings=True"):
             model.save(path)
         assert not path.exists()
         model.save(path, allow_recordings=True)
-        with pytest.raises(ValueError, match=r"real recordings of people.*--allow-recordings"):
+        with pytest.raises(ValueError, match=r"recordings of people.*--allow-recordings"):
             AnchorInvClassifier.load(path)
 
     def test_inverted_signals_are_there_only_if_asked_for(self, tmp_path):
@@ -236,7 +236,7 @@ class TestGolden:
         assert model.get_params()["preprocessing"] == Preprocessing(CHANNELS, "uV", Filter(1, 40))
         if version == 1:  # of before spectra and covariances were kept
             assert model.check(windows()[0]).verdict.endswith(
-                "holds no spectra and covariances of its base data"
+                "has no spectra and covariances of its base data"
             )
             assert model.check(1e3 * windows()[0]).unit_factor == 1e3
         feet = windows(4, classes=("feet",), seed=3)
@@ -282,7 +282,7 @@ class TestWriting:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # of any file, from here on
         try:
-            with pytest.raises(OSError, match="File too large; the file that was there is untouched"):
+            with pytest.raises(OSError, match="File too large; the existing file is untouched"):
                 fitted().save(path)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -332,7 +332,7 @@ class TestWriting:
         next(iter(head.state_dict().values())).view(-1)[:1] = value  # an empty tensor takes none
         list(head.state_dict().values())[-1].view(-1)[0] = value
         model.state_ = replace(model.state_, head=head)
-        with pytest.raises(ValueError, match=r"is not written.*not finite; the file that was there is"):
+        with pytest.raises(ValueError, match=r"is not written.*not finite; the existing file is"):
             model.save(path)
         model.state_, model._columns = fitted(method).state_, model._columns[:2]
         with pytest.raises(ValueError, match=r"is not written.*lists 3 classes, 2 names"):

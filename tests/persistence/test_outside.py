@@ -140,7 +140,7 @@ def test_the_manifest_tells_what_it_holds(bundle, tmp_path):
         ),
         (
             lambda facts, tensors: tensors.update({"head.fixed": torch.zeros(2)}),
-            "not those of such a network|the head does not fit",
+            "do not fit this network|the head does not fit",
         ),
         (
             lambda facts, tensors: tensors.update({"anchors.labels": torch.zeros(4, dtype=torch.int64)}),

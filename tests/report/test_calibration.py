@@ -87,7 +87,7 @@ def test_a_run_without_probabilities_has_neither(without):
     made_chapter = chapter(run, "", {}, None, [])
     assert not [each for each in (*made_chapter.tables, *made_chapter.figures) if "calibration" in each.slug]
     for kind in ("table", "figure"):
-        with pytest.raises(ValueError, match="no probabilities of its predictions; run the study anew"):
+        with pytest.raises(ValueError, match="no probabilities of its predictions; run the study again"):
             filled(f"<!-- {kind}: old calibration -->\n<!-- end -->\n", [run], "shown")
 
 

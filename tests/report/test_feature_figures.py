@@ -79,7 +79,7 @@ def test_a_damaged_model_is_said_in_place_of_its_figures(ran, tmp_path, undrawn)
     for path in (copy / "bases").glob("base-*"):
         path.write_bytes(path.read_bytes()[:-20])
     page = make_report([copy], tmp_path / "report").read_text()
-    assert page.count("needs files that are whole") == 3 and "Macro-F1 (all classes)" in page
+    assert page.count("needs intact files") == 3 and "Macro-F1 (all classes)" in page
 
 
 def test_recordings_are_asked_for(ran):

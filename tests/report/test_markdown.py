@@ -165,9 +165,9 @@ def test_a_figure_of_two_runs_has_a_panel_for_each(record, tmp_path, undrawn):
 @pytest.mark.parametrize(
     ("mark", "told"),
     [
-        ("table: eeg score", "no mark that can be filled; it takes a run, then one of scores, last, diff"),
-        ("table: scores", "no mark that can be filled"),
-        ("table: eeg other scores", "no mark that can be filled"),
+        ("table: eeg score", "not a valid mark; it takes a run, then one of scores, last, diff"),
+        ("table: scores", "not a valid mark"),
+        ("table: eeg other scores", "not a valid mark"),
         ("figure: eeg cost", "one of sessions, differences, advantage"),
         ("table: eeg advantage anchorinv-minus", "has no results of anchorinv-minus; it has finetune,"),
         ("table: eeg scores -->\n<!-- table: eeg cost", "scores --> has no end; close it with <!-- end -->"),
@@ -215,13 +215,13 @@ def test_the_commands(record, tmp_path):
     shown = called(tmp_path / "mine.jsonl", "--into", tmp_path / "page.md")
     assert "filled from mine" in shown and "left alone: cost of other" in shown
     assert "| AnchorInv |" in (tmp_path / "page.md").read_text()
-    assert "two steps" in called(run, "--export", "a.jsonl", "--into", "b.md", expect=2)
+    assert "exclude each other" in called(run, "--export", "a.jsonl", "--into", "b.md", expect=2)
     assert "takes one run, got 2" in called(run, record, "--export", tmp_path / "a.jsonl", expect=2)
     assert "writes a .jsonl file" in called(run, "--export", tmp_path / "a.csv", expect=2)
     with pytest.raises(ValueError, match="has no marks to fill"):
         (tmp_path / "page.md").write_text("words")
         fill(tmp_path / "page.md", [])
-    with pytest.raises(ValueError, match="no page that can be read"):
+    with pytest.raises(ValueError, match="not a readable page"):
         fill(tmp_path / "away.md", [])
 
 

@@ -98,7 +98,7 @@ def test_a_torn_run_is_shown_as_far_as_it_is_whole(tmp_path, undrawn):
 
 
 def test_damage_ends_in_a_sentence(tmp_path):
-    with pytest.raises(ValueError, match=r"is no run: config\.json is missing"):
+    with pytest.raises(ValueError, match=r"is not a run folder: config\.json is missing"):
         make_report([tmp_path], tmp_path / "report")
     run = made(tmp_path / "run", smoke("bci2a"))
     (run / "config.json").write_text('{"study": {"name": ')

@@ -278,10 +278,10 @@ def test_what_info_quotes_is_in_the_record():
     grouped = best("fecam, 50 anchors of five windows", "re-identification", "top-1")
     assert f"in {percent(grouped)} " in MEASURED["aggregate"]
     told = best("discriminant", "membership", "found at 1.0%")
-    assert f"tell {percent(told)}" in MEASURED["class statistics"]
+    assert f"{percent(told)} of the windows" in MEASURED["class statistics"]
     assert best("taught", "re-identification", "top-1", "extra") == 1
     assert (
-        f"left {percent(best('discriminant, epsilon 1', 'membership', 'found at 1.0%'))}"
+        f"{percent(best('discriminant, epsilon 1', 'membership', 'found at 1.0%'))} of the windows"
         in MEASURED["epsilon"]
     )
     assert f"AUROC of {best('protonet', 'membership', 'AUROC'):.2f}" in MEASURED["none"]

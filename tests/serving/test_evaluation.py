@@ -130,7 +130,7 @@ class TestFigure:
 
     def test_is_refused_before_anything_is_computed(self, run, data):
         code, _, err = run("evaluate", data.parent / "m", data, "--figure", data.parent / "x.jpg")
-        assert code == 1 and "a figure is a .png, .pdf or .svg file, got 'x.jpg'" in err
+        assert code == 1 and "a figure must be a .png, .pdf or .svg file, got 'x.jpg'" in err
         code, _, err = run("evaluate", data.parent / "m", data, "--figure", data)
         assert code == 1 and ".png" in err and data.exists()
 

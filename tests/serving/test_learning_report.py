@@ -55,7 +55,7 @@ class TestLearnClasses:
         # From a mean and a covariance windows can be drawn; other statistics tell nothing of samples.
         draws = isinstance(model.state_.head, Discriminant)
         keeps_no_samples = METHODS[method].keeps in ("none", "class statistics")
-        assert ("cannot be told" in lines[0]) == (keeps_no_samples and not draws)
+        assert ("cannot be measured" in lines[0]) == (keeps_no_samples and not draws)
         assert ("drawn from their statistics" in lines[0]) == draws
 
     def test_a_single_example(self):

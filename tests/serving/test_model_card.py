@@ -35,7 +35,7 @@ def test_it_says_what_the_file_says(method, tmp_path):
     assert all(f"**{what}**: *to be filled in" in page for what in ASKED) and all(
         each in page for each in LIMITS
     )
-    assert ("IT HOLDS REAL RECORDINGS" in page) == (method == "real-replay")
+    assert ("IT CONTAINS REAL RECORDINGS" in page) == (method == "real-replay")
     measured = page.partition("## Scores at training")[2].partition("##")[0]
     assert ("macro-F1" in measured) == (method == "discriminant"), "a loss at the end is no score"
 
@@ -59,9 +59,9 @@ def test_the_command(tmp_path):
     assert shown.startswith("# Model card: m.anchorinv")
     main("info", "--card", model, "-o", card)
     assert card.read_text("utf-8") == shown
-    assert "may hold what somebody filled in" in main("info", "--card", model, "-o", card, expect=1)[1]
+    assert "may have been filled in by hand" in main("info", "--card", model, "-o", card, expect=1)[1]
     assert card.read_text("utf-8") == shown
-    assert "add --card" in main("info", model, "-o", tmp_path / "x.md", expect=1)[1]
+    assert "needs --card" in main("info", model, "-o", tmp_path / "x.md", expect=1)[1]
     assert "leave one of them out" in main("info", model, "--card", "--json", expect=1)[1]
     facts = json.loads(main("info", model, "--json")[0])
     assert facts["sessions"][0]["origin"]["fingerprint"] and facts["base_classes"] == ["left", "right"]

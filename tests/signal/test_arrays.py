@@ -165,7 +165,7 @@ def test_labels_beyond_a_million_are_refused(tmp_path):
 @pytest.mark.parametrize("rate", [0, -1, np.nan, np.inf, 1e300, 1e-300, "fast", [1, 2]])
 def test_rates_that_are_none(tmp_path, rate):
     np.savez(tmp_path / "a.npz", X=np.ones((3, 1, 4)), sfreq=rate)
-    with pytest.raises(ValueError, match=r"sfreq is .*; one rate in Hz above 0"):
+    with pytest.raises(ValueError, match=r"sfreq is .*; expected one rate in Hz above 0"):
         open_windows(tmp_path / "a.npz")
 
 
@@ -177,7 +177,7 @@ def test_text_that_is_none_is_refused(tmp_path, order, letter):
     assert load_arrays(tmp_path / "a.npz", ["ch_names"])["ch_names"].tolist() == ["Cz", "Fz"]
     names.view(f"{order}u4")[1] = letter
     np.savez(tmp_path / "a.npz", X=np.zeros((3, 2, 4)), ch_names=names)
-    with pytest.raises(ValueError, match=r"a\.npz: ch_names holds text that is none"):
+    with pytest.raises(ValueError, match=r"a\.npz: ch_names contains invalid text"):
         load_arrays(tmp_path / "a.npz", ["ch_names"])
 
 
@@ -191,15 +191,15 @@ def test_wanted_columns_come_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\n" + "x" * 200_000 + ",a\n", "is no table .*field limit.*line 2"),
-        ('path,label\n"' + "x,a\n" * 50_000, "is no table .*; is a quote left open"),
+        ("path,label\n" + "x" * 200_000 + ",a\n", "is not a table .*field limit.*line 2"),
+        ('path,label\n"' + "x,a\n" * 50_000, "is not a table .*; is a quote left open"),
         ("path,label," + "c," * 1_000_000 + "\n", "more than 1000 columns"),
         ("path;label;" + "c;" * 1_000_000 + "\n", "more than 1000 columns"),
-        ("path,label\n" + "x" * 5_000 + ".edf,a\n", "line 2: x.* is not there"),
-        ("path,label\na\0b.edf,a\n", "line 2: .* is not there"),
-        ("path,label,start\na.npy,a,1e308\n", "start lies at 0 or later and before stop"),
-        ("path,label,stop\na.npy,a,inf\n", "start lies at 0 or later and before stop"),
-        ("path,label,start,stop\na.npy,a,nan,nan\n", "start lies at 0 or later and before stop"),
+        ("path,label\n" + "x" * 5_000 + ".edf,a\n", "line 2: x.* does not exist"),
+        ("path,label\na\0b.edf,a\n", "line 2: .* does not exist"),
+        ("path,label,start\na.npy,a,1e308\n", "start must be at least 0 and before stop"),
+        ("path,label,stop\na.npy,a,inf\n", "start must be at least 0 and before stop"),
+        ("path,label,start,stop\na.npy,a,nan,nan\n", "start must be at least 0 and before stop"),
     ],
 )
 def test_manifests_without_measure(tmp_path, text, message):
@@ -297,10 +297,10 @@ def test_facts_of_a_folder_that_are_of_another_kind(tmp_path, key):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("meta.json", "[" * 100_000, "is damaged: it is no JSON"),
+        ("meta.json", "[" * 100_000, "is damaged: it is not valid JSON"),
         ("meta.json", "[]", "is damaged"),
         ("index.csv", "start,label,subject,session,split\n" + "9" * 30 + ",a,0,0,train\n", "is damaged"),
-        ("index.csv", "start,label,subject,session,split\n0," + "a" * 200_000, "is no table"),
+        ("index.csv", "start,label,subject,session,split\n0," + "a" * 200_000, "is not a table"),
         ("index.csv", "start,label,subject,session,split\n" + "0,a,0,0,train\n" * 900, "more than 200 times"),
         ("index.csv", "start,label,subject,session,split\n0\n", "is damaged"),
     ],

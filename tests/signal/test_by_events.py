@@ -57,7 +57,7 @@ def test_a_model_sees_the_windows_that_prepare_writes(fists, sample):
     far = Labelling({"T1": "left"}, 0, 4.1)
     ((_, more, _),) = from_events(model, [sample / "S001R04.edf"], far, ReadOptions(step=0.5))
     assert len(more) == 3 * 8
-    with pytest.raises(ValueError, match="no stretch is as long as a window of the model, 3 s"):
+    with pytest.raises(ValueError, match="no segment is as long as a window of the model, 3 s"):
         list(from_events(model, [sample / "S001R04.edf"], Labelling({"T1": "left"}, 0, 2)))
     with pytest.raises(ValueError, match=r"has no event T9.*it has T0 \(15\)"):
         list(from_events(model, [sample / "S001R04.edf"], Labelling({"T9": "left"}, 0, 3)))
@@ -76,7 +76,7 @@ def test_a_row_bounds_the_events_of_its_file(sample):
 
 def test_labels_in_the_table_and_from_events_are_too_many(sample, tmp_path):
     table = making.rows(tmp_path / "t.csv", {"path": str(sample / "S001R04.edf"), "label": "left"})
-    with pytest.raises(ValueError, match="has a label, and --events takes labels from its events"):
+    with pytest.raises(ValueError, match="has a label, and --events takes labels from events"):
         plan_manifest(table, OPTIONS, FISTS)
 
 

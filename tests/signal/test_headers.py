@@ -154,18 +154,18 @@ def test_a_fif_file_that_goes_on_in_others(tmp_path):
     first = 16 + 20  # after the file's id
     for name in (b"r_raw.fif", b"/etc/passwd"):
         path.write_bytes(whole[:first] + fif_tag(118, 10, name) + whole[first:])
-        refused(path, "goes on in another file")
+        refused(path, "continues in another file")
     for name in (b"r_raw.fif", b"/etc/passwd", b"../r_raw.fif"):  # by the role of a part that follows
         role = fif_tag(115, 3, (2).to_bytes(4, "big"))
         path.write_bytes(whole[:first] + role + fif_tag(118, 10, name) + whole[first:])
-        refused(path, "goes on in another file|does not lie beside it")
+        refused(path, "continues in another file|is not in its folder")
     # A directory may speak of tags that a walk through the file does not meet.
     at = len(whole)
     entries = struct.pack(">iiii", 118, 10, 4, 0)
     hidden = bytearray(whole + struct.pack(">iiii", 102, 32, len(entries), -1) + entries)
     struct.pack_into(">i", hidden, first + 16, at)
     path.write_bytes(hidden)
-    refused(path, "goes on in another file")
+    refused(path, "continues in another file")
 
 
 def test_a_fif_file_that_skips_more_than_it_holds(tmp_path):
@@ -182,7 +182,7 @@ def test_a_fif_file_that_skips_more_than_it_holds(tmp_path):
     end = first + 16 + struct.unpack_from(">i", whole, first + 8)[0]
     skip = fif_tag(301, 3, struct.pack(">i", 2**30))
     path.write_bytes(whole[:end] + skip + whole[first:])
-    refused(path, "speaks of .* samples in 4 channels, which .* bytes cannot hold")
+    refused(path, "declares .* samples in 4 channels, which .* bytes cannot hold")
 
 
 def test_a_little_fif_that_unpacks_to_much(tmp_path):
@@ -198,13 +198,13 @@ HEADERS = {
     "samples without end": ("r 1 128 999999999999\nr.dat 16 100(0)/mV 16 0 0 0 0 C3\n", "cannot hold"),
     "samples per frame": ("r 1 128 512\nr.dat 16x999999999 100(0)/mV 16 0 0 0 0 C3\n", "cannot hold"),
     "skew": ("r 1 128 512\nr.dat 16:99999999 100(0)/mV 16 0 0 0 0 C3\n", "more than their length"),
-    "elsewhere": ("r 1 128 512\n../r.dat 16 100(0)/mV 16 0 0 0 0 C3\n", "does not lie beside it"),
-    "absolute": ("r 1 128 512\n/etc/passwd 16 100(0)/mV 16 0 0 0 0 C3\n", "does not lie beside it"),
-    "url": ("r 1 128 512\nhttps://a/r.dat 16 100(0)/mV 16 0 0 0 0 C3\n", "does not lie beside it"),
-    "not there": ("r 1 128 512\ns.dat 16 100(0)/mV 16 0 0 0 0 C3\n", "is not beside it"),
+    "elsewhere": ("r 1 128 512\n../r.dat 16 100(0)/mV 16 0 0 0 0 C3\n", "is not in its folder"),
+    "absolute": ("r 1 128 512\n/etc/passwd 16 100(0)/mV 16 0 0 0 0 C3\n", "is not in its folder"),
+    "url": ("r 1 128 512\nhttps://a/r.dat 16 100(0)/mV 16 0 0 0 0 C3\n", "is not in its folder"),
+    "not there": ("r 1 128 512\ns.dat 16 100(0)/mV 16 0 0 0 0 C3\n", "is not next to it"),
     "segments": ("r/2 1 128 512\nr1 256\nr2 256\n", "several segments"),
     "a long line": ("r 1 128 512\n" + "a" * 100_000 + "\n", "more than 2000 characters"),
-    "nothing": ("", "no WFDB header"),
+    "nothing": ("", "not a WFDB header"),
 }  # fmt: skip
 
 
@@ -224,14 +224,14 @@ def test_a_wfdb_rate_of_nothing(tmp_path):
 
 BRAINVISION = {
     "DataFile=r.eeg": (
-        ("DataFile=../r.eeg", "does not lie beside it"),
-        ("DataFile=/etc/passwd", "does not lie beside it"),
-        ("datafile : ..\\r.eeg", "does not lie beside it"),
-        ("DataFile=%(other)s\nother=/etc/passwd", "does not lie beside it"),
-        ("DataFile=s.eeg", "is not beside it"),
+        ("DataFile=../r.eeg", "is not in its folder"),
+        ("DataFile=/etc/passwd", "is not in its folder"),
+        ("datafile : ..\\r.eeg", "is not in its folder"),
+        ("DataFile=%(other)s\nother=/etc/passwd", "is not in its folder"),
+        ("DataFile=s.eeg", "is not next to it"),
         ("", "names 0 files of samples"),
     ),
-    "MarkerFile=r.vmrk": (("MarkerFile=../../etc/passwd", "does not lie beside it"),),
+    "MarkerFile=r.vmrk": (("MarkerFile=../../etc/passwd", "is not in its folder"),),
     "NumberOfChannels=4": (
         ("NumberOfChannels=1000000000", "NumberOfChannels"),
         ("NumberOfChannels=1_000_000_000", "NumberOfChannels"),
@@ -239,7 +239,7 @@ BRAINVISION = {
         ("NumberOfChannels=3", "3 channels and describes 4"),
     ),
     "DataFormat=BINARY": (("DataFormat=ASCII\n[ASCII Infos]\nSkipLines=1000000000000", "SkipLines"),),
-    "Codepage=UTF-8": (("Codepage=punycode", "no known code page"),),
+    "Codepage=UTF-8": (("Codepage=punycode", "not a known encoding"),),
     "SamplingInterval=7812.5": (
         ("SamplingInterval=0", "cannot be read"),
         ("SamplingInterval=-1", "rate|cannot be read"),
@@ -263,7 +263,7 @@ def test_brainvision_markers_without_measure(tmp_path):
     for markers, match in (
         ("Mk1=Stimulus,S1,1,1,0\n" * 20_001, "more than 20000 markers"),
         ("Mk1=" + "1," * 2000, "more than 2000 characters"),
-        ("Codepage=punycode\n", "no known code page"),
+        ("Codepage=punycode\n", "not a known encoding"),
     ):
         making.brainvision(tmp_path / "r.vhdr", 1e6 * NOISE, NAMES)
         with (tmp_path / "r.vmrk").open("a") as file:

@@ -145,9 +145,7 @@ class TestMeasuredFailures:
         model = AnchorInvClassifier.load(tmp_path / "m")
         assert model.preprocessing_.by_trial
         words = r"trials that were cut first and then processed one by one \(filtered, 1-40 Hz"
-        with pytest.raises(
-            ValueError, match=rf"{words}.*which no live source allows; train it on recordings"
-        ):
+        with pytest.raises(ValueError, match=rf"{words}.*which is impossible live; train it on recordings"):
             StreamingPredictor(model, step=64)
         np.save(tmp_path / "r.npy", pink.transpose(1, 0, 2).reshape(2, -1))
         with pytest.raises(
@@ -235,7 +233,7 @@ def test_a_file_that_does_not_say_its_rate_is_told_it(tmp_path):
     model = Trained(data.preprocessing)
     assert_agree(data, predicted(model, tmp_path / "r.npy", step=125, sfreq=1000))
     table = making.rows(tmp_path / "table.csv", {"path": "r.npy", "label": "a", "split": "train"})
-    with pytest.raises(ValueError, match="does not say its rate; give it with --sfreq"):
+    with pytest.raises(ValueError, match="has no sampling rate; pass it with --sfreq"):
         plan_manifest(table, replace(options, sfreq=None))
 
 

@@ -148,7 +148,7 @@ def test_nonsense_is_refused(make, message):
 
 def test_bands_in_words():
     assert str(parse_band("1-")) == "1- Hz, Butterworth of order 5, causal"
-    words = "4-40 Hz, Chebyshev II, 60 dB of order 6, zero phase, not causal, ends as MATLAB has them"
+    words = "4-40 Hz, Chebyshev II, 60 dB of order 6, zero phase, not causal, ends as in MATLAB"
     assert str(parse_band("conformer")) == words
 
 

@@ -107,21 +107,21 @@ def test_a_table_with_gaps_and_without_times(tmp_path):
 
 def test_what_is_no_recording(tmp_path):
     (tmp_path / "a.docx").write_text("x")
-    with pytest.raises(ValueError, match="of no known format; known are"):
+    with pytest.raises(ValueError, match="an unknown format; known formats"):
         read_recording(tmp_path / "a.docx")
     with pytest.raises(FileNotFoundError, match="there is no"):
         read_recording(tmp_path / "a.edf")
     np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2)))
-    with pytest.raises(ValueError, match=r"numbers \(channels, times\) are wanted"):
+    with pytest.raises(ValueError, match=r"expected numbers \(channels, times\)"):
         read_recording(tmp_path / "cube.npy")
     np.save(tmp_path / "text.npy", np.array([["a"]]))
-    with pytest.raises(ValueError, match=r"numbers \(channels, times\) are wanted"):
+    with pytest.raises(ValueError, match=r"expected numbers \(channels, times\)"):
         read_recording(tmp_path / "text.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"objects\.npy holds Python objects"):
         read_recording(tmp_path / "objects.npy")
     making.edf(tmp_path / "b.gdf", digital(), NAMES, sfreq=128)
-    with pytest.raises(ValueError, match="is no GDF file"):
+    with pytest.raises(ValueError, match="is not a GDF file"):
         read_recording(tmp_path / "b.gdf")
 
 
@@ -131,7 +131,7 @@ def test_a_fif_file_that_leads_back_is_no_endless_loop(tmp_path):
     first = 16 + int.from_bytes(whole[8:12], "big")
     whole[first + 12 : first + 16] = (first).to_bytes(4, "big")
     path.write_bytes(whole)
-    with pytest.raises(ValueError, match=f"a tag at {first} leads to"):
+    with pytest.raises(ValueError, match=f"a tag at {first} points to"):
         read_recording(path)
 
 

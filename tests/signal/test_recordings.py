@@ -105,14 +105,16 @@ def test_too_short_a_recording(model, tmp_path):
 
 def test_a_rate_too_low_for_the_filter(model, tmp_path):
     path = write_fif(tmp_path / "r_raw.fif", SIGNAL, CHANNELS, 50)
-    with pytest.raises(ValueError, match="a filter to 30 Hz reaches beyond what a rate of 50 Hz holds"):
+    with pytest.raises(
+        ValueError, match="a filter to 30 Hz is above the Nyquist frequency of a rate of 50 Hz"
+    ):
         rows(model, path)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"sfreq": None}, "does not know its rate"),
+        ({"sfreq": None}, "has no sampling rate"),
         ({"preprocessing": Preprocessing(unrepeatable="a paper filter")}, "processed by a paper filter"),
     ],
 )
@@ -128,7 +130,7 @@ def test_models_that_know_too_little(settings, words, tmp_path):
 def test_damaged_recordings_are_one_sentence(name, content, tmp_path):
     (tmp_path / name).write_bytes(content)
     (tmp_path / "r.hea").write_bytes(content)
-    message = r"cannot be read|holds no samples|damaged|cut short|is no |is of no known format"
+    message = r"cannot be read|holds no samples|damaged|cut short|is not a |has an unknown format"
     with pytest.raises(ValueError, match=message) as caught:
         open_recording(tmp_path / name)
     assert "\n" not in str(caught.value)

@@ -77,7 +77,9 @@ class TestStages:
         ]
         assert kinds == ["CausalFilter", "_Overlapping"]
         assert Pipeline(Preprocessing(sfreq=250), 250)._stages == []
-        with pytest.raises(ValueError, match="a filter to 40 Hz reaches beyond what a rate of 64 Hz holds"):
+        with pytest.raises(
+            ValueError, match="a filter to 40 Hz is above the Nyquist frequency of a rate of 64 Hz"
+        ):
             Pipeline(Preprocessing(filter=Filter(4, 40), sfreq=250), 64)
 
 

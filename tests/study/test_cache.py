@@ -150,7 +150,7 @@ class TestUnfinishedTraining:
         assert [path.suffix for path in (tmp_path / "left").iterdir()] == [".unfinished"]
         with caplog.at_level(logging.INFO, logger="anchorinv"):
             state, _ = ModelCache(tmp_path / "left", "data", 5, seconds=0).base(base_spec(), Maker())
-        assert "training goes on after 2 steps" in caplog.text
+        assert "training resumes after 2 steps" in caplog.text
         assert same(snapshot(state), snapshot(whole))
         assert [path.suffix for path in (tmp_path / "left").iterdir()] == [".safetensors"]
 

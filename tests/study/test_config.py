@@ -325,7 +325,7 @@ class TestMistakes:
             ("[[variants]]\nname = 'a'\n[[variants]]\nname = 'a'", "name of its own"),
             ("[[variants]]\nprotocol.shots = 1", "name of its own"),
             ("variants = 3", r"\[\[variants\]\]"),
-            ("[training", "is no TOML"),
+            ("[training", "is not valid TOML"),
             ("titel = 'x'", r"unknown key 'titel'"),
             ("title = 3", "'title'"),
             ("reference = 'protonett'", r"did you mean 'protonet'\?"),
@@ -345,7 +345,7 @@ class TestMistakes:
     def test_a_missing_length_says_what_to_add(self, tmp_path):
         path = tmp_path / "own.toml"
         path.write_text("methods = ['anchorinv']\n[protocol]\nbase_classes = ['a', 'b']\nsessions = ['c']")
-        with pytest.raises(ValueError, match=r"finetuning.steps says nothing of anchorinv; add anchorinv ="):
+        with pytest.raises(ValueError, match=r"finetuning.steps lacks anchorinv; add anchorinv ="):
             load(str(path))
 
     def test_unknown_names_and_files(self, tmp_path):

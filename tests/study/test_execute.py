@@ -110,8 +110,8 @@ class TestAgain:
         assert next(tick.done for tick in heard if tick.task == "whole study") == 10, "of 12 jobs"
         assert "had 2 damaged lines (line 5: no JSON" in caplog.text
         assert "line 10: of session 1000000, where there are 1 to 2" in caplog.text
-        assert "and 2 lines of jobs that are not whole" in caplog.text
-        assert "10 of 12 jobs are whole and kept, the other 2 are computed" in caplog.text
+        assert "and 2 lines of incomplete jobs" in caplog.text
+        assert "10 of 12 jobs are complete and kept, the other 2 are computed" in caplog.text
         aside = (copy / "results.damaged.jsonl").read_bytes()
         assert aside == before[3] + damaged[0] + before[8] + damaged[1], "as they were"
         path.write_bytes(path.read_bytes() + b"more\n")
@@ -153,7 +153,7 @@ class TestAgain:
     def test_a_folder_of_something_else_is_refused(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
         (tmp_path / ".notes.part").write_text("more of it")
-        with pytest.raises(ValueError, match="holds no run but"):
+        with pytest.raises(ValueError, match="is not a run folder, it contains"):
             run_study(little(), tmp_path)
         assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.part", "thesis.tex"]
 
@@ -242,7 +242,7 @@ class TestInterrupted:
         process.join()
         assert heard.poll(), "it should have run out of room"
         message = heard.recv()
-        assert "cannot be written" in message and "make room" in message
+        assert "cannot be written" in message and "free some space" in message
         where = {1_000: "config.json", 8_000: "base-", 35_000: "results.jsonl"}[room]
         assert where in message
         if room == 35_000:
@@ -422,7 +422,7 @@ class TestPreparedFolder:
         files = {each: each.read_bytes() for each in run.rglob("*") if each.is_file()}
         prepared = path.read_bytes()
         np.save(path, data.samples[::-1].copy())
-        with pytest.raises(ValueError, match=r"samples\.npy changed since.*put back what was there"):
+        with pytest.raises(ValueError, match=r"changed since it was prepared: samples\.npy; restore"):
             run_study(study, run, {"mine": Dataset.open(tmp_path / "set")})
         assert {each: each.read_bytes() for each in run.rglob("*") if each.is_file()} == files
         path.write_bytes(prepared)
@@ -432,8 +432,8 @@ class TestPreparedFolder:
     @pytest.mark.parametrize(
         ("change", "told"),
         [
-            ({"sfreq": 100.0}, "has 100 Hz where the config says 256"),
-            ({"n_times": 100}, r"windows of shape \(28, 100\) where the config says \(28, 104\)"),
+            ({"sfreq": 100.0}, "has 100 Hz where the config has 256"),
+            ({"n_times": 100}, r"windows of shape \(28, 100\) where the config has \(28, 104\)"),
         ],
     )
     def test_data_that_do_not_fit(self, tmp_path, change, told):
@@ -458,7 +458,7 @@ class TestPreparedFolder:
         if fits:
             assert opened(asked, given).meta == meta
         else:
-            with pytest.raises(ValueError, match="no filter where the config says that there is one"):
+            with pytest.raises(ValueError, match="no filter where the config asks for one"):
                 opened(asked, given)
 
     def test_no_data(self, tmp_path):
@@ -487,7 +487,7 @@ def test_a_method_of_ones_own_runs_in_the_same_study(whole, tmp_path):
 
 
 def test_a_method_of_ones_own_has_a_name_of_its_own(tmp_path):
-    with pytest.raises(ValueError, match="is called 'protonet', as one of the study"):
+    with pytest.raises(ValueError, match="has the name 'protonet' of one of the study"):
         run_study(little(), tmp_path / "run", own={"protonet": latent_replay})
 
 

@@ -92,7 +92,7 @@ def test_a_pipe_is_not_waited_for(other):
         (other.path / name).unlink()
         os.mkfifo(other.path / name)
     for ask in (other.read, other.starts):
-        with pytest.raises(ValueError, match="no file but a folder, a device or a pipe"):
+        with pytest.raises(ValueError, match="is a folder, a device or a pipe, not a file"):
             ask()
 
 

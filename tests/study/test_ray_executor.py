@@ -187,7 +187,7 @@ def test_a_training_that_was_stopped_goes_on_from_the_last_position(stand_in, he
     stand_in()
     caplog.set_level(logging.INFO)
     assert run(tmp_path / "run", seconds=0.0) == here
-    assert any("training goes on after 6 steps" in record.getMessage() for record in caplog.records)
+    assert any("training resumes after 6 steps" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("kind", LOST)
@@ -219,7 +219,7 @@ def test_a_lost_node_is_said(stand_in, tmp_path, caplog, monkeypatch):
     with listening(watch):
         run(tmp_path / "run")
     messages = [record.getMessage() for record in caplog.records if "was lost" in record.getMessage()]
-    assert messages == ["node b was lost; Ray computes its tasks again, 5 times at most"]
+    assert messages == ["node b was lost; Ray repeats its tasks, at most 5 times"]
 
 
 def test_progress_of_long_tasks_is_shown(stand_in, tmp_path, monkeypatch):

@@ -58,7 +58,7 @@ def test_what_is_no_record_is_told_in_a_sentence(run, tmp_path):
     bad = tmp_path / "bad.jsonl"
     for text in ("", "[1]\n", '{"method": "anchorinv"}\n', "\xff"):
         bad.write_text(text)
-        with pytest.raises(ValueError, match=r"bad\.jsonl is no record of a run.*--export bad\.jsonl"):
+        with pytest.raises(ValueError, match=r"bad\.jsonl is not a record of a run.*--export bad\.jsonl"):
             Record(bad).study()
     bad.write_text('{"study": {"name": 3}}\n')
     with pytest.raises(ValueError, match=r"bad\.jsonl is damaged"):

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import anchorinv.cli.audit as audit
 import anchorinv.cli.data as data
+import anchorinv.cli.learn as learn
 import anchorinv.cli.live as live
 import anchorinv.cli.model as model
 import anchorinv.cli.study as study
@@ -20,12 +20,12 @@ from anchorinv import __version__
 from anchorinv.errors import shown
 from anchorinv.terminal import complain, say
 
-#: What typer raises for wrong usage; it has no name of its own there.
+#: What typer raises for wrong usage; typer does not export it.
 _WrongUsage: Any = typer.BadParameter.__base__
 
 
 class _Commands(TyperGroup):
-    """The commands; what typer says of wrong arguments shows them quoted."""
+    """The commands; messages about wrong arguments show them escaped."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Read the arguments before the command."""
@@ -50,7 +50,7 @@ def _quoted() -> Iterator[None]:
 app = typer.Typer(
     name="anchorinv",
     cls=_Commands,
-    help="Teach a biosignal classifier new classes from ten examples, without keeping anybody's recordings.",
+    help="Teach a biosignal classifier new classes from ten examples, without keeping recordings of anyone.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -76,9 +76,9 @@ def _root(
 # In the order of the help.
 _COMMANDS: list[Callable[..., None]]
 _COMMANDS = [study.demo, data.download, data.data, data.events, study.run, study.status, study.report]
-_COMMANDS += [train.train, model.learn, model.add, model.forget, model.calibrate]
+_COMMANDS += [train.train, learn.learn, learn.add, learn.forget, learn.calibrate]
 _COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, live.live, model.export, model.info]
-_COMMANDS += [audit.audit]
+_COMMANDS += [model.audit]
 for command in _COMMANDS:
     app.command()(command)
 app.add_typer(data.prepare_app, name="prepare")
@@ -91,10 +91,10 @@ def _plain_warning(
 
 
 def main() -> None:
-    """Run the command line; a mistake ends in one sentence and exit code 1, wrong usage in 2."""
-    warnings.formatwarning = _plain_warning  # to a user the line of code says nothing
+    """Run the command line; errors end in one sentence and exit code 1, wrong usage in 2."""
+    warnings.formatwarning = _plain_warning  # without the line of code, which does not help users
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # letters that a terminal does not know
+        sys.stdout.reconfigure(errors="backslashreplace")  # characters that the terminal cannot encode
     try:
         app()
     except (ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""``anchorinv download``, ``prepare``, ``data``, ``events``: recordings into folders, and a look at both."""
+"""``anchorinv download``, ``prepare``, ``data``, ``events``: fetch, prepare and inspect recordings."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -28,9 +28,9 @@ prepare_app = typer.Typer(
 
 Raw = Annotated[Path, typer.Option(help="Folder with the downloaded files, at any depth.")]
 Out = Annotated[Path, typer.Option(help="Prepared folder to make.")]
-Replace = Annotated[bool, typer.Option("--replace", help="Prepare anew what is already prepared.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Prepare again what is already prepared.")]
 AllowMissing = Annotated[
-    bool, typer.Option("--allow-missing", help="Do with what is there, and list the rest.")
+    bool, typer.Option("--allow-missing", help="Prepare what is there, and list what is missing.")
 ]
 Live = Annotated[
     bool,
@@ -45,18 +45,18 @@ def download(
     name: Annotated[str, typer.Argument(metavar="SET", help="bci2a, nhie or grabmyo.")],
     to: Annotated[Path, typer.Option(help="Folder for the files.")],
     only: Annotated[str, typer.Option(help='Only files of this pattern, such as "Session1/*".')] = "*",
-    jobs: Annotated[int, typer.Option(min=1, max=4, help="Files at a time; be kind to the server.")] = 2,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=4, help="Number of parallel downloads; be kind to the server.")
+    ] = 2,
     mirror: Annotated[
         str | None,
         typer.Option("--from", help="Another address with the same files.", envvar="ANCHORINV_MIRROR"),
     ] = None,
     tries: Annotated[int, typer.Option(min=1, help="Attempts per file.")] = 5,
-    timeout: Annotated[
-        float, typer.Option(min=0.01, help="Seconds without a byte that count as a break.")
-    ] = 30.0,
-    pause: Annotated[float, typer.Option(min=0.0, help="Seconds before the second attempt.")] = 1.0,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Timeout in seconds without data.")] = 30.0,
+    pause: Annotated[float, typer.Option(min=0.0, help="Seconds before the first retry.")] = 1.0,
 ) -> None:
-    """Fetch a public data set; a broken download goes on where it stopped."""
+    """Download a public data set; an interrupted download is resumed."""
     import anchorinv.datasets.download as remote
 
     client = remote.HttpClient(remote.RetryPolicy(jobs=jobs, tries=tries, timeout=timeout, pause=pause))
@@ -67,7 +67,7 @@ def download(
     terms = remote.REMOTES[name].licence
     say(f"{name}: {n_files} of {len(files)} files to fetch, about {size}{more}; terms: {terms}")
     remote.check_space(to, n_bytes)
-    with interruptible("run the same command again to go on from here"), progress_bars():
+    with interruptible("run the same command again to continue"), progress_bars():
         notes = remote.download(files, to, client)
     say(
         *notes,
@@ -78,10 +78,10 @@ def download(
 def data(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Prepared folder.")],
     picture: Annotated[
-        Path | None, typer.Option(help="Where to draw (.png, .pdf, .svg); trials.png in DIR if not given.")
+        Path | None, typer.Option(help="Figure to write (.png, .pdf, .svg); default: trials.png in DIR.")
     ] = None,
     by_subject: Annotated[
-        bool, typer.Option("--by-subject", help="Windows of each class of each subject.")
+        bool, typer.Option("--by-subject", help="Count windows of each class for each subject.")
     ] = False,
     no_picture: Annotated[bool, typer.Option("--no-picture", help="Numbers alone.")] = False,
 ) -> None:
@@ -112,7 +112,7 @@ def events(
     ],
     as_json: Json = False,
 ) -> None:
-    """List the events of recordings: annotations, a BIDS events.tsv beside them, a stimulus channel.
+    """List the events of recordings: annotations, a BIDS events.tsv, a stimulus channel.
 
     These are the names that --events takes, such as T1=left,T2=right.
     """
@@ -180,7 +180,7 @@ def _show_subjects(data: "Dataset") -> None:
 
 
 def _event_facts(path: Path, recorded: "Events") -> dict[str, Any]:
-    """Return plain JSON values: a row for each kind of event, by when it first occurs."""
+    """Return plain JSON values: a row for each kind of event, in order of first occurrence."""
     rows: dict[str, dict[str, Any]] = {}
     for event in recorded.events:
         first = {"count": 0, "first": event.onset, "shortest": event.duration, "longest": 0.0}
@@ -314,7 +314,7 @@ _add_trials_set(
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Where own recordings are: one of a table, an .npz file, recordings, or a BIDS folder."""
+    """The source of own recordings: a table, an .npz file, recordings, or a BIDS folder."""
 
     manifest: Annotated[
         Path | None,
@@ -326,11 +326,11 @@ class SourceOptions:
         typer.Option("--recording", help="A recording with --events; once for each, in place of a table."),
     ] = None
     bids: Annotated[Path | None, typer.Option(help="A BIDS folder of EEG or EMG, with --events.")] = None
-    task: Annotated[str | None, typer.Option(help="Of the BIDS folder, this task alone.")] = None
-    subjects: Annotated[str | None, typer.Option(help="Of the BIDS folder, these people alone: 01,02.")] = (
+    task: Annotated[str | None, typer.Option(help="Only this task of the BIDS folder.")] = None
+    subjects: Annotated[str | None, typer.Option(help="Only these subjects of the BIDS folder: 01,02.")] = (
         None
     )
-    datatype: Annotated[str | None, typer.Option(help="Of the BIDS folder, eeg, emg or ieeg alone.")] = None
+    datatype: Annotated[str | None, typer.Option(help="Only eeg, emg or ieeg of the BIDS folder.")] = None
 
     def plan(self, trials: TrialOptions, processing: "ProcessingOptions") -> "DatasetPlan":
         """Return what is to be prepared."""
@@ -350,10 +350,10 @@ class SourceOptions:
             return plan_manifest(self.manifest, options, labelling)
         if self.npz is not None:
             if labelling is not None:
-                raise ValueError("--events are of recordings, and an .npz file has its labels in y")
+                raise ValueError("--events is for recordings; an .npz file has its labels in y")
             return plan_npz(self.npz, options)
         if labelling is None:
-            raise ValueError(f"{given[0]} needs --events: which events of the recordings are which classes")
+            raise ValueError(f"{given[0]} needs --events, which maps events to classes")
         if self.recordings:
             return plan_recordings(self.recordings, options, labelling)
         assert self.bids is not None
@@ -365,11 +365,11 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingOptions:
-    """What is done to own recordings, and what is asked of them."""
+    """Preprocessing and checks of own recordings."""
 
     channels: Annotated[
         list[str] | None,
-        typer.Option(help="Names to keep, in order, renamed where they have others: C3,EEG 2=Cz,C4."),
+        typer.Option(help="Channels to keep, in order; OLD=NEW renames: C3,EEG 2=Cz,C4."),
     ] = None
     reference: Annotated[
         str | None,
@@ -380,18 +380,20 @@ class ProcessingOptions:
     filter: Annotated[str | None, typer.Option(help="Band in Hz: 0.5-40, 1- or -30; or conformer.")] = None
     filter_order: Annotated[int, typer.Option(help="Order of the Butterworth filter.")] = 4
     zero_phase: ZeroPhase = False
-    resample: Annotated[float | None, typer.Option(help="Rate to bring all to, in Hz.")] = None
-    sfreq: Annotated[float | None, typer.Option(help="Rate of files that do not say theirs, in Hz.")] = None
-    window: Annotated[
-        float | None, typer.Option(help="Cut into windows of so many seconds; without it a row is a window.")
+    resample: Annotated[float | None, typer.Option(help="Sampling rate to resample to, in Hz.")] = None
+    sfreq: Annotated[
+        float | None, typer.Option(help="Sampling rate in Hz of files that do not state it.")
     ] = None
-    overlap: Annotated[float, typer.Option(help="Share of a window that the next one repeats.")] = 0.0
-    at_least: Annotated[int, typer.Option(help="Training samples that a class needs.")] = 10
-    seed: Annotated[int | None, typer.Option(help="Of the split, where the table gives none.")] = None
+    window: Annotated[
+        float | None, typer.Option(help="Length of windows in seconds; default: each row is one window.")
+    ] = None
+    overlap: Annotated[float, typer.Option(help="Overlap of consecutive windows, as a share.")] = 0.0
+    at_least: Annotated[int, typer.Option(help="Minimum number of training samples per class.")] = 10
+    seed: Annotated[int | None, typer.Option(help="Seed of the split, where the table gives none.")] = None
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="Let kinds of problems pass, with commas between: nan, flat, clipped, scale, few, "
+            help="Problems to accept, comma-separated: nan, flat, clipped, scale, few, "
             "duplicates, shared-subjects, shared-recordings."
         ),
     ] = None
@@ -401,7 +403,7 @@ class ProcessingOptions:
         band = _band(self.filter, order=self.filter_order, causal=not self.zero_phase)
         options = own_options(self, band=band, sfreq=self.sfreq, at_least=self.at_least, seed=self.seed)
         if self.zero_phase and not self.filter:
-            raise ValueError("--zero-phase is the way a filter runs; give its band with --filter")
+            raise ValueError("--zero-phase needs a filter; give its band with --filter")
         return options
 
 
@@ -420,9 +422,9 @@ def own(
 
 @dataclass(frozen=True, slots=True)
 class MoabbOptions:
-    """What is taken of a data set of MOABB, and what is done to it."""
+    """Selection and preprocessing of a MOABB data set."""
 
-    subjects: Annotated[str | None, typer.Option(help="These people alone: 1-3,7.")] = None
+    subjects: Annotated[str | None, typer.Option(help="Only these subjects: 1-3,7.")] = None
     split: Annotated[
         str | None,
         typer.Option(help="What tests: the last quarter of each person's session or run, or of subject."),
@@ -431,17 +433,17 @@ class MoabbOptions:
         str | None, typer.Option(help="Band in Hz: 4-38, 1- or -30; none; default: that of MOABB's paradigm.")
     ] = None
     zero_phase: ZeroPhase = False
-    resample: Annotated[float | None, typer.Option(help="Rate to bring all to, in Hz.")] = None
+    resample: Annotated[float | None, typer.Option(help="Sampling rate to resample to, in Hz.")] = None
     channels: Annotated[
-        list[str] | None, typer.Option(help="Names to keep, in order: C3,Cz,C4; default: all EEG.")
+        list[str] | None, typer.Option(help="Channels to keep, in order: C3,Cz,C4; default: all EEG.")
     ] = None
     reference: Annotated[str | None, typer.Option(help="average, bipolar, or a channel to subtract.")] = None
     start: Annotated[
-        float | None, typer.Option("--from", help="Where a window begins, in seconds from MOABB's beginning.")
+        float | None, typer.Option("--from", help="Start of a window in seconds, relative to MOABB's.")
     ] = None
-    stop: Annotated[float | None, typer.Option("--to", help="Where it ends, in seconds from the same.")] = (
-        None
-    )
+    stop: Annotated[
+        float | None, typer.Option("--to", help="End of a window in seconds, relative to MOABB's start.")
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """Return them as the plan takes them."""
@@ -465,10 +467,10 @@ def moabb(
     options: MoabbOptions,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as BNCI2014_001.")] = None,
     out: Annotated[Path | None, typer.Option(help="Prepared folder to make.")] = None,
-    list_sets: Annotated[bool, typer.Option("--list", help="Show MOABB's data sets.")] = False,
+    list_sets: Annotated[bool, typer.Option("--list", help="List MOABB's data sets.")] = False,
     replace: Replace = False,
 ) -> None:
-    """Any data set of MOABB, which downloads what is not there; its trials, labels and paradigms."""
+    """Any data set of MOABB, which downloads it; with its trials, labels and paradigms."""
     if list_sets:
         _list_moabb()
         return
@@ -498,11 +500,11 @@ def _band(text: str | None, **design: Any) -> "Filter | None":
 def _prepare(
     plan: "str | Callable[..., DatasetPlan]", *sources: Any, out: Path, replace: bool, **options: Any
 ) -> None:
-    """Prepare what ``plan``, a function or its name, makes of sources and options; show the result."""
+    """Prepare what ``plan``, a function or its name, returns for sources and options; show the result."""
     from anchorinv.datasets.prepare import check_output, prepare
 
-    with interruptible("run the same command again to go on from here"), progress_bars():
-        # Before the long look at the recordings: it may all be in vain.
+    with interruptible("run the same command again to continue"), progress_bars():
+        # Before the recordings are examined, which takes long.
         check_output(out, replace=replace)
         planned = (resolve_name(plan) if isinstance(plan, str) else plan)(*sources, **options)
         data = prepare(planned, out, replace=replace)

@@ -1,12 +1,12 @@
-"""``anchorinv learn``, ``add``, ``forget``, ``calibrate`` change a model file, the others here use it."""
+"""Commands that use a model: ``predict``, ``suggest``, ``evaluate``, ``check``, ``export``, ``info`` etc."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -14,13 +14,10 @@ from anchorinv.cli.live import predict_stream
 from anchorinv.cli.options import (
     REJECT,
     Allow,
-    Author,
     Device,
     InputOptions,
     Json,
     Model,
-    Note,
-    Out,
     Quiet,
     SteadyOptions,
     TrialOptions,
@@ -33,129 +30,19 @@ from anchorinv.errors import csv_line, ranges
 from anchorinv.terminal import complain, say
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from anchorinv.datasets.own import Labelling
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.serving.files import PredictedWindow, ReadOptions, WindowPlace
+    from anchorinv.serving.files import PredictedWindow, WindowPlace
     from anchorinv.signal.drift import Drift
     from anchorinv.suggestion import Suggestion
 
-Report = TypeVar("Report")
 _SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, WFDB ...)."
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleOptions:
-    """Which examples a model is given, and where the model that learned them goes."""
-
-    model: Model
-    shots: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Examples: .npz with X and y; .npy or recordings with --label; recordings with --events.",
-            metavar="SHOTS",
-        ),
-    ]
-    out: Out
-    label: Annotated[str | None, typer.Option(help="The class of all examples.")] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="Also from examples whose scale is nothing like the base data's.")
-    ] = False
-    allow_recordings: Allow = False
-    device: Device = "auto"
-    note: Note = None
-    author: Author = None
-    quiet: Quiet = False
-
-    def save(self, model: "AnchorInvClassifier", *, with_signals: bool) -> None:
-        """Write the model that learned them."""
-        words = {"note": self.note, "author": self.author}
-        model.save(self.out, with_signals=with_signals, allow_recordings=self.allow_recordings, **words)
-
-
-@with_options
-def learn(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) -> None:
-    """Teach a model a new class from a few examples; tell what it does to the old ones, then write it."""
-    from anchorinv.serving.learning_report import learn_classes
-
-    model, report, with_signals = _taught(learn_classes, examples, trials, inputs)
-    say(*report.lines())
-    complain(*(f"anchorinv: warning: {line}" for line in report.warnings()))
-    examples.save(model, with_signals=with_signals)
-    say(_known(examples.out, model))
-
-
-@with_options
-def add(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) -> None:
-    """Give a model more examples of classes that it knows; tell what that did, then write it."""
-    from anchorinv.serving.learning_report import add_examples
-
-    model, added, with_signals = _taught(add_examples, examples, trials, inputs)
-    say(*(each.line() for each in added))
-    examples.save(model, with_signals=with_signals)
-    counts = zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
-    say(f"Model: {examples.out} has examples of {', '.join(f'{name} ({n})' for name, n in counts)}")
-
-
-def forget(
-    model: Model,
-    label: Annotated[str, typer.Argument(help="The class to forget.", metavar="CLASS")],
-    out: Out,
-    allow_recordings: Allow = False,
-) -> None:
-    """Remove a class and all that is kept of it; predictions among the others stay as they are."""
-    from anchorinv.core.registry import METHODS
-    from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.validation import as_label
-
-    check_target(out)
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
-    learner.forget_class(as_label(learner.classes_, label))
-    # Signals are in the file only if they were before.
-    learner.save(out, with_signals=True, allow_recordings=allow_recordings)
-    say(_known(out, learner), f"Class {label!r} was forgotten: {METHODS[learner.method].forgetting}")
-
-
-@with_options
-def calibrate(
-    model: Model,
-    windows: Annotated[
-        list[Path],
-        typer.Argument(help="Recordings or windows of one person; labels are not needed.", metavar="DATA"),
-    ],
-    out: Out,
-    inputs: InputOptions,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Also where rehearsal speaks against it or says nothing, or units do."),
-    ] = False,
-    device: Device = "auto",
-    quiet: Quiet = False,
-) -> None:
-    """Adapt a model to a person or a day that it has not seen, by windows without labels."""
-    import numpy as np
-
-    from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.serving.files import read_shots
-
-    check_target(out, *windows)
-    learner = AnchorInvClassifier.load(model, device=device)
-    reading = inputs.reading()
-    with progress(quiet):
-        signals = [read_shots(learner, path, reading)[0] for path in windows]
-    for path, each in zip(windows, signals, strict=True):
-        _check_units(learner, path, each, scale=reading.scale, force=force)
-    learner.calibrate(np.concatenate(signals), force=force)
-    learner.save(out)
-    say(f"Model: {out} is calibrated by {sum(map(len, signals))} windows; the model without is {model}")
 
 
 @with_options
 def predict(
     model: Model,
     sources: Annotated[list[Path] | None, typer.Argument(help=_SOURCES, metavar="INPUT")] = None,
-    table: Annotated[str, typer.Option("--csv", help="File for the rows; - is standard output.")] = "-",
+    table: Annotated[str, typer.Option("--csv", help="CSV file to write; - is standard output.")] = "-",
     *,
     reject: Annotated[
         float | None,
@@ -167,7 +54,7 @@ def predict(
     out_lsl: Annotated[
         str | None, typer.Option(help="With --lsl: send predictions as a stream of markers of this name.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --lsl: a line of JSON each.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --lsl: print JSON lines.")] = False,
     inputs: InputOptions,
     steadying: SteadyOptions,
     allow_recordings: Allow = False,
@@ -176,9 +63,9 @@ def predict(
 ) -> None:
     """Predict each window of files: a row with its time, class, probability of each class, and novelty.
 
-    Novelty is a p-value: small where a window is like none of the classes. Of several files each row begins
-    with the file it is of. Steadied rows end with the class of the window by itself. A live stream is
-    predicted until Ctrl-C.
+    Novelty is a p-value, small where a window is like none of the classes. With several files each row begins
+    with its file; with --steady each row ends with the class before smoothing. A live stream is predicted
+    until Ctrl-C.
     """
     if lsl is not None and not sources and table == "-":
         predict_stream(
@@ -198,8 +85,6 @@ def predict(
         )
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.learning import known_confidence
-    from anchorinv.serving.files import check_inputs, predict_file
-    from anchorinv.serving.streaming import DriftMonitor
     from anchorinv.settings import check_settings
 
     if table != "-":
@@ -208,6 +93,23 @@ def predict(
     if reject is not None:
         check_settings(learner.set_params(reject=reject).get_params(deep=False))
         known_confidence(learner.state_)
+    warnings = _predict_files(learner, sources, table, inputs, steadying, quiet=quiet)
+    complain(*(f"anchorinv: warning: {sentence}" for sentence in warnings))
+
+
+def _predict_files(
+    learner: "AnchorInvClassifier",
+    sources: Sequence[Path],
+    table: str,
+    inputs: InputOptions,
+    steadying: SteadyOptions,
+    *,
+    quiet: bool,
+) -> list[str]:
+    """Write the predictions of all files to a table; return warnings."""
+    from anchorinv.serving.files import check_inputs, predict_file
+    from anchorinv.serving.streaming import DriftMonitor
+
     several, reading = len(sources) > 1, inputs.reading()
     steady = steadying.smoothing(learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None)
     warnings: list[str] = []
@@ -227,7 +129,7 @@ def predict(
                     f"{source}: {n_gaps} of {n_rows} windows hold missing samples (NaN) and have no class"
                 )
             warnings += _far(source, monitor.drift, inputs.scale)
-    complain(*(f"anchorinv: warning: {sentence}" for sentence in warnings))
+    return warnings
 
 
 @with_options
@@ -236,7 +138,9 @@ def suggest(
     sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
     shots: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write the windows to teach it with here.", metavar="SHOTS.npz"),
+        typer.Option(
+            "--out", "-o", help="File for the windows to teach it with (.npz).", metavar="SHOTS.npz"
+        ),
     ] = None,
     *,
     reject: Annotated[
@@ -246,16 +150,16 @@ def suggest(
             metavar="SHARE",
         ),
     ] = None,
-    least: Annotated[int, typer.Option(help="Windows that have to resemble each other.")] = 10,
+    least: Annotated[int, typer.Option(help="Minimum number of similar windows.")] = 10,
     inputs: InputOptions,
     as_json: Json = False,
     allow_recordings: Allow = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Look for windows that fit no known class and resemble each other: a class that might be taught.
+    """Find windows that fit no known class and resemble each other: a candidate for a new class.
 
-    The exit code is 1 if there is none.
+    The exit code is 1 if there are none.
     """
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import read_unlabelled, write_shots
@@ -307,7 +211,7 @@ def evaluate(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Score a model on labelled windows, and tell whether its probabilities mean what they say."""
+    """Score a model on labelled windows, and measure its calibration."""
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.evaluation import check_picture, draw_reliability, evaluate_file
     from anchorinv.serving.streaming import DriftMonitor
@@ -335,9 +239,9 @@ def check(
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell how far recordings are from a model's base data: unit, offset, spectra, covariances.
+    """Compare recordings with a model's base data: unit, offset, spectra, covariances.
 
-    The exit code is 1 if any is so far that predictions should not be trusted.
+    The exit code is 1 if any differs so much that predictions should not be trusted.
     """
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.evaluation import check_file
@@ -370,7 +274,7 @@ def export(
     allow_recordings: Allow = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a model as one graph of ONNX, for other languages and devices, with a JSON that describes it."""
+    """Export a model as one ONNX graph, for other languages and devices, with a JSON description."""
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.export import described, export_model
     from anchorinv.serving.files import read_shots
@@ -393,20 +297,18 @@ def export(
 def info(
     model: Model,
     as_json: Json = False,
-    card: Annotated[bool, typer.Option("--card", help="As a model card, in Markdown.")] = False,
+    card: Annotated[bool, typer.Option("--card", help="Print a model card, in Markdown.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Write the card into this file, which is not there.", metavar="FILE"
-        ),
+        typer.Option("--out", "-o", help="New file for the card.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Tell what a model file holds and what it does not, and where it comes from."""
+    """Show what a model file contains, and where it comes from."""
     from anchorinv.persistence.bundle import read_facts
     from anchorinv.persistence.manifest import manifest, manifest_lines
 
     if as_json and card:
-        raise ValueError("--json and --card are two forms of the same; leave one of them out")
+        raise ValueError("--json and --card exclude each other; leave one of them out")
     if out is not None:
         _check_card_target(out, model, card=card)
     facts = manifest(*read_facts(model)) | {"file": str(model), "bytes": model.stat().st_size}
@@ -418,13 +320,67 @@ def info(
         say(f"{model}: {facts['bytes'] / 1e6:.2f} MB", *manifest_lines(facts))
 
 
+def audit(
+    model: Model,
+    members: Annotated[
+        Path,
+        typer.Option(
+            help="Its training data: prepared folder (training part) or .npz with X, y, subject.",
+            metavar="DATA",
+        ),
+    ],
+    others: Annotated[
+        Path,
+        typer.Option(
+            help="Data not used in training, from a similar recording: prepared folder (test part) or .npz.",
+            metavar="DATA",
+        ),
+    ],
+    shadows: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=1000, help="Number of shadow models; default: 32 for closed-form methods, else none."
+        ),
+    ] = None,
+    forget: Annotated[
+        str | None,
+        typer.Option(help="Also measure what is left of this class after forgetting it.", metavar="CLASS"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
+    as_json: Json = False,
+    allow_recordings: Allow = False,
+    quiet: Quiet = False,
+) -> None:
+    """Attack a model: membership inference, re-identification, reconstruction.
+
+    Every figure has a 95 % interval and, where there is one, the chance level. docs/privacy.md says what each
+    attack does, and what it does not show.
+    """
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.audit import audit as attack
+    from anchorinv.serving.audit import audit_forgetting, read_people
+
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    named = {str(label): label for label in learner.classes_.tolist()}
+    if forget is not None and forget not in named:
+        raise ValueError(f"class {forget!r} is not known; the model knows {', '.join(named)}")
+    with progress(quiet):
+        learned = read_people(learner, members, split="train")
+        apart = read_people(learner, others, split="test")
+        found = attack(learner, learned, apart, shadows=shadows, seed=seed)
+        if forget is not None:
+            left = audit_forgetting(learner, named[forget], learned, apart)
+            found = replace(found, figures=(*found.figures, *left.figures))
+    say(*(to_json(found.facts() | {"file": str(model)}).split("\n") if as_json else found.lines()))
+
+
 def _check_card_target(out: Path, model: Path, *, card: bool) -> None:
     if not card:
-        raise ValueError(f"--out {out} is for a card; add --card")
+        raise ValueError(f"--out {out} needs --card; add it")
     check_target(out, model, such_as="card.md")
     if out.exists():
         raise ValueError(
-            f"{out} is there already, and may hold what somebody filled in; name another file, or remove it"
+            f"{out} exists, and may have been filled in by hand; name another file, or remove it"
         )
 
 
@@ -439,82 +395,6 @@ def _write_card(facts: dict[str, Any], out: Path | None) -> None:
     with replacing(out) as beside:
         beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
     say(f"Card: {out}; fill in the parts in italics")
-
-
-def _taught(
-    teach: Callable[..., Report], examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions
-) -> "tuple[AnchorInvClassifier, Report, bool]":
-    """Load a model and teach it; return it, the report, and whether its file held inverted signals."""
-    from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.persistence.provenance import check_words
-
-    check_target(examples.out, *examples.shots)
-    check_words(note=examples.note, author=examples.author)
-    model = AnchorInvClassifier.load(
-        examples.model, allow_recordings=examples.allow_recordings, device=examples.device
-    )
-    with_signals = model.state_.signals is not None
-    with progress(examples.quiet):
-        windows, labels = _read_examples(model, examples, trials.labelling(), inputs.reading())
-        report = teach(model, windows, labels, force=examples.force)
-    return model, report, with_signals
-
-
-def _read_examples(
-    model: "AnchorInvClassifier",
-    examples: ExampleOptions,
-    labelling: "Labelling | None",
-    reading: "ReadOptions",
-) -> "tuple[np.ndarray, list[Any]]":
-    """Return the windows of all files (n, n_chans, n_times) and the class of each; none in another unit."""
-    import numpy as np
-
-    from anchorinv.validation import as_label
-
-    label = examples.label
-    if label is not None and labelling is not None:
-        raise ValueError("--label and --events both say the class of examples; leave one of them out")
-    signals: list[np.ndarray] = []
-    labels: list[Any] = []
-    for path, windows, own in _labelled_files(model, examples.shots, labelling, reading):
-        if label is None and own is None:
-            raise ValueError(
-                f"{path} has no labels; name the class of its examples with --label, or its events with "
-                "--events"
-            )
-        _check_units(model, path, windows, scale=reading.scale, force=examples.force)
-        signals.append(windows)
-        labels += [as_label(model.classes_, label)] * len(windows) if label is not None else list(own or ())
-    return np.concatenate(signals), labels
-
-
-def _labelled_files(
-    model: "AnchorInvClassifier", paths: Sequence[Path], labelling: "Labelling | None", reading: "ReadOptions"
-) -> "Iterator[tuple[Path, np.ndarray, list[Any] | None]]":
-    """Yield the windows of each file, and their classes if it has them."""
-    from anchorinv.serving.files import from_events, read_shots
-    from anchorinv.validation import as_label
-
-    if labelling is not None:
-        for path, windows, names in from_events(model, paths, labelling, reading):
-            yield path, windows, [as_label(model.classes_, name) for name in names.tolist()]
-        return
-    for path in paths:
-        windows, labels = read_shots(model, path, reading)
-        yield path, windows, None if labels is None else labels.tolist()
-
-
-def _check_units(
-    model: "AnchorInvClassifier", path: Path, windows: "np.ndarray", *, scale: float, force: bool
-) -> None:
-    """Refuse a file in another unit, unless forced; name the --scale that is right, whatever it was."""
-    from anchorinv.validation import refuse_drift
-
-    if not force:
-        try:
-            refuse_drift(replace(model.check(windows), scaled=scale))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
 
 
 def _place_lines(places: "Sequence[WindowPlace]") -> list[str]:
@@ -540,10 +420,6 @@ def _suggestion_facts(found: "Suggestion | None", places: "Sequence[WindowPlace]
     return {"windows": len(places), "suggestion": {**facts, "nearest": found.nearest, "group": group}}
 
 
-def _known(out: Path, model: "AnchorInvClassifier") -> str:
-    return f"Model: {out} knows {', '.join(map(str, model.classes_.tolist()))}"
-
-
 def _far(source: Path, drift: "Drift | None", scale: float) -> list[str]:
     """Return a warning about a file that is far from the base data, if it is."""
     if drift is None or not drift.far:
@@ -553,7 +429,7 @@ def _far(source: Path, drift: "Drift | None", scale: float) -> list[str]:
 
 @contextmanager
 def _opened(table: str) -> Iterator[TextIO]:
-    """Give a file to write rows to, whole or not at all, or standard output."""
+    """Yield a file to write rows to, atomically, or standard output."""
     from anchorinv.files import replacing
 
     try:
@@ -564,7 +440,7 @@ def _opened(table: str) -> Iterator[TextIO]:
             with replacing(Path(table)) as beside, beside.open("w", newline="", encoding="utf-8") as file:
                 yield file
     except BrokenPipeError:
-        # Whoever read has seen enough.
+        # The reader closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None
 
@@ -573,7 +449,7 @@ def _opened(table: str) -> Iterator[TextIO]:
 class _PredictionTable:
     """Write predictions as they come, after a header.
 
-    ``named`` rows begin with their file, ``raw`` ones end with the class of the window by itself.
+    ``named`` rows begin with their file, ``raw`` ones end with the class before smoothing.
     """
 
     file: TextIO
@@ -602,7 +478,7 @@ class _PredictionTable:
         return n_rows, n_gaps
 
     def _begin(self) -> None:
-        # Not before there is a row to write: an input that cannot be read leaves no trace.
+        # Only once there is a row to write: an unreadable input leaves no file behind.
         if not self.begun:
             more = [*(["novelty"] if self.novelty else []), *(["raw_class"] if self.raw else [])]
             self._line("file", "window", "time", "class", *(f"p_{name}" for name in self.classes), *more)

@@ -1,4 +1,4 @@
-"""Options that several commands share, each with its one help text, and what they mean together."""
+"""Options shared by several commands, with their help texts."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 Model = Annotated[Path, typer.Argument(help="A model file.", metavar="MODEL")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The model file to write.", metavar="MODEL")]
-Allow = Annotated[bool, typer.Option("--allow-recordings", help="Handle models that hold real recordings.")]
+Allow = Annotated[bool, typer.Option("--allow-recordings", help="Allow models that contain real recordings.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Device = Annotated[
-    str, typer.Option(help="Where networks run: auto (the best there is), cpu, cuda, cuda:1 ..., or mps.")
+    str, typer.Option(help="Device of networks: auto (the best available), cpu, cuda, cuda:1 ..., or mps.")
 ]
 Note = Annotated[
-    str | None, typer.Option("--note", help="What this is, kept in the model's history and shown by info.")
+    str | None, typer.Option("--note", help="Comment, stored in the model's history and shown by info.")
 ]
 Author = Annotated[
-    str | None, typer.Option("--author", help="Who did it, kept in the model's history and shown by info.")
+    str | None, typer.Option("--author", help="Author, stored in the model's history and shown by info.")
 ]
 ZeroPhase = Annotated[
     bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
 ]
 
 _for_recordings = partial(typer.Option, rich_help_panel="For recordings")
-#: What --reject does, in the help of each command that has it.
+#: Help text of --reject.
 REJECT = (
-    "Call windows unknown that are like none of the classes; about this share of known ones will be, too."
+    "Reject windows that are like none of the classes as unknown; about this share of known ones is, too."
 )
 
 _KIND, _REQUIRED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn each parameter of a command that is a dataclass of options into one option for each of its fields.
+    """Expand each dataclass parameter of a command into one option per field.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    """How the inputs of a model are read, beyond what they say themselves."""
+    """How input files are read, where they do not say so themselves."""
 
     step: Annotated[
         float | None,
@@ -96,14 +96,14 @@ class InputOptions:
     ] = None
     scale: Annotated[
         float,
-        typer.Option(help="Multiply the signals by this, if their unit is not the model's (1e6: V to µV)."),
+        typer.Option(help="Factor for the signals, if their unit is not the model's (1e6: V to µV)."),
     ] = 1.0
     channels: Annotated[
         list[str] | None,
-        typer.Option("--channels", help="Channels that have other names here: OLD=NEW, with commas between."),
+        typer.Option("--channels", help="Channels to rename: OLD=NEW, comma-separated."),
     ] = None
     sfreq: Annotated[
-        float | None, typer.Option("--sfreq", help="Rate in Hz of recordings that do not say theirs.")
+        float | None, typer.Option("--sfreq", help="Sampling rate in Hz of recordings that do not state it.")
     ] = None
 
     def reading(self) -> "ReadOptions":
@@ -112,7 +112,7 @@ class InputOptions:
         from anchorinv.signal.readers import parse_channels
 
         if self.sfreq is not None and not 0 < self.sfreq < float("inf"):
-            raise ValueError(f"--sfreq is a rate in Hz above 0, got {self.sfreq:g}")
+            raise ValueError(f"--sfreq must be a rate in Hz above 0, got {self.sfreq:g}")
         names, rename = parse_channels(self.channels or [])
         if plain := [name for name in names if name not in rename.values()]:
             raise ValueError(
@@ -123,7 +123,7 @@ class InputOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """Which events of a recording are trials, and where these lie."""
+    """Events of a recording that mark trials, and the interval around them."""
 
     events: Annotated[
         list[str] | None,
@@ -131,11 +131,9 @@ class TrialOptions:
             help="Events of the recording that are trials: T1=left,T2=right (anchorinv events lists them)."
         ),
     ] = None
-    start: Annotated[
-        float, typer.Option("--from", help="Where a trial begins, in seconds from its event.")
-    ] = 0.0
+    start: Annotated[float, typer.Option("--from", help="Start of a trial, in seconds from its event.")] = 0.0
     stop: Annotated[
-        float | None, typer.Option("--to", help="Where it ends; without it where the event does by itself.")
+        float | None, typer.Option("--to", help="End of a trial; default: the end of the event.")
     ] = None
 
     def labelling(self) -> "Labelling | None":
@@ -145,23 +143,21 @@ class TrialOptions:
         if self.events:
             return Labelling.parse(self.events, self.start, self.stop)
         if self.start or self.stop is not None:
-            raise ValueError("--from and --to say where trials lie around events; name these with --events")
+            raise ValueError("--from and --to need --events, which names the events")
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class SteadyOptions:
-    """How predictions of a continuous recording are made steady over time."""
+    """Smoothing of predictions of a continuous recording."""
 
     steady: Annotated[
         str | None,
         typer.Option(
-            help="Make predictions of recordings steady over time: balanced. The four below go before it."
+            help="Smooth predictions of recordings over time: balanced. The four options below override it."
         ),
     ] = None
-    vote: Annotated[
-        float | None, typer.Option(help="Steady: majority vote among the windows of so many seconds.")
-    ] = None
+    vote: Annotated[float | None, typer.Option(help="Steady: majority vote over this many seconds.")] = None
     time_constant: Annotated[
         float | None, typer.Option(help="Steady: time constant in seconds of averaged probabilities.")
     ] = None
@@ -170,11 +166,11 @@ class SteadyOptions:
         typer.Option(help="Steady: margin (0 to 1) by which another class must exceed the one that holds."),
     ] = None
     dwell: Annotated[
-        float | None, typer.Option(help="Steady: seconds that another class must win for until it holds.")
+        float | None, typer.Option(help="Steady: seconds for which another class must win to take over.")
     ] = None
 
     def smoothing(self, window: float | None) -> "Smoothing | None":
-        """Return them as one value, for windows of so many seconds (None: unknown); None if none is given."""
+        """Return the smoothing for a length of windows in seconds, if known; None if no option is given."""
         from anchorinv.serving.smoothing import Smoothing, preset
 
         given = {name: getattr(self, name) for name in ("vote", "time_constant", "hysteresis", "dwell")}
@@ -192,23 +188,23 @@ class CuttingOptions:
 
     channels: Annotated[
         list[str] | None,
-        _for_recordings(help="Channels to take, renamed where they have others: C3,EEG 2=Cz."),
+        _for_recordings(help="Channels to use; OLD=NEW renames: C3,EEG 2=Cz."),
     ] = None
     reference: Annotated[str | None, _for_recordings(help="average, bipolar, or a channel to subtract.")] = (
         None
     )
-    resample: Annotated[float | None, _for_recordings(help="Rate to bring all to, in Hz.")] = None
+    resample: Annotated[float | None, _for_recordings(help="Sampling rate to resample to, in Hz.")] = None
     window: Annotated[
         float | None,
-        _for_recordings(help="Cut trials into windows of so many seconds; without it a trial is one."),
+        _for_recordings(help="Length of windows in seconds; default: each trial is one window."),
     ] = None
-    overlap: Annotated[float, _for_recordings(help="Share of a window that the next one repeats.")] = 0.0
+    overlap: Annotated[float, _for_recordings(help="Overlap of consecutive windows, as a share.")] = 0.0
     allow: Annotated[
-        list[str] | None, _for_recordings(help="Let a kind of problem pass, as in prepare own: nan, flat ...")
+        list[str] | None, _for_recordings(help="Problems to accept, as in prepare own: nan, flat ...")
     ] = None
 
     def check_unused(self) -> None:
-        """Refuse them all: what they are for is not there."""
+        """Refuse all of these options: there are no events."""
         for name in (field.name for field in fields(self)):
             if getattr(self, name):
                 raise ValueError(
@@ -228,9 +224,9 @@ def own_options(given: Any, **more: Any) -> "OwnOptions":
 
 
 def check_target(path: Path, *sources: Path, such_as: str = "model.anchorinv") -> None:
-    """Refuse a place where no file can be written, or that is a source, before anything is computed.
+    """Refuse, before computing, a path that cannot be written or is one of the sources.
 
-    ``such_as`` is an example of a file name, for someone who gave a folder.
+    ``such_as`` is a file name to suggest where a folder was given.
     """
     from anchorinv.files import check_writable
 
@@ -246,7 +242,7 @@ def progress(quiet: bool) -> AbstractContextManager[None]:
 
 @contextmanager
 def interruptible(sentence: str) -> Iterator[None]:
-    """Have Ctrl-C end the command with a sentence on what it left behind."""
+    """On Ctrl-C, end the command with a sentence on what it left behind."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What ``demo``, ``run`` and ``status`` print: tables of scores, comparisons, what is left, log messages."""
+"""Output of ``demo``, ``run`` and ``status``: tables of scores, comparisons, progress, log messages."""
 
 import logging
 import math
@@ -21,7 +21,7 @@ from anchorinv.terminal import Terminal
 
 
 def titled(results: Sequence[SessionResult]) -> list[SessionResult]:
-    """Return results under the titles of their methods, as reports write them, unless two share a title."""
+    """Rename methods in results to their titles, as in reports, unless two share a title."""
     titles = {name: scores.method_title(name) for name in scores.methods_of(results)}
     if len(set(titles.values())) < len(titles):
         return list(results)
@@ -71,7 +71,9 @@ def show_results(console: Terminal, study: Study, results: Sequence[SessionResul
     compared, results = list(scores.comparisons(results, study.reference)), titled(results)
     wide = console.width >= 31 + 13 * max(result.session for result in results)
     if study.scale != "full" or any(e.synthetic for e in study.variants.values()):
-        console.say("Synthetic recordings: nobody's data, and no evidence about real people.", style="bold")
+        console.say(
+            "Synthetic recordings: no person's data, and no evidence about real people.", style="bold"
+        )
     several = len({result.variant for result in results}) > 1
     people = list(dict.fromkeys(result.person for result in results))
     for person in people if len(people) > 1 and not several else []:
@@ -88,7 +90,7 @@ def show_results(console: Terminal, study: Study, results: Sequence[SessionResul
 
 
 def show_status(console: Terminal, folder: RunFolder) -> None:
-    """Print what is done and what is left of a run."""
+    """Print the finished and the missing jobs of a run."""
     study, read = folder.study(), folder.read()
     everything = folder.jobs()
     done = {Job.of(result) for result in read.results}
@@ -96,11 +98,15 @@ def show_status(console: Terminal, folder: RunFolder) -> None:
     console.say(f"{study.title} ({study.name}, scale {study.scale})")
     console.print(_finished_table(study, everything, done, read.results))
     if read.damage:
-        console.say(f"results.jsonl has {read.damage}; the next run mends it.")
+        console.say(f"results.jsonl has {read.damage}; the next run repairs it.")
     if not left:
         console.say(f"All {len(everything)} jobs are finished.")
         return
-    now = "A process is running in it." if folder.in_use else "Nothing is running; the same command goes on."
+    now = (
+        "A process is running in it."
+        if folder.in_use
+        else "Nothing is running; the same command continues it."
+    )
     console.say(f"{len(done)} of {len(everything)} jobs are finished{_time_left(read.results, left)}. {now}")
 
 
@@ -161,7 +167,7 @@ def _comparisons_table(compared: Sequence[scores.Compared]) -> Table:
 
 
 def _complete(results: Sequence[SessionResult]) -> bool:
-    """Say whether all methods have the same trials of the last session, so that they can be compared."""
+    """Return whether all methods have the same trials of the last session, and can be compared."""
     last = max(result.session for result in results)
     counts = [sum(r.session == last for r in results if r.method == m) for m in scores.methods_of(results)]
     return last > 0 and len(set(counts)) == 1
@@ -174,7 +180,7 @@ def _per_trial(results: Sequence[SessionResult], variant: str, method: str) -> f
 
 
 def _time_left(results: Sequence[SessionResult], left: Sequence[Job]) -> str:
-    """Say how long the trials left will take, by those of the same method that are finished."""
+    """Estimate the time of the remaining trials, by the finished ones of the same method."""
     keys = dict.fromkeys((part.variant, part.method) for part in left)
     known = {key: _per_trial(results, *key) for key in keys}
     measured = [seconds for seconds in known.values() if seconds is not None]
@@ -187,9 +193,9 @@ def _time_left(results: Sequence[SessionResult], left: Sequence[Job]) -> str:
 
 
 class _ConsoleHandler(logging.Handler):
-    """Print each record as one line through the console of the progress bars, which move out of its way.
+    """Print each record as one line, above the progress bars.
 
-    Not rich's own handler, which folds messages to the width of the console and does not quote them.
+    Rich's own handler wraps messages and does not escape them.
     """
 
     def __init__(self, console: Terminal, level: str) -> None:
@@ -202,7 +208,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _LineFormatter(logging.Formatter):
-    """Write a message as one line, whatever it quotes."""
+    """Format a message as one line, with names escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         """Return the line, before any traceback."""
@@ -214,7 +220,7 @@ def logging_to(path: Path, level: str, console: Terminal) -> Iterator[None]:
     """Log what happens inside the block: to a file from ``info`` on, to a console from ``level`` on."""
     logger = logging.getLogger("anchorinv")
     before = logger.level
-    # Opened by the first message, so that a command that fails before it begins leaves no folder.
+    # Opened by the first message, so that a command that fails early leaves no folder.
     to_file = logging.FileHandler(path, encoding="utf-8", delay=True)
     to_file.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     handlers = [to_file, _ConsoleHandler(console, level)]

@@ -1,4 +1,4 @@
-"""``anchorinv demo``, ``run``, ``status`` and ``report``: studies, how far they are, what came out."""
+"""``anchorinv demo``, ``run``, ``status`` and ``report``: run studies and report on them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,16 +35,16 @@ def demo(
         Path | None, typer.Option(help="Run folder.  [default: runs/demo, with -synthetic, -quick]")
     ] = None,
 ) -> None:
-    """See it work on real recordings, which come along: ten motions, six new ones, a report."""
+    """Run a small study on real EMG that comes with the package: ten motions, six new ones, a report."""
     name = "-".join(["demo", *(["synthetic"] if synthetic else []), *(["quick"] if quick else [])])
     folder = out or Path("runs") / name
-    with interruptible(f"finished trials are in {folder}. Run the same command again to go on."):
+    with interruptible(f"finished trials are in {folder}. Run the same command again to continue."):
         _demo(folder, quick=quick, synthetic=synthetic)
 
 
 @dataclass(frozen=True, slots=True)
 class OverrideOptions:
-    """Settings in place of the config's."""
+    """Settings that override the config's."""
 
     trials: Annotated[int | None, typer.Option(help="Trials instead of the config's.")] = None
     methods: Annotated[str | None, typer.Option(help="Methods instead of the config's: a,b,c.")] = None
@@ -81,32 +81,30 @@ class OverrideOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Who computes."""
+    """Where trials are computed."""
 
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Trials at the same time.  [default: 1; with --cluster as many as fit]"),
+        typer.Option(min=1, help="Number of parallel workers.  [default: 1; with --cluster as many as fit]"),
     ] = None
     cluster: Annotated[
         str | None, typer.Option(help="Address of an existing Ray cluster: HOST:PORT, or auto.")
     ] = None
     gpus_per_worker: Annotated[
-        float, typer.Option(min=0, help="GPUs that each worker is given, and has its networks on.")
+        float, typer.Option(min=0, help="GPUs per worker, for its networks; may be a fraction.")
     ] = 0.0
     device: Device = "auto"
 
     def executor(self) -> "Executor | None":
-        """Return who computes; None is this process."""
+        """Return the executor; None is this process."""
         if self.cluster is None and self.workers in (None, 1):
             if self.gpus_per_worker:
-                raise ValueError(
-                    "--gpus-per-worker is for workers; say how many with --workers, or --cluster"
-                )
+                raise ValueError("--gpus-per-worker needs --workers or --cluster")
             return None
         from anchorinv.study.ray_cluster import ray
         from anchorinv.study.ray_executor import RayExecutor
 
-        ray()  # missing? said before anything begins
+        ray()  # if Ray is missing, say so before anything starts
         return RayExecutor(self.workers, self.cluster, self.gpus_per_worker)
 
 
@@ -118,7 +116,7 @@ def run(
         typer.Option(help="Prepared folder, or NAME=FOLDER once for each data set of the study."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder; the same command goes on there.  [default: runs/CONFIG]")
+        Path | None, typer.Option(help="Run folder; the same command resumes it.  [default: runs/CONFIG]")
     ] = None,
     *,
     overrides: OverrideOptions,
@@ -132,7 +130,7 @@ def run(
     list_configs: Annotated[bool, typer.Option("--list", help="Show the shipped configs.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
-    """Run a study: every method, trial and session, into a folder. Started again, it goes on."""
+    """Run a study: every method, trial and session, into a folder. Run it again to resume."""
     for option, given, known in (("log-level", log_level, _LEVELS), ("scale", overrides.scale, _SCALES)):
         if given not in known:
             raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}", param_hint=f"--{option}")
@@ -154,7 +152,7 @@ def status(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     results: Annotated[bool, typer.Option(help="Show the results so far, too.")] = False,
 ) -> None:
-    """Show what is done and what is left of a run."""
+    """Show the finished and the missing jobs of a run."""
     from anchorinv.cli.output import show_results, show_status
     from anchorinv.study.folder import RunFolder
 
@@ -189,15 +187,16 @@ def report(
     ] = "",
     export: Annotated[
         Path | None,
-        typer.Option(help="No report: write the run as one small file, fit to be published and reported on."),
+        typer.Option(help="Instead of a report, write the run as one small file to publish."),
     ] = None,
     into: Annotated[
-        Path | None, typer.Option(help="No report: fill the marked tables and figures of this Markdown page.")
+        Path | None,
+        typer.Option(help="Instead of a report, fill the marked tables and figures of this Markdown page."),
     ] = None,
 ) -> None:
-    """Make a page, tables and figures from run folders, finished or not."""
+    """Make a report (page, tables, figures) from run folders, finished or not."""
     if export is not None and into is not None:
-        raise typer.BadParameter("--export and --into are two steps; do one after the other")
+        raise typer.BadParameter("--export and --into exclude each other; run one after the other")
     if export is not None:
         _export(runs, export)
     elif into is not None:
@@ -233,18 +232,18 @@ def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     console.say(in_words(results))
     console.say(f"Results: {folder.results} ({time.perf_counter() - began:.0f} s)")
     if before == len(results):
-        console.say(f"All of it was there already; remove {out} to see it run anew.")
+        console.say(f"All of it was there already; remove {out} to see it run again.")
     console.say(f"Report: {page}")
 
 
 def _describe_demo(console: Terminal, study: "Study") -> None:
-    """Print what the demo is about to show."""
+    """Print what the demo will do."""
     from anchorinv.datasets.npz_sets import EMG_DEMO, split_values
 
     (asked,) = study.variants.values()
     protocol = asked.protocol
     if asked.synthetic is not None:
-        console.say("Synthetic EMG-like recordings; nobody's data, and no evidence about real people.")
+        console.say("Synthetic EMG-like recordings: no person's data, and no evidence about real people.")
     else:
         console.say(f"{study.title}.")
         console.say(f"From {EMG_DEMO.origin}, {EMG_DEMO.licence}; {split_values(EMG_DEMO, None)[1]}.")
@@ -278,7 +277,7 @@ def _run(
     folder = RunFolder(out)
     console.say(study.title)
     console.say(f"into {out}")
-    begun = interruptible(f"what is finished is in {out}. Run the same command again to go on.")
+    begun = interruptible(f"what is finished is in {out}. Run the same command again to continue.")
     try:
         with begun, logging_to(folder.log, log_level, errors), progress_bars(errors):
             run_study(study, out, folders, cache=bases, executor=executor, verify=verify, device=device)
@@ -291,7 +290,7 @@ def _run(
 
 
 def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Dataset]":
-    """Open what --data names or comes with the package; a folder alone is the studies' only data set."""
+    """Open the data sets that --data names or the package has; a folder alone is the only data set."""
     from anchorinv.datasets.dataset import Dataset
     from anchorinv.datasets.npz_sets import EMG_DEMO, emg_demo
     from anchorinv.study.config import nearest
@@ -306,7 +305,7 @@ def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Datas
                 raise ValueError("this study is on synthetic recordings and takes no --data")
             if len(needed) != 1:
                 raise ValueError(
-                    f"this study has the data sets {', '.join(needed) or 'none'}; say NAME=FOLDER for each"
+                    f"this study has the data sets {', '.join(needed) or 'none'}; pass NAME=FOLDER for each"
                 )
             name, folder = needed[0], text
         if name not in needed:

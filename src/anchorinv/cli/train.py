@@ -1,4 +1,4 @@
-"""``anchorinv train``: make a model file of labelled windows, or of recordings by their events."""
+"""``anchorinv train``: train a model file on labelled windows, or on recordings by their events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,39 +37,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MethodOptions:
-    """Which method, and its settings."""
+    """The method and its settings."""
 
     method: Annotated[
-        str | None, typer.Option(help="A method of the catalogue; default: that of AnchorInvClassifier.")
+        str | None, typer.Option(help="Name of a method; default: that of AnchorInvClassifier.")
     ] = None
     network: Annotated[
         str,
         typer.Option(
-            help="Networks beside the default method's features: never, always, or (rehearse) if these fail."
+            help="Networks in the default method: never, always, or (rehearse) if classical features fail."
         ),
     ] = "rehearse"
     backbone: Annotated[
         str,
         typer.Option(
-            help="The network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
+            help="Network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
             metavar="NAME",
         ),
     ] = "conformer"
     weights: Annotated[
         Path | None,
-        typer.Option(help="Weights of that network to start from, a safetensors file.", metavar="FILE"),
+        typer.Option(help="Initial weights of that network, a safetensors file.", metavar="FILE"),
     ] = None
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Of methods with a network; default: as the data say.")
+        int | None,
+        typer.Option(min=1, help="Epochs, for methods with a network; default: by the amount of data."),
     ] = None
     anchors: Annotated[int, typer.Option(min=1, help="Anchors kept of each class.")] = 50
-    inversion_steps: Annotated[int, typer.Option(min=0, help="Steps of the inversion, at the most.")] = 200
+    inversion_steps: Annotated[int, typer.Option(min=0, help="Maximum number of steps of the inversion.")] = (
+        200
+    )
     finetune_steps: Annotated[
-        int | None, typer.Option(min=0, help="Steps of each lesson to come; default: chosen in the lesson.")
+        int | None,
+        typer.Option(min=0, help="Finetuning steps of later lessons; default: chosen by cross-validation."),
     ] = None
     reject: Annotated[
         float | None,
-        typer.Option(help=f"{REJECT} Kept in the model; default: none is.", metavar="SHARE"),
+        typer.Option(help=f"{REJECT} Stored in the model; default: no rejection.", metavar="SHARE"),
     ] = None
     privacy: Annotated[
         str | None,
@@ -78,22 +82,20 @@ class MethodOptions:
             metavar="aggregate|EPSILON",
         ),
     ] = None
-    privacy_unit: Annotated[
-        str, typer.Option(help="What the epsilon is for: each window, or each person.")
-    ] = "window"
-    seed: Annotated[int | None, typer.Option(help="For results that repeat.")] = None
+    privacy_unit: Annotated[str, typer.Option(help="Unit that the epsilon protects: window or person.")] = (
+        "window"
+    )
+    seed: Annotated[int | None, typer.Option(help="Seed, for reproducible results.")] = None
     device: Device = "auto"
 
     def settings(self, *, allow_recordings: bool) -> dict[str, Any]:
-        """Return them as the estimator takes them, if a model may keep what the method keeps of people."""
+        """Return the estimator's parameters; methods that keep recordings need permission."""
         from anchorinv.core.registry import METHODS
 
         name = self.method
         keeps = METHODS[name].keeps if name and name in METHODS else "none"
         if keeps == "real recordings" and not allow_recordings:
-            raise ValueError(
-                f"{name} writes recordings into the model; pass --allow-recordings if they may be"
-            )
+            raise ValueError(f"{name} stores recordings in the model; pass --allow-recordings to permit it")
         return {
             **({} if name is None else {"method": name}),
             "network": self.network,
@@ -129,19 +131,21 @@ class MethodOptions:
 
 @dataclass(frozen=True, slots=True)
 class SignalOptions:
-    """What is known of the signals, and what was or is to be done to them."""
+    """Sampling rate, unit and filter of the signals."""
 
-    sfreq: Annotated[float | None, typer.Option(help="Rate in Hz, if DATA does not say it.")] = None
-    unit: Annotated[str | None, typer.Option(help="Unit of DATA (V, mV, uV), if it does not say it.")] = None
+    sfreq: Annotated[float | None, typer.Option(help="Sampling rate in Hz, if DATA does not state it.")] = (
+        None
+    )
+    unit: Annotated[str | None, typer.Option(help="Unit of DATA (V, mV, uV), if it does not state it.")] = (
+        None
+    )
     band: Annotated[
         tuple[float, float] | None,
-        typer.Option(
-            help="Edges in Hz of the band-pass that windows went through, or that recordings go through."
-        ),
+        typer.Option(help="Edges in Hz of the band-pass: applied to recordings, recorded for windows."),
     ] = None
     order: Annotated[int, typer.Option(help="Order of that filter (Butterworth).")] = 4
     zero_phase: Annotated[
-        bool, typer.Option("--zero-phase", help="That filter runs forwards and backwards.")
+        bool, typer.Option("--zero-phase", help="The filter is zero-phase (forwards and backwards).")
     ] = False
 
     def filter(self) -> "Filter | None":
@@ -149,7 +153,7 @@ class SignalOptions:
         from anchorinv.signal.preprocessing import Filter
 
         if self.zero_phase and not self.band:
-            raise ValueError("--zero-phase is the way a filter runs; give its edges with --band")
+            raise ValueError("--zero-phase needs a filter; give its edges with --band")
         return Filter(*self.band, self.order, not self.zero_phase) if self.band else None
 
 
@@ -163,23 +167,23 @@ def train(
     signals: SignalOptions,
     trials: TrialOptions,
     cutting: CuttingOptions,
-    classes: Annotated[str, typer.Option(help="Base classes, with commas between; default: all.")] = "",
+    classes: Annotated[str, typer.Option(help="Base classes, comma-separated; default: all.")] = "",
     new_people: Annotated[
         bool,
         typer.Option(
             "--new-people",
-            help="Choose for people (or days, of few people) who are not in DATA; they are its groups.",
+            help="Choose settings for people not in DATA (or days, with few people), by leaving groups out.",
         ),
     ] = False,
     with_signals: Annotated[
-        bool, typer.Option("--with-signals", help="Write the inverted signals too, to look at.")
+        bool, typer.Option("--with-signals", help="Also write the inverted signals, for inspection.")
     ] = False,
     allow_recordings: Allow = False,
     note: Note = None,
     author: Author = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train on base classes and write a model file that can be handed over."""
+    """Train on base classes and write a model file."""
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.persistence.provenance import check_words
 
@@ -211,7 +215,7 @@ def train(
 
 
 def _networks_used(model: "AnchorInvClassifier") -> list[str]:
-    """Return a sentence on the networks of the default method, where some were trained to compare."""
+    """Return a sentence on the networks of the default method, if any were trained for comparison."""
     line = model.history_[0]
     if "network_base_f1" not in line:
         return []
@@ -224,7 +228,7 @@ def _networks_used(model: "AnchorInvClassifier") -> list[str]:
 
 
 def _started_from(model: "AnchorInvClassifier") -> list[str]:
-    """Return a sentence on the weights that a network started from, if there were any."""
+    """Return a sentence on the initial weights of a network, if any were given."""
     from anchorinv.backbones import BackboneFor
 
     made = model.architecture_
@@ -253,7 +257,7 @@ def _labelled_windows(paths: Sequence[Path]) -> "WindowFile":
 def _preprocessing(
     file: "WindowFile", path: Path, given: SignalOptions, band: "Filter | None"
 ) -> "Preprocessing":
-    """Return what windows went through: as the file says and, where it does not, as the user does."""
+    """Return the preprocessing of windows, as the file or else the user says."""
     from anchorinv.signal.preprocessing import unit_of
 
     known, sfreq, unit = file.preprocessing, given.sfreq, given.unit
@@ -266,7 +270,7 @@ def _preprocessing(
         if known.filter is not None and known.filter != band:
             raise ValueError(f"{path} says that it was filtered ({known.filter}); leave --band out")
         if rate:
-            band.sections(rate)  # refuses a filter that no recording could go through
+            band.sections(rate)  # refuses a filter that does not fit the rate
         known = replace(known, filter=band, unrepeatable=None)
     return replace(known, unit=unit or known.unit, sfreq=rate)
 
@@ -284,7 +288,7 @@ def _cut(
     from anchorinv.datasets.window_files import as_window_file
 
     if signals.unit is not None:
-        raise ValueError("--unit is of windows; recordings say their own, and voltages are taken in µV")
+        raise ValueError("--unit is for windows; recordings have their own, and voltages are converted to µV")
     options = own_options(cutting, band=band, sfreq=signals.sfreq, at_least=1)
     options = replace(options, allow=options.allow | {"few"})
     data = prepare_in_memory(plan_recordings(paths, options, labelling, split="train"))
@@ -294,15 +298,13 @@ def _cut(
 def _chosen(
     file: "WindowFile", classes: str, *, new_people: bool
 ) -> "tuple[np.ndarray, np.ndarray, np.ndarray | None]":
-    """Return the windows of the base classes, their labels and, for new people, whose they are."""
+    """Return the windows of the base classes, their labels and, for new people, their groups."""
     import numpy as np
 
     assert file.labels is not None
     groups = file.groups if new_people else None
     if new_people and groups is None:
-        raise ValueError(
-            f"{file.name} does not say whose its windows are; add an array groups, one name per window"
-        )
+        raise ValueError(f"{file.name} has no groups; add an array groups, one name per window")
     here = np.ones(len(file.labels), dtype=bool)
     if classes:
         wanted, present = [part.strip() for part in classes.split(",")], file.labels.astype(str)

@@ -1,7 +1,7 @@
-"""The adaptation to new classes: none, finetuning, or finetuning as far as cross-validation says.
+"""Adaptation to new classes: none, finetuning, or finetuning with steps chosen by cross-validation.
 
-The folds see what a learner has in a session, its shots and its replay: in each, some shots and as many
-replay samples of each old class are held out. No test data, and no class that is yet to come.
+Folds are made of what a learner has in a session, its shots and its replay: in each, some shots and as many
+replay samples of each old class are held out. Neither test data nor future classes are used.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Adaptation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoAdaptation:
-    """Learn by placing prototypes alone: the network stays as it is."""
+    """No adaptation: new classes only get prototypes, the network stays as it is."""
 
     def __call__(
         self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, *, session: int
@@ -84,8 +84,8 @@ def finetune(
 ) -> tuple[nn.Module, Head, Tensor]:
     """Minimise L_new + λ L_old over copies of tail and head; return these and the loss curve (n_steps,).
 
-    Shots and replay are latents (n, ...), labelled by the head's columns. ``watch`` is shown tail and head
-    before each step, and once more after the last; there both are on the tail's device, where the steps are.
+    Shots and replay are latents (n, ...), labelled by the head's columns. ``watch`` is called with
+    tail and head before each step and after the last, on the tail's device.
     """
     device = device_of(tail)
     tail, head = trainable(tail), trainable(head).to(device)
@@ -110,20 +110,20 @@ def finetune(
 
 @dataclass(frozen=True, slots=True)
 class CrossValidatedFinetune:
-    """Finetune as far as samples kept aside say; an adaptation like any other.
+    """Finetune for a number of steps chosen by cross-validation.
 
     Parameters
     ----------
     lengths : tuple of int, default=(0, 25, 50, 100, 200)
         Numbers of steps to choose from; 0 leaves the network as it is.
     lrs : tuple of float, default=(2e-05,)
-        Rates to choose from. One will do: twice the rate for half the steps leads to the same place.
+        Learning rates to choose from. One is enough: twice the rate for half the steps is about the same.
     folds : int, default=3
-        Each shot is kept aside in one of them. With fewer shots than folds, each shot is a fold.
+        Each shot is held out in one of them. With fewer shots than folds, each shot is a fold.
     most : int, default=10
         Replay samples of a class that take part in a fold, which bounds the cost.
     from_mean : bool, default=True
-        Whether new prototypes start at the mean of their shots, which a fold has fewer of.
+        Whether new prototypes start at the mean of their shots, recomputed in each fold.
     refresh : bool, default=False
         Whether old prototypes will follow their replay, as ``Recipe.refresh`` says.
     betas, replay_weight : (float, float), float
@@ -154,7 +154,7 @@ class CrossValidatedFinetune:
     def __call__(
         self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, *, session: int
     ) -> tuple[nn.Module, Head, Tensor]:
-        """Return tail and head, finetuned on all shots and replay as far as was chosen."""
+        """Return tail and head, finetuned on all shots and replay by the chosen number of steps."""
         steps, lr = self.choose(tail, head, shots, replay)
         plan = Finetune((steps,), lr, self.betas, self.replay_weight)
         return plan(tail, head, shots, replay, session=session)
@@ -165,7 +165,7 @@ class CrossValidatedFinetune:
         if len(options) == 1:
             return options[0]
         errors = self.errors(tail, head, shots, replay)
-        if errors is None:  # a single shot cannot be kept aside and learned from
+        if errors is None:  # a single shot cannot be held out and learned from
             return min(options)
         best = int((means := errors.mean(1)).argmin())
         # Of all within a standard error of the best, the one that moves the network least.
@@ -177,7 +177,7 @@ class CrossValidatedFinetune:
     def errors(self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None) -> Tensor | None:
         """Return the share of errors in each fold, by rate and number of steps (n_options, n_folds).
 
-        Within a fold classes count alike, whatever the number of samples kept aside.
+        Classes have equal weight within a fold.
         """
         n_folds = min(self.folds, int(shots.labels.bincount()[list(shots.classes)].min()))
         if n_folds < 2:
@@ -215,9 +215,9 @@ class CrossValidatedFinetune:
 
 
 def _errors(tail: nn.Module, head: Head, aside: Batch) -> float:
-    """Return the share of samples that are taken for another class, every class counting alike.
+    """Return the mean error rate over classes.
 
-    Not the loss: finetuning makes a network surer long after it has stopped making it better.
+    Not the loss: confidence keeps rising long after the error has stopped falling.
     """
     with torch.no_grad():
         wrong = head(tail(aside.values.to(device_of(tail)))).argmax(1).cpu() != aside.labels
@@ -232,7 +232,7 @@ def _placed(head: Head, tail: nn.Module, shots: Batch) -> Head:
 
 
 def _few(samples: Batch, most: int) -> Batch:
-    """Return at most so many samples of each class, spread evenly over those there are."""
+    """Return at most ``most`` samples of each class, evenly spaced."""
     chosen = []
     for label in samples.classes:
         places = (samples.labels == label).nonzero().flatten()
@@ -241,7 +241,7 @@ def _few(samples: Batch, most: int) -> Batch:
 
 
 def _folds(samples: Batch, n_folds: int) -> Tensor:
-    """Return the fold of each sample (n,): the samples of every class shared out evenly."""
+    """Return the fold of each sample (n,), stratified by class."""
     folds = torch.empty(len(samples), dtype=torch.int64)
     for label in samples.classes:
         places = (samples.labels == label).nonzero().flatten()

@@ -1,8 +1,8 @@
-"""Features of a window that need no gradient, in named blocks: the interface, and those of single channels.
+"""Feature blocks: classical features of windows, the interface and those of single channels.
 
-A network that learned to tell a few base classes apart keeps what tells those apart; what tells a new class
-apart may be gone from its features. These blocks are what the field has known of biosignals for decades, and
-stay the same whatever the base classes are.
+A network trained on a few base classes keeps what separates those; what separates a new class may be gone
+from its features. These blocks have been used on biosignals for decades, and do not depend on the base
+classes.
 """
 
 from abc import ABC, abstractmethod
@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from anchorinv.core.registry import Registry
 
-#: In units of the base data's standard deviation, added before a logarithm: silence is quiet, not -inf.
+#: Added before a logarithm, in standard deviations of the base data: silence is not -inf.
 FLOOR = 1e-3
-#: With so few channels space tells little, and time has to.
+#: With at most this many channels, features of the waveform are added.
 FEW_CHANNELS = 2
 
 
 class Block(nn.Module, ABC):
     """Signals (n, n_chans, n_times) -> features (n, size).
 
-    A block is made for one shape of signals. What it takes from base windows is in its buffers, whose shapes
-    follow from that shape alone, so that a file can be checked against it.
+    A block is made for one shape of signals. Values fitted to base windows are buffers, whose shapes follow
+    from that shape, so that a file can be checked against it.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class Block(nn.Module, ABC):
 
     @classmethod
     def suits(cls, n_chans: int, n_times: int) -> bool:
-        """Say whether signals of a shape have what the block looks for."""
+        """Return whether the block applies to signals of a shape."""
         return True
 
     @property
@@ -57,7 +57,7 @@ class Block(nn.Module, ABC):
         """Number of features."""
 
     def fitted(self, signals: Tensor, weights: Tensor | None = None) -> Self:
-        """Return the block with what it takes from base windows (n, n_chans, n_times) with weights (n,)."""
+        """Return the block fitted to base windows (n, n_chans, n_times) with weights (n,)."""
         return self
 
     @abstractmethod
@@ -67,12 +67,12 @@ class Block(nn.Module, ABC):
 
 B = TypeVar("B", bound=type[Block])
 
-#: All blocks by the names under which files know them.
+#: All blocks by their names in files.
 BLOCKS: Registry[type[Block]] = Registry("block", ("anchorinv.core.blocks", "anchorinv.core.riemannian"))
 
 
 def register_block(block: B) -> B:
-    """Let encoders and model files use blocks of a class; a decorator."""
+    """Class decorator that registers a block for encoders and model files."""
     BLOCKS.register(block.name, block)
     return block
 
@@ -90,12 +90,12 @@ class TimeDomain(Block):
         return 4 * self.n_chans
 
     def forward(self, signals: Tensor) -> Tensor:
-        """Return logarithms of the two amplitudes, and how often in a sample the two events happen."""
+        """Return logarithms of the two amplitudes, and the rates of the two events per sample."""
         centred = _centred(signals)
         slopes = centred.diff(dim=2)
         amplitudes = [(each.abs().mean(2) + FLOOR).log() for each in (centred, slopes)]
-        # Double: of whole numbers many are the mean itself, and on which side of it rounding would put them
-        # differs from runtime to runtime.
+        # Double: integer samples often equal the mean, and single-precision rounding would put them on
+        # either side of it, depending on the runtime.
         exact = _centred(signals.double())
         events = [
             (each[..., 1:] * each[..., :-1] < 0).to(signals.dtype).mean(2)
@@ -123,7 +123,7 @@ class Spectrum(Block):
 
 @register_block
 class Autocorrelation(Block):
-    """Correlation of each channel with itself a few samples later: its rhythm, whatever its amplitude."""
+    """Autocorrelation of each channel at a few lags, independent of amplitude."""
 
     name = "autocorrelation"
     citation = "Box & Jenkins, Time Series Analysis: Forecasting and Control, 1970"
@@ -164,7 +164,7 @@ class Moments(Block):
 
 @register_block
 class Envelope(Block):
-    """Log mean absolute value of each channel in four parts of the window: how its strength goes on."""
+    """Log mean absolute value of each channel in four parts of the window: its envelope."""
 
     name = "envelope"
     citation = "Hogan & Mann, Myoelectric Signal Processing: Optimal Estimation, IEEE TBME 1980"
@@ -191,7 +191,7 @@ class Waveform(Block):
 
     @classmethod
     def suits(cls, n_chans: int, n_times: int) -> bool:
-        """Say whether there are few channels, and samples enough for the means."""
+        """Return whether there are few channels, and enough samples for the means."""
         return n_chans <= FEW_CHANNELS and n_times >= cls.points
 
     @property
@@ -219,7 +219,7 @@ def band_powers(signals: Tensor) -> Tensor:
     power = torch.fft.rfft(pieces * window).abs().square().mean(2)[:, :, 1:]  # without the mean
     n_bins = power.shape[2]
     edges = [round(i * n_bins / BANDS) for i in range(BANDS + 1)]
-    # Of very short windows some bands share a bin.
+    # In very short windows some bands share a bin.
     starts = [min(low, n_bins - 1) for low in edges[:-1]]
     ends = [max(low + 1, high) for low, high in zip(starts, edges[1:], strict=True)]
     bands = [power[:, :, low:high].mean(2) for low, high in zip(starts, ends, strict=True)]

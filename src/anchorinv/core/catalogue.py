@@ -1,4 +1,4 @@
-"""Every method as one entry: a short composition and its facts. Defaults are the paper's for BCI."""
+"""All methods of this package, each as one registry entry. Defaults are the paper's for BCI."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,7 +40,7 @@ from anchorinv.core.views import VIEWS
 
 paper_method = partial(method, published=True)
 
-# Published as ranges, of which these are the middles: 0 to 150, 150 to 1000 and 0 to 3450 steps.
+# Midpoints of the published ranges: 0 to 150, 150 to 1000 and 0 to 3450 steps.
 FINETUNE_ONLY = Finetune(steps=(75,), lr=2e-5)
 FINETUNE_PROJECTOR = Finetune(steps=(575,), lr=2e-5)
 FINETUNE_ON_LABELS = Finetune(steps=(1725,), lr=2e-5)
@@ -72,7 +72,7 @@ def finetune(base_spec: BaseSpec, *, adapt: Finetune = FINETUNE_ONLY, whole_netw
     memory=ClassMeans,
 )
 def nc_fscil(base_spec: BaseSpec, *, n_all: int = 16, adapt: Finetune = FINETUNE_PROJECTOR) -> Recipe:
-    """Train a projector towards fixed vertices, one for each of ``n_all`` classes ever to come."""
+    """Train a projector towards fixed vertices, one for each of ``n_all`` present and future classes."""
     projected = replace(
         base_spec,
         backbone=partial(_projected, base_spec.backbone),
@@ -106,7 +106,7 @@ def teen(base_spec: BaseSpec, *, tau: float = 32.0, alpha: float = 0.5) -> Recip
 
 
 def _from_labels(name: str, *priors: Prior) -> Callable[..., Recipe]:
-    """Replay signals inverted from labels, kept small and smooth, and by further priors."""
+    """Replay signals inverted from labels, regularised by priors."""
 
     def build(
         base_spec: BaseSpec,
@@ -131,7 +131,7 @@ deepdream = paper_method(
     memory=InvertedLabels,
 )(_from_labels("deepdream"))
 
-deepinv = paper_method(  # with the statistics that the BatchNorm has seen
+deepinv = paper_method(  # with the running statistics of BatchNorm
     "deepinv",
     title="DeepInv",
     citation="Yin et al., Dreaming to Distill, CVPR 2020",
@@ -177,7 +177,7 @@ def _from_samples(name: str, memory: type[RealSamples] | type[LatentSamples]) ->
     return build
 
 
-real_replay = paper_method(  # recordings: the bound that inversion aims at, at the price of privacy
+real_replay = paper_method(  # recordings: the upper bound for inversion, without privacy
     "real-replay",
     title="RealReplay",
     citation="Li et al., AnchorInv, 2025, appendix",
@@ -185,13 +185,15 @@ real_replay = paper_method(  # recordings: the bound that inversion aims at, at 
     memory=RealSamples,
 )(_from_samples("real-replay", RealSamples))
 
-latent_replay = paper_method(  # the last block's inputs: the numbers of real replay, without recordings
-    "latent-replay",
-    title="LatentReplay",
-    citation="after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020",
-    look=("#8C510A", ">"),
-    memory=LatentSamples,
-)(_from_samples("latent-replay", LatentSamples))
+latent_replay = (
+    paper_method(  # inputs of the last block: equivalent to replaying recordings, without storing them
+        "latent-replay",
+        title="LatentReplay",
+        citation="after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020",
+        look=("#8C510A", ">"),
+        memory=LatentSamples,
+    )(_from_samples("latent-replay", LatentSamples))
+)
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
@@ -218,7 +220,7 @@ STATISTICS: dict[str, Any] = {
     "forgetting": STATISTICS_FORGET,
 }
 
-#: What a textbook would take, each feature as it is.
+#: Textbook features, unscaled.
 TEXTBOOK = ClosedForm(
     blocks=("covariance", "covariance of differences", "time-domain", "spectrum", "waveform"),
     most_features=1 << 11,
@@ -258,7 +260,7 @@ ridge = method(  # linear outputs by ridge regression
     memory=Anchors,
 )(_fitted_to_anchors("ridge", FitRidge, PENALTY))
 
-whitened = method(  # cosine, where anchors of a class are as wide in all directions
+whitened = method(  # cosine in a whitened space
     "whitened",
     title="Whitened",
     citation="nearest class mean, whitened",
@@ -359,7 +361,7 @@ def discriminant(base_spec: BaseSpec, *, network: str = "rehearse") -> Recipe:
     """
     base = ClosedForm()
     if network != "never":
-        # Windows are held out by folds already; varied gains would hide how strong a rhythm is where.
+        # Windows are held out by folds; random gains would hide the strength of rhythms.
         training = replace(base_spec.training, patience=None, gain=0.0)
         base = ClosedForm(network=replace(base_spec, training=training), always=network == "always")
     return Recipe("discriminant", base, add_statistics, NoAdaptation(), NoMemory())

@@ -1,4 +1,4 @@
-"""Base models without a gradient: a discriminant on feature blocks, or Riemannian means; and calibration."""
+"""Closed-form base models: a discriminant on feature blocks, or Riemannian means; and calibration."""
 
 import copy
 import math
@@ -34,26 +34,26 @@ from anchorinv.progress import tick
 
 @dataclass(frozen=True, slots=True)
 class ClosedForm:
-    """What determines a base model that is computed, not trained; in a recipe it stands for a network.
+    """Spec of a closed-form base model: an encoder of feature blocks and a discriminant.
 
     Parameters
     ----------
     blocks : tuple of str
-        Of ``BLOCKS``; those that suit the signals are taken.
+        Names in ``BLOCKS``; those that apply to the signals are used.
     most_features, most_random, share : int, int, float
-        Features in all, random projections among them, and features to a base window, at the most.
+        Maximum number of features, of random projections among them, and of features per base window.
     by_block : bool
-        Whether each block counts alike, or each of its features.
+        Whether each block has the same variance, or each feature.
     prior : bool
-        Whether means of few shots are drawn to where base classes say that classes lie.
+        Whether class means have a prior, estimated from the base classes.
     rehearsed : bool
-        Whether settings are chosen by rehearsal, or are those of theory.
+        Whether settings are chosen by rehearsal, or by theory.
     network : BaseLearner, optional
-        Trains networks, one for each fold of the base windows, whose features are blocks more.
+        Trains networks, one for each fold of the base windows, whose features are further blocks.
     always : bool
-        Whether they are used whatever rehearsal says of them.
+        Whether these are used regardless of rehearsal.
     revision : int
-        Of what is computed from all this: a study takes no base model that an earlier one has cached.
+        Version of the computation, so that studies do not use base models cached by earlier versions.
     """
 
     blocks: tuple[str, ...] = CLASSICAL
@@ -69,18 +69,18 @@ class ClosedForm:
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
-        """Makes an untrained network, where there may be one."""
+        """Builds an untrained network, if there may be one."""
         return self.network.backbone if self.network else _no_network
 
     @property
     def device(self) -> str:
-        """Where its networks are; all else is computed on the host."""
+        """Device of its networks; all else is computed on the host."""
         return str(getattr(self.network, "device", "cpu"))
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds.
 
-        Weights go into all that is closed form. Networks and rehearsal take each signal as one.
+        Weights are used in all closed forms; networks and rehearsal count each signal as one.
         """
         classes, signals, weights = _two_at_least(samples), samples.values, samples.weights
         targets = columns(samples.labels, classes)
@@ -147,10 +147,10 @@ class ClosedForm:
 
 
 def _features_without(encoder: Encoder, signals: Tensor, features: Tensor) -> Features:
-    """Return a function from windows to learn from (n,) to features (n, dim) of all, as these set components.
+    """Return a function from a subset (n,) to features (n, dim) of all windows, by the subset's components.
 
-    What blocks are measured against, and their scales, stay those of all windows; at 5 % that made less than
-    a point more of false rejections with a hundred windows of synthetic EMG.
+    References and scales of blocks are those of all windows; at 5 % this added less than a percentage point
+    of false rejections with a hundred windows of synthetic EMG.
     """
     if not len(encoder.components):
         return lambda known: features
@@ -164,15 +164,15 @@ def _features_without(encoder: Encoder, signals: Tensor, features: Tensor) -> Fe
 
 @dataclass(frozen=True, slots=True)
 class MinimumDistance:
-    """A base model of one Riemannian mean per class (``riemannian.py``); it takes all there is from data."""
+    """Spec of a base model of one Riemannian mean per class (``riemannian.py``), without settings."""
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
-        """There is no network: making one is an error."""
+        """There is no network: building one is an error."""
         return _no_network
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
-        """Return the base model of signals (n, n_chans, n_times); who they are of plays no part."""
+        """Return the base model of signals (n, n_chans, n_times); groups are ignored."""
         classes, signals = _two_at_least(samples), samples.values
         encoder = covariance_encoder(signals, samples.weights)
         features, targets = encode(encoder, signals), columns(samples.labels, classes)
@@ -183,7 +183,7 @@ class MinimumDistance:
 def state_of(
     encoder: Encoder, head: StatisticalHead, classes: tuple[int, ...], rng: torch.Generator
 ) -> State:
-    """Return a base model that is an encoder and a head that follows from statistics."""
+    """Return a base model of an encoder and a statistical head."""
     return State(
         trunk=encoder,
         tail=frozen(nn.Identity()),
@@ -202,28 +202,28 @@ def _two_at_least(samples: Batch) -> tuple[int, ...]:
 
 
 def _no_network() -> nn.Module:
-    raise TypeError("a closed form has no network; these are facts of another method")
+    raise TypeError("a closed form has no network; this state belongs to another method")
 
 
 def ledoit_wolf(features: Tensor, targets: Tensor, weights: Tensor | None = None) -> float:
-    """Return how far to draw the within-class covariance of features (n, dim) to a sphere.
+    """Return the Ledoit-Wolf shrinkage of the within-class covariance of features (n, dim).
 
     See Ledoit & Wolf, A Well-conditioned Estimator for Large-dimensional Covariance Matrices, J. Multivariate
     Analysis 2004. A window with a weight (n,) of 2 counts as two.
     """
     if weights is not None:
         return _weighted_ledoit_wolf(features.double(), targets, weights.double())
-    # Imported here: it takes half a second that nobody else need pay.
+    # Imported here, as it takes half a second.
     from sklearn.covariance import ledoit_wolf_shrinkage
 
     residuals = features - class_means(features, targets)[targets]
     if not residuals.abs().max() > 0:
-        return 1.0  # of single windows: a sphere is all there is
+        return 1.0  # single windows have no covariance: full shrinkage
     return float(ledoit_wolf_shrinkage(residuals.double().numpy(), assume_centered=True))
 
 
 def _weighted_ledoit_wolf(features: Tensor, targets: Tensor, weights: Tensor) -> float:
-    """Return the shrinkage as if each window were there as often as its weight says."""
+    """Return the shrinkage as if each window were repeated by its weight."""
     members = weights[:, None] * F.one_hot(targets).double()  # (n, n_classes)
     residuals = features - (members.T @ features / members.sum(0)[:, None])[targets]
     if not residuals.abs().max() > 0:
@@ -239,15 +239,15 @@ def _weighted_ledoit_wolf(features: Tensor, targets: Tensor, weights: Tensor) ->
     )
 
 
-#: Of fewer windows a mean says more about the windows than about the person.
+#: Minimum number of windows: a mean of fewer is dominated by chance.
 FEWEST = 10
 
 
 def calibrated(state: State, signals: Tensor) -> State:
-    """Return the state for whoever made signals (n, n_chans, n_times), whatever they did: no labels needed.
+    """Return the state calibrated to unlabelled signals (n, n_chans, n_times) of one person.
 
-    The mean of their features becomes that of the base windows. It is right as far as they do the same things
-    about as often; :func:`check_calibration` says what rehearsal found.
+    The mean of their features is shifted to that of the base windows, which assumes the same classes about as
+    often; :func:`check_calibration` uses the result of rehearsal.
     """
     encoder, head = _parts(state)
     plain = _shifted(encoder, torch.zeros_like(encoder.shift))
@@ -255,13 +255,13 @@ def calibrated(state: State, signals: Tensor) -> State:
 
 
 def uncalibrated(state: State) -> State:
-    """Return the state as it is for everybody."""
+    """Return the state without calibration."""
     encoder, _ = _parts(state)
     return replace(state, trunk=_shifted(encoder, torch.zeros_like(encoder.shift)))
 
 
 def check_calibration(state: State, n_signals: int, *, force: bool) -> None:
-    """Refuse a calibration that rehearsal speaks against, or knows nothing of, unless it is forced."""
+    """Refuse a calibration that did not help in rehearsal, or was not rehearsed, unless forced."""
     _, head = _parts(state)
     if n_signals < FEWEST:
         raise ValueError(f"{n_signals} windows are too few to calibrate by; record {FEWEST} or more")
@@ -269,14 +269,14 @@ def check_calibration(state: State, n_signals: int, *, force: bool) -> None:
         return
     if math.isnan(head.centring):
         raise ValueError(
-            "whether calibration helps here is not known, because fit was not told which windows belong to "
-            "one person or recording; train with groups= (--new-people), or pass force=True (--force)"
+            "it is unknown whether calibration helps, because fit had no groups, the person or recording of "
+            "each window; train with groups= (--new-people), or pass force=True (--force)"
         )
     if head.centring <= 0:
         raise ValueError(
-            f"rehearsal on the base data speaks against calibration: it may cost people who were not seen "
-            f"{-100 * head.centring:.1f} points, probably because not all of them do the same things equally "
-            f"often; pass force=True (--force) if these windows do"
+            f"rehearsal on the base data advises against calibration: it may cost unseen people "
+            f"{-100 * head.centring:.1f} points, probably because their classes are not equally "
+            f"frequent; pass force=True (--force) if they are in these windows"
         )
 
 
@@ -287,6 +287,6 @@ def _parts(state: State) -> tuple[Encoder, Discriminant]:
 
 
 def _shifted(encoder: Encoder, shift: Tensor) -> Encoder:
-    other = copy.copy(encoder)  # all else is shared: it never changes
+    other = copy.copy(encoder)  # all else is shared, as it never changes
     other._buffers = {**encoder._buffers, "shift": shift}
     return frozen(other)

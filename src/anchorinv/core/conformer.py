@@ -65,7 +65,7 @@ class FrontEnd(nn.Module):
 
 
 def _uniform(*shape: int, fan_in: int) -> Tensor:
-    # The usual start of convolutions and linear layers.
+    # The default initialisation of convolutions and linear layers.
     bound = 1 / math.sqrt(fan_in)
     return torch.empty(shape).uniform_(-bound, bound)
 
@@ -76,7 +76,7 @@ class Attention(nn.Module):
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
         self.heads, self.scale = geometry.heads, geometry.width**-0.5
-        # Query, key and value maps in one: the same numbers, a third of the calls.
+        # Query, key and value maps in one layer: the same result with a third of the calls.
         self.qkv = nn.Linear(geometry.width, 3 * geometry.width)
         self.dropout = Dropout(geometry.dropout)
         self.projection = nn.Linear(geometry.width, geometry.width)
@@ -168,7 +168,7 @@ class Conformer(nn.Module):
                 f"weights do not fit a Conformer with {geometry.depth} blocks: {len(wrong)} names are "
                 f"missing or unknown, such as {wrong[0]!r}; pass the backbone's weights alone"
             )
-        with torch.random.fork_rng():  # a start nobody will see
+        with torch.random.fork_rng():  # values are overwritten
             network = cls(geometry).to(state["0.shallownet.0.weight"].dtype)
         ours = network.state_dict()
         with torch.no_grad():
@@ -187,7 +187,7 @@ def _third(fused: Tensor, part: int) -> Tensor:
 
 
 def _conv2d_layout(g: Geometry) -> dict[str, tuple[str, int | None, torch.Size]]:
-    """Map each usual name to our name, the third of it that is meant (or None), and the usual shape."""
+    """Map each usual name to our name, the third of our tensor it corresponds to (or None), and its shape."""
     layout: dict[str, tuple[str, int | None, torch.Size]] = {}
 
     def add(theirs: str, ours: str, *shape: int, part: int | None = None) -> None:

@@ -1,8 +1,8 @@
-"""A linear discriminant on sufficient statistics: of each class a count, a mean and a scatter, no sample.
+"""A linear discriminant on sufficient statistics: count, mean and scatter of each class, no samples.
 
-Classes share one within-class covariance, and their means have a prior that the base classes show, see
-``posterior.py``. Everything follows from the statistics in closed form, so the order in which examples come
-does not matter, and a class is forgotten exactly.
+Classes share one within-class covariance, and their means have a prior estimated from the base classes, see
+``posterior.py``. Everything follows from the statistics in closed form, so the order of examples does not
+matter, and a class is forgotten exactly.
 """
 
 import math
@@ -31,19 +31,19 @@ class Discriminant(StatisticalHead):
     scatters : Tensor, shape (n_classes, dim (dim + 1) / 2)
         Upper triangles of the scatter matrices: sums of squares and products around the mean.
     n_base : int
-        The first so many classes show how class means vary.
+        Number of base classes, which come first; their means determine the prior.
     shrinkage : float
-        In [0, 1]: of the within-class covariance towards a sphere.
+        In [0, 1]: shrinkage of the within-class covariance towards a sphere.
     prior : bool, default=True
-        Whether means have a prior. False takes them as they are, with squared distances n / (n + 1): the
-        textbook's discriminant.
+        Whether means have a prior. False is the textbook discriminant, with squared distances scaled by
+        n / (n + 1).
     student : bool, default=True
         Whether densities are Student's t where means have a prior; False is a Gaussian, as in model files of
-        former versions.
+        earlier versions.
     scale : float, default=1.0
-        What log-densities are multiplied by before the softmax: features are not independent.
+        Factor of the log-densities before the softmax, as features are not independent.
     centring : float, default=nan
-        What rehearsal says that centring an unseen person's windows brings; nan where it is not known.
+        Gain from centring an unseen person's windows, in rehearsal; nan where unknown.
 
     Examples
     --------
@@ -195,11 +195,11 @@ class Discriminant(StatisticalHead):
         return self._posterior
 
     def prepare(self) -> None:
-        """Solve for the posterior of the means, or say that the statistics are no covariance."""
+        """Solve for the posterior of the means; an error if the statistics are not a covariance."""
         _ = self.posterior
 
     def _apply(self, fn: object, recurse: bool = True) -> Self:
-        self._posterior = None  # it belongs to the tensors as they were
+        self._posterior = None  # it belongs to the old tensors
         applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return applied
 
@@ -211,8 +211,8 @@ class Discriminant(StatisticalHead):
     def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return three statistics of each window (n, 3), large for new ones, and the nearest class (n,).
 
-        The log-likelihood ratio of a class that is not known, anywhere around the base classes, and the
-        nearest one; the log of the squared distance to that; and the same in the leading directions alone.
+        The log-likelihood ratio of an unknown class, distributed like the base classes, and the nearest
+        known one; the log of the squared distance to that; and the same in the leading directions.
         """
         return self.posterior.novelty(self.posterior.distances(features))
 

@@ -1,4 +1,4 @@
-"""From a window to the features of a discriminant: blocks, networks among them, scaled and bounded."""
+"""The encoder of a discriminant: feature blocks, possibly networks, scaled and reduced to components."""
 
 import copy
 import math
@@ -27,21 +27,21 @@ CLASSICAL = (
     "envelope",
     "waveform",
 )
-#: Features in all: what a covariance of them takes in a file, and a second, is bounded by it.
+#: Maximum number of features, which bounds the size and cost of a covariance.
 MOST_FEATURES = 768
-#: At most so many features to a base window: of more, a covariance is mostly chance.
+#: Maximum number of features per base window, for a reliable covariance.
 SHARE = 0.5
 _FEWEST = 8
-#: Rectified random projections beside the components, where windows are many enough.
+#: Maximum number of rectified random projections, with enough windows.
 MOST_RANDOM = 500
 
 
-#: Its name; a shape alone does not make it.
+#: The name of blocks that are networks.
 NETWORK = "network"
 
 
 class FeatureNetwork(nn.Sequential):
-    """Trunk and tail of a network in one, signals -> features (n, dim)."""
+    """Trunk and tail of a network: signals -> features (n, dim)."""
 
     def __init__(self, trunk: nn.Module, tail: nn.Module, dim: int) -> None:
         super().__init__(trunk, tail)
@@ -51,7 +51,7 @@ class FeatureNetwork(nn.Sequential):
 class NetworkBlock(Block):
     """The first principal components of a trained network's features.
 
-    All of them would be far more than all other blocks have, and most say the same.
+    All features would outnumber the other blocks, and most are redundant.
     """
 
     name = NETWORK
@@ -72,7 +72,7 @@ class NetworkBlock(Block):
         return len(self.components)
 
     def fitted(self, signals: Tensor, weights: Tensor | None = None) -> Self:
-        """Return the block with the components of base windows, as they are: the network had no weights."""
+        """Return the block with the components of base windows; weights are ignored, as in the network."""
         block, features = copy.copy(self), encode(self.network, signals).double()
         centre = features.mean(0)
         deviation = (features - centre).square().mean(0).sqrt().clamp(min=1e-6)
@@ -89,9 +89,9 @@ class NetworkBlock(Block):
 
 
 def principal_components(values: Tensor, n: int) -> Tensor:
-    """Return the first principal components (n, dim) of centred values, with signs that are not chance."""
+    """Return the first principal components (n, dim) of centred values, with deterministic signs."""
     wide = len(values) < values.shape[1]
-    # Of the two Gram matrices the smaller: their eigenvalues are the same.
+    # The smaller of the two Gram matrices: their eigenvalues are the same.
     gram = values @ values.T if wide else values.T @ values
     eigenvalues, vectors = torch.linalg.eigh(gram)
     directions = vectors.flip(1)[:, :n].T
@@ -106,13 +106,13 @@ def principal_components(values: Tensor, n: int) -> Tensor:
 class Encoder(nn.Module):
     """Signals -> features: components of the blocks' features, and rectified random projections of them.
 
-    Each feature of a block has the same variance over the base windows, and each block the same variance in
-    all, so that no block rules by its size. Projections at random, rectified, let a linear classifier draw
-    curved borders (McDonnell et al., RanPAC, NeurIPS 2023).
+    Features of a block have equal variance over the base windows, and blocks have equal total variance, so
+    that no block dominates by its size. Rectified random projections allow non-linear decision boundaries
+    (McDonnell et al., RanPAC, NeurIPS 2023).
 
-    For signals of a shape (n_chans, n_times); ``n_components`` as many as the blocks have features takes them
-    as they are. There is a network for each block of that name. ``shift`` (dim,) is taken from the features:
-    what a person differs by from the base windows, where that was measured.
+    For signals of a shape (n_chans, n_times); with as many ``n_components`` as features, there is no
+    reduction. There is a network for each block of that name. ``shift`` (dim,) is subtracted from the
+    features: the offset of a person, where :func:`~anchorinv.core.closed_form.calibrated` measured it.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(make_blocks(shape, names, networks))
         n_columns = self.n_columns
         if not 0 < n_components <= n_columns:
-            raise ValueError(f"{n_components} components of {n_columns} features cannot be")
+            raise ValueError(f"{n_components} components do not fit {n_columns} features")
         self.centre: Tensor
         self.gain: Tensor
         self.components: Tensor
@@ -143,7 +143,7 @@ class Encoder(nn.Module):
 
     @property
     def networks(self) -> tuple[FeatureNetwork, ...]:
-        """The networks behind blocks, if there are any."""
+        """The networks among the blocks."""
         return tuple(block.network for block in self.blocks if isinstance(block, NetworkBlock))
 
     @property
@@ -157,12 +157,12 @@ class Encoder(nn.Module):
 
     @property
     def n_columns(self) -> int:
-        """Features of all blocks."""
+        """Number of features of all blocks."""
         return sum(self.sizes.values())
 
     @property
     def dim(self) -> int:
-        """Features that come out."""
+        """Number of output features."""
         return sum(self.random.shape)
 
     def forward(self, signals: Tensor) -> Tensor:
@@ -170,16 +170,15 @@ class Encoder(nn.Module):
         return self.project(torch.cat([block(signals) for block in self.blocks], dim=1))
 
     def project(self, columns: Tensor) -> Tensor:
-        """Return features (n, dim) of what the blocks make of signals (n, n_columns)."""
+        """Return features (n, dim) of the blocks' outputs (n, n_columns)."""
         evened = (columns - self.centre) * self.gain
         components = evened @ self.components.T if len(self.components) else evened
         return torch.cat([components, torch.relu(components @ self.random)], dim=1) - self.shift
 
     def refitted(self, columns: Tensor) -> "Encoder":
-        """Return the encoder with the components of fewer base windows (n, n_columns); all else stays.
+        """Return the encoder with components refitted to some base windows (n, n_columns).
 
-        Components of few windows are theirs: others have less of them, which a window that helped to find
-        them cannot show.
+        Components overfit few windows, which only windows not used to fit them can show.
         """
         if not len(self.components):
             return self
@@ -203,7 +202,7 @@ def make_blocks(
 
 
 def suitable(shape: tuple[int, int], names: Sequence[str] = CLASSICAL) -> tuple[str, ...]:
-    """Return the blocks that suit signals of a shape (n_chans, n_times)."""
+    """Return the blocks that apply to signals of a shape (n_chans, n_times)."""
     return tuple(name for name in names if BLOCKS[name].suits(*shape))
 
 
@@ -220,11 +219,11 @@ def fit_encoder(
     weights: Tensor | None = None,
     rng: torch.Generator,
 ) -> Encoder:
-    """Return the encoder that base windows (n, n_chans, n_times) determine; their classes play no part.
+    """Fit an encoder to base windows (n, n_chans, n_times), without their labels.
 
-    At most ``share`` features to a window come out, ``most_random`` random projections among them where there
-    is room. ``by_block`` gives each block the same variance in all, or else each feature. Frozen networks are
-    blocks more, all together with the weight of another. A window with a weight (n,) of 2 counts as two.
+    It has at most ``share`` features per window, including up to ``most_random`` random projections.
+    ``by_block`` gives each block the same total variance, or else each feature. Frozen networks are further
+    blocks, together with the weight of one. A window with weight 2 counts as two.
     """
     shape = (signals.shape[1], signals.shape[2])
     names = suitable(shape, names) + (NETWORK,) * len(networks)
@@ -237,7 +236,7 @@ def fit_encoder(
     columns = torch.cat(parts, dim=1).double()
     centre = weighted_mean(columns, weights)
     deviation = weighted_mean((columns - centre).square(), weights).sqrt()
-    # A feature that never varied says nothing here, and whatever it may say later.
+    # A feature that never varied is ignored: its gain is 0.
     power = -0.5 if by_block else 0.0
     shares = [block.size**power * names.count(block.name) ** -0.5 for block in blocks]
     sizes = torch.tensor([block.size for block in blocks])
@@ -260,13 +259,13 @@ def fit_encoder(
 
 
 def _fitted(block: Block, signals: Tensor, weights: Tensor | None) -> Block:
-    # A block from elsewhere may know nothing of weights, and need not where there are none.
+    # Blocks of other packages may not support weights.
     return block.fitted(signals) if weights is None else block.fitted(signals, weights)
 
 
 @torch.no_grad()
 def covariance_encoder(signals: Tensor, weights: Tensor | None = None) -> Encoder:
-    """Return an encoder of signals (n, n_chans, n_times) to tangent vectors of their covariances, as is."""
+    """Return an encoder of signals (n, n_chans, n_times) to tangent vectors of covariances."""
     shape = (signals.shape[1], signals.shape[2])
     block = Covariance(*shape).to(signals).fitted(signals, weights)
     encoder = Encoder(shape, (block.name,), block.size, 0).to(signals)

@@ -1,9 +1,8 @@
 """Classifiers on top of the features. A head is a value: learning returns another one.
 
-A head knows all there is to know about itself: how it is written to a model file and comes back (``kind``,
-``parts``, ``Facts``), whether what came back is sound (``fits``), how it loses a class (``without``) and
-how many numbers it may hold (``n_values``). ``HEADS`` has them by kind; a head from elsewhere is registered
-there, and files can hold it.
+A head owns its facts: how it is written to and read from model files (``kind``, ``parts``, ``Facts``),
+whether it is valid (``fits``), how a class is removed (``without``) and its maximum size (``n_values``).
+``HEADS`` has all heads by kind; heads of other packages are registered there.
 """
 
 from abc import ABC, abstractmethod
@@ -21,26 +20,26 @@ from anchorinv.core.registry import Registry
 if TYPE_CHECKING:
     from anchorinv.core.types import Batch
 
-#: What logits are multiplied by.
+#: Factor of the logits.
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class HeadFacts(BaseModel):
-    """The settings of a head as a model file has them, each with its type and bounds."""
+    """The settings of a head in a model file, with types and bounds."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ScaleFacts(HeadFacts):
-    """What logits are multiplied by, which most heads have."""
+    """The factor of the logits, which most heads have."""
 
     scale: Scale
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a head in a model file has to fit.
+    """Sizes that a head in a model file must have.
 
     Parameters
     ----------
@@ -49,7 +48,7 @@ class Expected:
     sizes : tuple of int
         Features of the network or the encoder, then those of each view beside them.
     n_anchors : int, default=0
-        Feature vectors that are kept of all classes together.
+        Feature vectors kept, over all classes.
     """
 
     n_classes: int
@@ -59,38 +58,38 @@ class Expected:
 
     @property
     def dim(self) -> int:
-        """Features in all."""
+        """Number of features."""
         return sum(self.sizes)
 
 
 class Head(nn.Module, ABC):
     """Map features (n, dim) to logits (n, n_classes). Its parameters are what may be trained.
 
-    A subclass that takes the tensors named in ``parts`` by position and the fields of ``Facts`` by keyword,
-    and has attributes of these names, is packed and unpacked by what is here.
+    A subclass that takes the tensors in ``parts`` by position and the fields of ``Facts`` by keyword, and has
+    attributes of these names, inherits packing and unpacking.
 
     Attributes
     ----------
     kind : str
-        What model files call it.
+        Its name in model files.
     former_kinds : tuple of str
-        What older model files call it.
+        Its names in older model files.
     parts : tuple of str
         Names of its tensors, in the order of its arguments.
     names_in_files : dict of str to str
-        Tensors, or modules that hold some, by the names that model files have for them, where these differ.
+        Names in model files of tensors, or of modules with tensors, where these differ.
     Facts : type of HeadFacts
         Its settings beside the tensors.
     blocks : tuple of str or None
-        The feature blocks it takes, as they are; None takes whatever features there are.
+        The feature blocks it requires, without reduction; None accepts any features.
     most_samples : int
-        Samples that may be kept of all classes together.
+        Maximum number of samples kept, over all classes.
     n_statistics : int
         Of :meth:`novelty`; see :data:`~anchorinv.core.confidence.SHARES` for how many there may be.
 
     Examples
     --------
-    A head that takes the class of the largest features:
+    A head that predicts the class of the largest features:
 
     >>> class Largest(Head):
     ...     kind, parts = "largest", ("rows",)
@@ -131,27 +130,27 @@ class Head(nn.Module, ABC):
         return F.cross_entropy(self(features), targets, weights)
 
     def finalise(self, features: Tensor, targets: Tensor) -> "Head":
-        """Return the head that the base session leaves, by its features and their columns: as it is."""
+        """Return the head after the base session, given its features and columns; unchanged by default."""
         return self
 
     @abstractmethod
     def without(self, column: int, anchors: "Batch | None" = None) -> "Head":
-        """Return the head without a class; those that are fitted to anchors get those of the others."""
+        """Return the head without a class; heads fitted to anchors are given those of the other classes."""
 
     @abstractmethod
     def fits(self, expected: Expected) -> bool:
-        """Return whether shapes and values are those of a head for so many classes and features.
+        """Return whether shapes and values are valid for these classes and features.
 
-        The head came from a file whose values are finite numbers, and nothing else is known of it.
+        The head comes from a file; its values are finite, and nothing else was checked.
         """
 
     @classmethod
     @abstractmethod
     def n_values(cls, dim: int, n_classes: int, n_anchors: int) -> int:
-        """Return how many numbers it may hold for features of a size, so many classes and samples kept."""
+        """Return the maximum number of values, given the sizes of features, classes and kept samples."""
 
     def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return its tensors by their names in files, and its settings as plain values."""
+        """Return its tensors by name in files, and its settings as plain values."""
         values = {name: getattr(self, name) for name in self.Facts.model_fields}
         known = {
             name: value for name, value in values.items() if value is not None and value == value
@@ -161,7 +160,7 @@ class Head(nn.Module, ABC):
 
     @classmethod
     def unpacked(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
-        """Return the head that was packed, not yet checked: see :meth:`fits`."""
+        """Unpack a head, without checks: see :meth:`fits`."""
         settings = {name: value for name, value in facts.items() if name != "kind"}
         with torch.device("meta"):  # sizes alone, until the values are taken over
             head = cls.blank(tensors, settings)
@@ -171,7 +170,7 @@ class Head(nn.Module, ABC):
 
     @classmethod
     def blank(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
-        """Return a head of the sizes of packed tensors, its values still missing."""
+        """Return a head of the sizes of packed tensors, without values."""
         return cls(*cls.shells(tensors, *cls.parts), **settings)
 
     @classmethod
@@ -183,17 +182,17 @@ class Head(nn.Module, ABC):
     def novelty(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return statistics (n, n_statistics) of features (n, dim), and the nearest class (n,).
 
-        They are large for unknown classes. Here there is one, minus the largest logit.
+        Large values indicate unknown classes. By default there is one, minus the largest logit.
         """
         largest, nearest = self(features).max(1)
         return -largest[:, None], nearest
 
     def answers(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits (n, n_classes) and what :meth:`novelty` returns, for little more than one of them."""
+        """Return logits (n, n_classes) and the results of :meth:`novelty`, sharing computations."""
         return self(features), *self.novelty(features)
 
     def prepare(self) -> None:
-        """Compute now what would be computed when features first come, or raise what that would raise."""
+        """Compute cached values now, and raise errors that they would raise later."""
 
     @classmethod
     def _in_files(cls, name: str) -> str:
@@ -212,13 +211,13 @@ HEADS: Registry[type[Head]] = Registry(
 
 
 def register_head(head: H) -> H:
-    """Let model files hold heads of a class; a decorator."""
+    """Class decorator that registers a head for model files."""
     HEADS.register(head.kind, head, former=head.former_kinds)
     return head
 
 
 class StatisticalHead(Head):
-    """A head that follows from statistics of its classes: it takes in examples without a gradient.
+    """A head computed from statistics of its classes, without a gradient.
 
     Attributes
     ----------
@@ -231,28 +230,28 @@ class StatisticalHead(Head):
     @property
     @abstractmethod
     def prototypes(self) -> Tensor:
-        """What stands for each class among the features (n_classes, dim)."""
+        """Mean or prototype of each class (n_classes, dim)."""
 
     @abstractmethod
     def learned(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> "StatisticalHead":
-        """Return the head after more examples (n, dim), of known columns (n,) or of new ones behind them.
+        """Return the head after more examples (n, dim), of known columns (n,) or new ones after them.
 
         An example with a weight (n,) of 2 counts as two.
         """
 
     def after(self, samples: "Batch", targets: Tensor) -> "StatisticalHead":
         """Return the head after samples with features (n, dim) and columns (n,), by their weights if any."""
-        # A head from elsewhere may know nothing of weights, and need not where there are none.
+        # Heads of other packages may not support weights.
         if samples.weights is None:
             return self.learned(samples.values, targets)
         return self.learned(samples.values, targets, samples.weights)
 
     def n_unknown(self, targets: Tensor) -> int:
-        """Return how many classes behind the known ones columns (n,) are of."""
+        """Return the number of new classes in columns (n,)."""
         return max(0, int(targets.max()) + 1 - len(self.counts)) if len(targets) else 0
 
     def has_examples(self, n_classes: int) -> bool:
-        """Return whether there are so many classes, and examples of each."""
+        """Return whether the number of classes is right, and each has examples."""
         return self.counts.shape == (n_classes,) and bool((self.counts > 0).all())
 
     def embedded(self, features: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Heads trained with a network: prototypes compared by cosine, a classifier that grows, fixed vertices."""
+"""Heads trained with a network: cosine prototypes, a growing classifier, fixed vertices."""
 
 import math
 from abc import abstractmethod
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class PrototypeHead(Head):
-    """A head with a prototype per class, which can be moved and joined by those of new classes.
+    """A head with a prototype per class, which can be moved, and to which new ones can be added.
 
-    New prototypes are always placed, and trained, by cosine; a head that measures otherwise is fitted
-    afterwards. Old prototypes are fixed, so they are no parameters; only ``free`` ones can be trained. The
-    arguments are those of :class:`Cosine`; columns beyond ``width`` are carried along.
+    New prototypes are always placed, and trained, by cosine; heads with another measure are fitted
+    afterwards. Old prototypes are fixed buffers; only ``free`` ones are parameters. The arguments are those
+    of :class:`Cosine`; columns beyond ``width`` are not compared.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PrototypeHead(Head):
 
     @abstractmethod
     def with_prototypes(self, prototypes: Tensor) -> "PrototypeHead":
-        """Return the same measure with these prototypes (n_classes, dim), all fixed."""
+        """Return the head with these prototypes (n_classes, dim), all fixed."""
 
     def add_classes(self, rows: Tensor) -> "Cosine":
         """Return a cosine head: all prototypes fixed, and ``rows`` (n_new, dim) as free ones after them."""
@@ -77,9 +77,9 @@ class Cosine(PrototypeHead):
     fixed : Tensor, shape (n_fixed, dim), or None, default=None
         Prototypes before them that may not.
     scale : float, default=16.0
-        What the cosine is multiplied by before the softmax.
+        Factor of the cosine before the softmax.
     width : int or None, default=None
-        So many of the columns are compared, from the first; None for all.
+        Number of columns compared, from the first; None for all.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class Cosine(PrototypeHead):
 
     @classmethod
     def start(cls, n_classes: int, dim: int) -> Self:
-        """Return prototypes as a linear layer starts, for base training."""
+        """Return prototypes initialised like a linear layer, for base training."""
         return cls(uniform_rows(n_classes, dim))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class Mlp(Head):
 
     @classmethod
     def start(cls, n_classes: int, dim: int) -> Self:
-        """Return the head as layers start, for base training."""
+        """Return an initialised head, for base training."""
         first = [nn.Linear(dim, 256), nn.ELU(), Dropout(0.5)]
         second = [nn.Linear(256, 32), nn.ELU(), Dropout(0.3)]
         return cls(nn.Sequential(*first, *second), nn.Linear(32, n_classes))
@@ -173,18 +173,18 @@ class Mlp(Head):
         )
 
     def without(self, column: int, anchors: "Batch | None" = None) -> "Mlp":
-        """Return the head without a class's output; what the layers before it learned stays."""
+        """Return the head without a class's output; the other layers are unchanged."""
         last = self.last
         return self._with_outputs(*(without_row(each.detach(), column) for each in (last.weight, last.bias)))
 
     def _with_outputs(self, rows: Tensor, biases: Tensor) -> "Mlp":
-        # Made on no device, so that the rows it would draw for itself do not touch the global generator.
+        # On the meta device, so that its initialisation does not draw from the global generator.
         last = nn.Linear(self.last.in_features, len(rows), device="meta")
         last.weight, last.bias = nn.Parameter(rows), nn.Parameter(biases)
         return Mlp(self.hidden, last)
 
     def fits(self, expected: Expected) -> bool:
-        """Return whether it takes the features and has an output for every class."""
+        """Return whether it fits the features and has an output for every class."""
         first = self.hidden.get_parameter("0.weight")
         return first.shape[1:] == (expected.dim,) and self.last.bias.shape == (expected.n_classes,)
 
@@ -196,7 +196,7 @@ class Mlp(Head):
 
 @register_head
 class DotRegression(Head):
-    """Fixed vertices, as far from each other as can be, one for every class ever to come (NC-FSCIL).
+    """Fixed vertices of a simplex, one for every present and future class (NC-FSCIL).
 
     Parameters
     ----------
@@ -229,14 +229,14 @@ class DotRegression(Head):
         self.register_buffer("vertices", vertices)
         if n_classes > len(vertices):
             raise ValueError(
-                f"{n_classes} classes, but vertices for {len(vertices)} were set aside in the base session; "
+                f"{n_classes} classes, but the base session reserved vertices for {len(vertices)}; "
                 f"train with a larger n_all"
             )
         self.n_classes, self.weight = n_classes, weight
 
     @classmethod
     def start(cls, n_classes: int, dim: int, *, n_all: int) -> Self:
-        """Return vertices for ``n_all`` classes, turned at random."""
+        """Return randomly rotated vertices for ``n_all`` classes."""
         return cls(simplex_etf(n_all, dim), n_classes)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -256,7 +256,7 @@ class DotRegression(Head):
         return DotRegression(self.vertices, self.n_classes + n_new, weight=self.weight)
 
     def without(self, column: int, anchors: "Batch | None" = None) -> "DotRegression":
-        """Return the head without a class's vertex; unused ones stay for classes to come."""
+        """Return the head without a class's vertex; unused ones are kept for future classes."""
         return DotRegression(without_row(self.vertices, column), self.n_classes - 1, weight=self.weight)
 
     def fits(self, expected: Expected) -> bool:
@@ -271,7 +271,7 @@ class DotRegression(Head):
 
 
 def prototype_head(head: Head) -> PrototypeHead:
-    """Return a head if it has prototypes that new classes can be placed by."""
+    """Return a head if it has prototypes."""
     if not isinstance(head, PrototypeHead):
         raise TypeError(
             f"prototypes belong to a Cosine head or one fitted to it, not to a {type(head).__name__}"
@@ -287,7 +287,7 @@ def simplex_etf(n: int, dim: int, *, rng: torch.Generator | None = None) -> Tens
     n, dim : int
         Vertices, and dimensions, at least as many.
     rng : Generator or None, default=None
-        By which they are turned at random; None takes the global one.
+        For the random rotation; None uses the global one.
 
     Returns
     -------
@@ -315,6 +315,6 @@ def class_means(features: Tensor, targets: Tensor) -> Tensor:
 
 
 def uniform_rows(n_rows: int, dim: int, *, rng: torch.Generator | None = None) -> Tensor:
-    """Draw rows as a linear layer starts them, U(±1/√dim); from the global generator without ``rng``."""
+    """Draw rows as a linear layer is initialised, U(±1/√dim); without ``rng`` from the global generator."""
     bound = 1 / math.sqrt(dim)
     return torch.empty(n_rows, dim).uniform_(-bound, bound, generator=rng)

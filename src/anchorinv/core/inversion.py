@@ -12,14 +12,14 @@ from anchorinv.core.conformer import FrontEnd
 from anchorinv.core.minimise import EarlyStopping, Optimiser, minimise
 from anchorinv.core.networks import HOST, device_of, first_norm, input_of
 
-# The published loss is a mean over a batch, ours a sum over samples, so that no sample depends on its
-# neighbours. Gradients are as many times larger as a batch has samples, and so is Adam's eps: same steps.
+# The published loss is a mean over a batch, ours a sum over samples, so that samples are independent.
+# Gradients are larger by the batch size, and Adam's eps is scaled likewise: the steps are the same.
 EPS = 1e-8
 
 #: (signals (n, n_chans, n_times), which of all samples they are) -> errors (n,).
 InversionLoss = Callable[[Tensor, slice], Tensor]
 
-#: When an inversion by L-BFGS is close enough: when fifty steps lower the squared error by less than a fifth.
+#: L-BFGS stops when fifty steps lower the squared error by less than a fifth.
 LBFGS_STOPPING = EarlyStopping(window=25, tolerance=0.2, patience=2)
 
 
@@ -34,17 +34,16 @@ class Inversion:
     from_zeros : bool, default=False
         Start from zeros instead of standard normal noise (the paper's figure does).
     chunk : int, default=50
-        Samples inverted at once; bounds the memory. A step of 50 samples of the paper's sizes lives on memory
-        that the last one left; a step of 100 gives it back to the system and asks for it again.
+        Samples inverted at once, to bound memory. With 50 samples of the paper's sizes, steps reuse memory;
+        with 100, it is returned to the system and allocated again in each step.
     use_lbfgs : bool, default=False
         Towards anchors alone, take L-BFGS steps on the squared error: a tenth of the steps gets as close.
         Losses with priors or labels are always minimised by Adam.
     stop : EarlyStopping or None, default=None
-        Leave a sample where it is when its loss has stopped falling, by its own curve; the chunk ends with
-        its last one.
+        Stop a sample when its own loss has stopped falling; a chunk ends with its last sample.
     batch, new_batch : int
-        Samples of base and of new classes whose mean the published loss is; they scale Adam's eps and nothing
-        else. The authors invert the 10 shots of a new class by themselves: there it is 10.
+        Batch sizes of base and new classes in the published loss, which is a mean; they only scale Adam's
+        eps. The authors invert the 10 shots of a new class separately: there it is 10.
     shared_noise : bool, default=False
         Start every new class in every trial from the same noise, as the authors' runs do.
 
@@ -67,7 +66,7 @@ class Inversion:
 
     @classmethod
     def lbfgs(cls, steps: int = 4000, **settings: Any) -> "Inversion":
-        """Return L-BFGS steps, each sample until its error hardly falls any more."""
+        """Return an inversion by L-BFGS, in which each sample stops when its error hardly falls."""
         return cls(steps, use_lbfgs=True, stop=LBFGS_STOPPING, **settings)
 
     def start(self, n: int, shape: tuple[int, int], *, rng: torch.Generator) -> Tensor:
@@ -85,7 +84,7 @@ class Inverted:
     errors : Tensor, shape (n,)
         Of each signal, the mean absolute error of its features where anchors are to be matched.
     curve : Tensor, shape (n_steps + 1,)
-        Mean error before each step and at the end; of a chunk that stopped early the last value goes on.
+        Mean error before each step and at the end; the last value is repeated for chunks that stopped early.
     """
 
     signals: Tensor
@@ -105,7 +104,7 @@ class MatchFeatures:
         return (self.network(signals) - self.anchors[part]).abs().mean(1)
 
     def smoothly(self, signals: Tensor, part: slice) -> tuple[Tensor, Tensor]:
-        """Return the mean square, which has the same minimum and bends smoothly there, and the error (n,)."""
+        """Return the mean square, which is smooth at the same minimum, and the error (n,)."""
         away = self.network(signals) - self.anchors[part]
         return away.square().mean(1), away.detach().abs().mean(1)
 
@@ -128,7 +127,7 @@ def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, 
 
     Returns
     -------
-    Inverted. A signal that got no closer than it started is returned as it started.
+    A signal that did not improve is returned as it started.
     """
     device = device_of(network) if isinstance(network, nn.Module) else HOST
     return invert_with(MatchFeatures(network, anchors.to(device)), start, plan, device)
@@ -136,7 +135,7 @@ def invert(network: Callable[[Tensor], Tensor], anchors: Tensor, start: Tensor, 
 
 def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion, device: torch.device = HOST) -> Inverted:
     """Move signals (n, n_chans, n_times) until an inversion loss is small, chunk by chunk on a device."""
-    signals = torch.empty_like(start)  # filled in place: of long windows, a copy more is gigabytes
+    signals = torch.empty_like(start)  # filled in place: a copy of long windows takes gigabytes
     results = []
     for first in range(0, len(start), plan.chunk):
         part = slice(first, first + plan.chunk)
@@ -151,7 +150,7 @@ def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion, device: tor
 
 
 def _invert_chunk(loss: InversionLoss, part: slice, start: Tensor, plan: Inversion) -> Inverted:
-    # The leaf lies in memory as (n, n_times, n_chans), the layout that the front end takes without a copy.
+    # The leaf's memory layout is (n, n_times, n_chans), which the front end uses without a copy.
     leaf = start.transpose(1, 2).contiguous().clone().requires_grad_()
     smooth = loss.smoothly if plan.use_lbfgs and isinstance(loss, MatchFeatures) else None
     errors: list[Tensor] = []
@@ -169,19 +168,19 @@ def _invert_chunk(loss: InversionLoss, part: slice, start: Tensor, plan: Inversi
     with torch.no_grad():
         after = loss(leaf.transpose(1, 2), part)
     before = errors[0] if errors else after
-    worse = ~(after <= before)  # what overflowed is worse, too
+    worse = ~(after <= before)  # overflow counts as worse, too
     reached = torch.where(worse, before, after)
     kept = torch.where(worse[:, None, None], start, leaf.detach().transpose(1, 2)).contiguous()
     return Inverted(kept, reached, torch.stack([each.mean() for each in (*errors, reached)]))
 
 
-#: (network, signals (n, n_chans, n_times)) -> how unlikely they are, (n,) or one number for the whole batch.
+#: (network, signals (n, n_chans, n_times)) -> penalty, (n,) or one number for the batch.
 Term = Callable[[nn.Module, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """A term and its weight; None sets the weight so that it starts at the magnitude of the loss."""
+    """A penalty and its weight; None chooses the weight so that it starts at the magnitude of the loss."""
 
     name: str
     term: Term
@@ -227,7 +226,7 @@ def with_priors(
 
     Returns
     -------
-    The sum as a loss, and the weights used by name, where left open measured on ``start``, on its device.
+    The sum as a loss, and the weights by name; unset ones are measured on ``start``, on its device.
     """
     if not priors:
         return loss, {}

@@ -28,7 +28,7 @@ class Dropout(nn.Module):
         return values if mask is None else values * mask
 
     def mask(self, like: Tensor, *shape: int) -> Tensor | None:
-        """Return what values of a shape are multiplied with, of the kind of ``like``; None for all ones."""
+        """Return a dropout mask of a shape, of the type of ``like``; None for all ones."""
         if not self.training or self.p == 0:
             return None
         n = math.prod(shape)
@@ -38,14 +38,14 @@ class Dropout(nn.Module):
         return (bits >= threshold).to(like.device).to(like.dtype).mul_(1 / (1 - self.p))
 
 
-#: Scores of so many bytes are worked on at a time: they stay in the cache between one product and the next.
+#: Bytes of attention scores processed at a time, so that they stay in the cache between products.
 SCORES = 2**22
-#: Scores within ± this need no maximum taken off before the exponential, in single precision either.
+#: Scores within ± this do not need the maximum subtracted before the exponential, even in single precision.
 SAFE = 40.0
 
 
 class _Attend(torch.autograd.Function):
-    """Softmax is e / z with e = exp(scores) and z its row sums, and neither is ever divided as a whole.
+    """Attention without normalised scores: softmax is e / z with e = exp(scores) and z its row sums.
 
     A row of ones below the values makes z come out of the product with e; a row of -Σ gradient · output
     below the gradient makes softmax's derivative come out of the product with the values. What is left to
@@ -56,14 +56,14 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, qkv: Tensor, heads: int, scale: float, mask: Tensor | None) -> Tensor:
         n, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
         each = width // heads
-        # Heads are narrow, so tokens come last: every product runs along contiguous memory.
+        # Heads are narrow, so tokens come last: products run along contiguous memory.
         laid = qkv.new_ones(3, n, heads, each + 1, length)
         laid[..., :each, :] = qkv.view(n, length, 3, heads, each).permute(2, 0, 3, 4, 1)
         query, key, value = laid.view(3, n * heads, each + 1, length)
         query, key = query[:, :each].mul_(scale), key[:, :each]
         safe = bool(each * query.abs().amax() * key.abs().amax() <= SAFE)
         parts = _parts(qkv, n * heads, length)
-        # Without a gradient to come, the powers of one part make room for those of the next.
+        # Without a gradient to come, the powers of one part give way to those of the next.
         room = qkv.new_empty(n * heads if ctx.needs_input_grad[0] else parts[0].stop, length, length)
         sums = qkv.new_empty(n * heads, each + 1, length)
         for part in parts:
@@ -75,7 +75,7 @@ class _Attend(torch.autograd.Function):
             if mask is None:
                 torch.bmm(value[part], powers.mT, out=sums[part])
             else:
-                # Not into the place itself: products are slow where rows are left out between heads.
+                # Not in place: products are slow on strided rows between heads.
                 sums[part, :each] = torch.bmm(value[part, :each], (powers * mask[part]).mT)
                 torch.sum(powers, 2, out=sums[part, each])
         output = sums[:, :each] / sums[:, each:]
@@ -167,7 +167,7 @@ def _by_input(gradient: Tensor, planes: Tensor, weight: Tensor, stride: int) -> 
     if stride > 1:
         by_planes: Tensor = conv_grad.conv2d_input(planes.shape, weight, gradient, stride=(1, stride))
         return by_planes
-    # The same as a convolution with the kernel turned round; with a multiple of 8 channels it runs fastest.
+    # A convolution with the flipped kernel; fastest with a multiple of 8 channels.
     kernel = weight.flip(3).transpose(0, 1)
     n_chans = len(kernel)
     kernel = F.pad(kernel, (0, 0, 0, 0, 0, 0, 0, -n_chans % 8)).contiguous(memory_format=torch.channels_last)
@@ -196,7 +196,7 @@ class _EluPool(torch.autograd.Function):
         (activated,) = ctx.saved_tensors
         # ELU's slope is 1 above zero and e^x = ELU(x) + 1 below: no need for its input.
         slope = activated.clamp(max=0).add_(1)
-        # All steps of a block lie in the same windows, so their sums are made once per block.
+        # All steps of a block are in the same windows, so sums are computed once per block.
         block = math.gcd(ctx.pool, ctx.stride)
         shares = _block_shares(
             gradient / ctx.pool, slope.shape[3] // block + 1, ctx.pool // block, ctx.stride // block
@@ -209,7 +209,7 @@ class _EluPool(torch.autograd.Function):
 
 
 def _block_shares(share: Tensor, n_blocks: int, per_window: int, stride: int) -> Tensor:
-    """Sum over windows what each block gets of them: (n, width, 1, n_windows) -> (n, n_blocks, width)."""
+    """Sum over the windows of each block: (n, width, 1, n_windows) -> (n, n_blocks, width)."""
     tokens = share[:, :, 0].transpose(1, 2)  # (n, n_windows, width)
     sums = share.new_zeros(len(share), n_blocks, share.shape[1])
     for first in range(per_window):

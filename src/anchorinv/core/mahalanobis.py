@@ -1,10 +1,9 @@
-"""Mahalanobis distance to prototypes, by a shrunk within-class covariance of what is kept of each class.
+"""Mahalanobis distance to prototypes, by a shrunk pooled within-class covariance of the anchors.
 
-The anchors that are kept to be inverted also show how features of one class vary around their mean. One
-covariance, pooled over all classes and shrunk towards a sphere, turns cosine into Mahalanobis distance, at
-no price in memory (after Goswami et al., FeCAM, NeurIPS 2023, who keep a covariance per class of all
-samples). Where the features are several views side by side, each is measured by itself and has the same
-vote.
+Anchors also show how the features of a class vary around their mean. One covariance, pooled over classes and
+shrunk towards a sphere, replaces the cosine by the Mahalanobis distance without additional memory (after
+Goswami et al., FeCAM, NeurIPS 2023, who keep a covariance per class of all samples). Several views of a
+signal are compared separately, with equal weight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,23 +20,22 @@ from anchorinv.core.heads import PrototypeHead, class_means, prototype_head
 from anchorinv.core.types import Batch, State, columns
 from anchorinv.core.views import view_sizes
 
-#: Shrinkage of the covariance towards a sphere, as a number of samples: as if so many more had been seen on
-#: one. Results hardly change between 50 and 200.
+#: Shrinkage towards a sphere, as a number of pseudo-samples. Results hardly change between 50 and 200.
 SHRINKAGE = 100.0
 
 
 class ShrunkCovariance(nn.Module):
-    """A within-class covariance of one view, shrunk towards a sphere, as the whitening that belongs to it.
+    """A shrunk within-class covariance of one view, stored as a whitening transform.
 
     Parameters
     ----------
     eigenvectors : Tensor, shape (n_eigenvectors, dim)
         Orthonormal, of the covariance before it was shrunk.
     gains : Tensor, shape (n_eigenvectors,)
-        What is left of a difference along each; all other directions are left as they are.
+        Factor of a difference along each; other directions are unchanged.
     scale : Tensor, shape ()
-        The typical distance of a sample from its mean, which counts as 1. Thousands of dimensions are far
-        from independent, and -½ · distance² itself would be sure of everything.
+        The typical distance of a sample from its mean, which becomes 1: thousands of dependent dimensions
+        would otherwise make every prediction overconfident.
 
     Examples
     --------
@@ -67,51 +65,51 @@ class ShrunkCovariance(nn.Module):
             In samples: a = shrinkage / (shrinkage + n).
         """
         weight = shrinkage / (shrinkage + len(residuals))
-        # Of more dimensions than samples, only those that samples span have a variance of their own.
+        # With more dimensions than samples, only the span of the samples has its own variance.
         _, deviations, eigenvectors = torch.linalg.svd(residuals / len(residuals) ** 0.5, full_matrices=False)
         variances = deviations.square()
         sphere = weight * variances.sum() / residuals.shape[1]
         gains = torch.sqrt(sphere / ((1 - weight) * variances + sphere))
-        # Along the eigenvectors, where a residual has the length that its variance says.
+        # Gains along the eigenvectors, by their variances.
         scale = (gains * deviations).square().sum().sqrt()
         return cls(eigenvectors.contiguous(), gains, scale)
 
     @classmethod
     def unknown(cls, prototypes: Tensor) -> "ShrunkCovariance":
-        """Return a sphere as large as prototypes (n, dim) are apart: single samples have no residuals."""
+        """Return a sphere scaled by the distances of prototypes (n, dim): single samples have no spread."""
         apart = (prototypes - prototypes.mean(0)).square().sum(1).mean().sqrt()
         scale = torch.where(apart > 0, apart, torch.ones_like(apart))
         return cls(prototypes[:0].clone(), prototypes.new_zeros(0), scale)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return values (n, dim) whitened: every class is about as wide in all directions."""
+        """Return whitened values (n, dim)."""
         along = values @ self.eigenvectors.T
         whitened: Tensor = (values - (along * (1 - self.gains)) @ self.eigenvectors) / self.scale
         return whitened
 
     def fits(self, dim: int, n_samples: int) -> bool:
-        """Return whether it is one of features of a size, that so many samples can have."""
+        """Return whether it is valid for features of a size and a number of samples."""
         n, shape = len(self.gains), self.eigenvectors.shape
         sizes = shape == (n, dim) and n <= min(dim, n_samples)
         return sizes and self.gains.ndim == 1 and not self.scale.ndim and bool(self.scale > 0)
 
 
 class CovarianceHead(PrototypeHead):
-    """Prototypes compared in the space that a covariance of each view whitens.
+    """Prototypes compared in a whitened space, with a covariance for each view.
 
     Parameters
     ----------
     prototypes : Tensor, shape (n_classes, dim)
         Means of the classes.
     covariances : sequence of ShrunkCovariance
-        Of the features, and of each view beside them, side by side.
+        Of the features, and of each view.
     shot_correction : Tensor, shape (n_classes,)
-        What squared distances are multiplied by. The mean of n shots has itself 1 / n of the covariance, so
-        a class looks further away than it is: n / (n + 1).
+        Factor of squared distances. The mean of n shots has 1 / n of the covariance itself, which inflates
+        distances: n / (n + 1).
     scale : float, default=16.0
-        What distances or cosines are multiplied by before the softmax.
+        Factor of distances or cosines before the softmax.
     shrinkage : float or None, default=None
-        By which the covariances were shrunk, in samples; None for the usual 100.
+        Shrinkage of the covariances, in samples; None for the default of 100.
     """
 
     names_in_files: ClassVar = {
@@ -123,7 +121,7 @@ class CovarianceHead(PrototypeHead):
     }
 
     class Facts(ScaleFacts):
-        """Scale, and the shrinkage where that is another than usual."""
+        """Scale, and the shrinkage if it is not the default."""
 
         shrinkage: Annotated[float, Field(gt=0, le=1e30)] | None = None
 
@@ -174,11 +172,9 @@ class CovarianceHead(PrototypeHead):
         )
 
     def without(self, column: int, anchors: Batch | None = None) -> "CovarianceHead":
-        """Return the head without a class, fitted anew: the covariance had the class's own samples in it."""
+        """Return the head without a class, refitted, as the covariance contains samples of the class."""
         if anchors is None:
-            raise ValueError(
-                "the covariance of the other classes is that of their anchors, and there are none"
-            )
+            raise ValueError("the covariance of the other classes needs their anchors, and there are none")
         return fit_covariance_head(
             without_row(self.prototypes, column),
             anchors,
@@ -190,7 +186,7 @@ class CovarianceHead(PrototypeHead):
         )
 
     def fits(self, expected: Expected) -> bool:
-        """Return whether each view has a covariance that the anchors can have."""
+        """Return whether each view has a valid covariance for the number of anchors."""
         if not super().fits(expected) or self.shot_correction.shape != (expected.n_classes,):
             return False
         pairs = zip(self.each_covariance, expected.sizes, strict=False)
@@ -204,7 +200,7 @@ class CovarianceHead(PrototypeHead):
         return (n_classes + n_anchors) * dim
 
     def _whitened(self, *values: Tensor) -> list[list[Tensor]]:
-        """Return values (n, dim), each as its views, from the middle of all prototypes and whitened."""
+        """Return the views of values (n, dim), centred on the mean of all prototypes and whitened."""
         centre = self.prototypes.mean(0)
         parts = [torch.split(each - centre, self.sizes, dim=1) for each in values]
         return [[c(view) for c, view in zip(self.covariances, views, strict=True)] for views in parts]
@@ -229,7 +225,7 @@ class MahalanobisHead(CovarianceHead):
 
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return minus the squared distance of features (n, dim) and others (m, dim), over views (n, m)."""
-        # Products instead of differences; that features far from zero lose digits does not matter for ranks.
+        # Products instead of differences; the loss of digits far from zero does not affect ranks.
         total = some.new_zeros(some.shape[0], others.shape[0])
         for mine, theirs in zip(*self._whitened(some, others), strict=True):
             squares = mine.square().sum(1, keepdim=True) + theirs.square().sum(1)
@@ -243,7 +239,7 @@ class MahalanobisHead(CovarianceHead):
 
 @register_head
 class WhitenedHead(CovarianceHead):
-    """Logits are ``scale`` · cosine in the whitened space, seen from the middle of all prototypes.
+    """Logits are ``scale`` · cosine in the whitened space, centred on the mean of all prototypes.
 
     The parameters are those of :class:`CovarianceHead`.
 
@@ -278,7 +274,7 @@ class FitMahalanobis:
     shrinkage : float, default=100.0
         Of the covariance towards a sphere, in samples.
     by_angle : bool, default=False
-        Whether to compare by cosine in the whitened space, where the number of shots plays no part.
+        Whether to compare by cosine in the whitened space, independent of the number of shots.
     """
 
     shrinkage: float = SHRINKAGE
@@ -300,7 +296,7 @@ class FitMahalanobis:
 
 
 def shot_correction(counts: Tensor, n_base: int) -> Tensor:
-    """Return n / (n + 1) for new classes of n shots; of base classes all samples were averaged, not a few."""
+    """Return n / (n + 1) for new classes of n shots; 1 for base classes."""
     correction = counts / (counts + 1)
     correction[:n_base] = 1.0
     return correction

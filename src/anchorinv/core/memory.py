@@ -1,12 +1,12 @@
-"""What is kept of the classes learned before, and replayed.
+"""Memories: what is kept of old classes, and replayed.
 
-A memory does two things. After a session it *keeps* something of what was learned; at the start of the next
-one it *recalls*: it makes the replay samples that are not there yet. Replay samples are held as latents,
-the inputs of the tail: the trunk is frozen, so encoding a sample once is exact. Memories that hold no real
-sample to replay invert signals from anchors or from labels.
+After a session a memory *keeps* something of what was learned; at the start of the next one it *recalls*: it
+makes missing replay samples. Replay samples are stored as latents, the inputs of the tail: the trunk is
+frozen, so encoding a sample once is exact. Memories without real samples invert signals from anchors or from
+labels.
 
-A memory also knows what a model file must know of it: which parts of the state it fills, what these tell
-about people, and how many samples it keeps.
+A memory also owns its facts: which parts of the state it fills, what these reveal about people, and how many
+samples it keeps.
 """
 
 import copy
@@ -33,12 +33,12 @@ from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State, concat
 from anchorinv.core.views import view_sizes, with_views_of, without_views
 
-#: Of a new class, as in the paper.
+#: Shots of a new class, as in the paper.
 SHOTS = 10
 
 
 class Memory(ABC):
-    """How a method remembers: nothing, unless a subclass says otherwise.
+    """What a method keeps of old classes; by default nothing.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Memory(ABC):
         Parts of the state that it fills in the base session, and later or on demand: "anchors", "replay",
         "recordings", "signals".
     keeps : str
-        What that tells about people: "none", "synthetic", "features of real samples", "real recordings".
+        What that reveals about people: "none", "synthetic", "features of real samples", "real recordings".
     inverts : bool
         Whether its replay is inverted.
     labels_only : bool
@@ -56,7 +56,7 @@ class Memory(ABC):
 
     Examples
     --------
-    A memory that keeps the shots of new classes alone:
+    A memory that only keeps the shots of new classes:
 
     >>> class NewShots(Memory):
     ...     stores, keeps = ("replay",), "features of real samples"
@@ -88,7 +88,7 @@ class Memory(ABC):
         return state
 
     def n_kept(self, counts: Sequence[int]) -> int:
-        """Return how many samples are kept of base classes that have so many each."""
+        """Return how many samples are kept of base classes of these sizes."""
         return 0
 
 
@@ -126,13 +126,13 @@ class ClassMeans(Memory):
 
 
 class _Quota(Memory):
-    """A memory of so many samples of each base class, and of all shots of a new one."""
+    """A memory of ``per_class`` samples of each base class, and of all shots of a new one."""
 
     __slots__ = ()
     per_class: int
 
     def n_kept(self, counts: Sequence[int]) -> int:
-        """Return the quota of each class, or all it has."""
+        """Return the number of samples per class, limited by what there is."""
         return sum(min(count, self.per_class) for count in counts)
 
 
@@ -145,9 +145,9 @@ class Anchors(_Quota):
     per_class : int, default=50
         Anchors of each base class; of a new class the features of all shots are kept.
     select : callable, default=random_anchors
-        Which ones.
+        The selection.
     aggregate : int, default=1
-        Windows whose mean is an anchor, of as many people as there are; of fewer none is kept.
+        Number of windows whose mean is an anchor, of several people where known; fewer are not kept.
 
     Examples
     --------
@@ -160,7 +160,7 @@ class Anchors(_Quota):
 
     per_class: int = 50
     select: Selection = random_anchors
-    # Marked, so that replay cached before this setting existed is still valid.
+    # Left out of hashes at its default, so that replay cached before this setting is still valid.
     aggregate: int = field(default=1, kw_only=True, metadata={"later": True})
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
@@ -188,8 +188,8 @@ def with_anchors(
 ) -> State:
     """Return the state with selected features of each base class, or of all shots, as the tail sees them now.
 
-    Where views stand beside the features, an anchor is larger, and fewer are kept, so that the memory stays
-    the same once as many classes again have been learned from :data:`SHOTS` shots.
+    With views an anchor is larger, and fewer are kept, so that the memory stays the same after as many new
+    classes have been learned from :data:`SHOTS` shots.
     """
     anchors = [state.anchors]
     for label in latents.classes:
@@ -235,7 +235,7 @@ class LatentSamples(_Quota):
 
 @dataclass(frozen=True, slots=True)
 class RealSamples(_Quota):
-    """Keep recordings and replay them, as many as LatentSamples: the bound that gives privacy up."""
+    """Keep recordings and replay them, as many as LatentSamples: an upper bound without privacy."""
 
     stores = ("recordings",)
     may_store = ("replay",)
@@ -248,8 +248,8 @@ class RealSamples(_Quota):
         return replace(state, recordings=concat(state.recordings, _chosen(state, train, self.per_class, rng)))
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
-        """Encode the recordings that are not encoded yet."""
-        assert state.recordings is not None, "a class is learned before it is recalled"
+        """Encode new recordings."""
+        assert state.recordings is not None, "a class must be learned before it is recalled"
         n_known = len(state.replay) if state.replay else 0
         signals, labels = state.recordings.values[n_known:], state.recordings.labels[n_known:]
         if not len(labels):
@@ -270,7 +270,7 @@ class InvertedAnchors(Anchors):
     priors : tuple of Prior, default=()
         Added to the error; none in the paper's text.
     with_signals : bool, default=False
-        Keep the inverted signals too; learning needs their latents alone.
+        Also keep the inverted signals; learning only needs their latents.
 
     Examples
     --------
@@ -293,16 +293,16 @@ class InvertedAnchors(Anchors):
 
 @dataclass(frozen=True, slots=True)
 class InvertedLabels(Memory):
-    """Keep nothing but labels; replay signals that the network classifies as them (DeepDream, DeepInv).
+    """Keep only labels; replay signals that the network classifies as them (DeepDream, DeepInv).
 
     Parameters
     ----------
     per_class : int, default=50
         Signals inverted for each base class; for a new class as many as it had shots.
     inversion : Inversion, default=Inversion()
-        How. All signals are inverted in one chunk, since priors may look at the whole batch.
+        How they are inverted; in one chunk, since priors may depend on the whole batch.
     priors : tuple of Prior, default=()
-        What keeps the signals natural.
+        Priors on the signals.
     with_signals : bool, default=False
         Keep the inverted signals too.
     """
@@ -319,7 +319,7 @@ class InvertedLabels(Memory):
     with_signals: bool = False
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
-        """Note how many signals each class of the session shall have: anchors without a place."""
+        """Store the number of signals of each class of the session, as anchors without features."""
         counts = [self.per_class if state.session == 0 else len(latents.of(c)) for c in latents.classes]
         labels = torch.tensor(latents.classes).repeat_interleave(torch.tensor(counts))
         return replace(state, anchors=concat(state.anchors, Batch(torch.zeros(len(labels), 0), labels)))
@@ -330,7 +330,7 @@ class InvertedLabels(Memory):
         return _inverted(state, _match_labels, whole, self, rng=rng)
 
     def n_kept(self, counts: Sequence[int]) -> int:
-        """Return as many for every class, however few samples it has."""
+        """Return the same number for every class, however few samples it has."""
         return self.per_class * len(counts)
 
 
@@ -346,7 +346,7 @@ def _chosen(state: State, samples: Batch, per_class: int, rng: torch.Generator) 
     return concat(*chosen)
 
 
-#: (state, anchors that have no replay yet) -> what their signals are optimised for.
+#: (state, anchors without replay) -> the inversion loss of their signals.
 _Aim = Callable[[State, Batch], InversionLoss]
 
 
@@ -379,7 +379,7 @@ def _inverted(
     del parts
     if not set(pending.classes) & set(state.classes[: state.n_base]):
         inversion = replace(inversion, batch=inversion.new_batch)
-    # A copy: a prior may look into it while another thread predicts.
+    # A copy: a prior may use hooks while another thread predicts.
     network = nn.Sequential(*map(copy.deepcopy, (state.trunk, state.tail) if memory.priors else ()))
     measured = start.to(like.device) if memory.priors else start
     goal, weights = with_priors(aim(state, pending), memory.priors, network, measured)
@@ -397,12 +397,12 @@ def _inverted(
 
 
 def _pending(state: State, label: int, inversion: Inversion, *, rng: torch.Generator) -> tuple[Batch, Tensor]:
-    """Return a class's anchors beyond those inverted, and where their inversion starts."""
-    assert state.anchors is not None, "a class is learned before it is recalled"
+    """Return a class's anchors without replay, and the start of their inversion."""
+    assert state.anchors is not None, "a class must be learned before it is recalled"
     n_replay = len(state.replay.of(label)) if state.replay else 0
     anchors = state.anchors.of(label)
     anchors = Batch(anchors.values[n_replay:], anchors.labels[n_replay:])
-    # All trials share the base classes' replay, so its start is drawn from the base session's seed.
+    # All trials share the replay of base classes, so its start is drawn from the base seed.
     if label in state.classes[: state.n_base] and n_replay == 0:
         origin = stream(state.seed, "invert", label)
     elif inversion.shared_noise:

@@ -1,4 +1,4 @@
-"""Scores as views of one table of counts, the confusion matrix, and the area under the curve of detection."""
+"""Scores derived from the confusion matrix; AUROC of novelty detection."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -166,7 +166,7 @@ def forgetting(base_session: ArrayLike, now: ArrayLike, n_base: int) -> float:
 
 
 def _plain(labels: Labels) -> list[Hashable]:
-    # Messages then say 3 and 'left', not np.int64(3) and np.str_('left').
+    # So that messages show 3 and 'left', not np.int64(3) and np.str_('left').
     return labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
 
 
@@ -207,7 +207,7 @@ def _kappa(counts: Counts) -> float:
 
 
 def auroc(known: ArrayLike, unknown: ArrayLike) -> float:
-    """Return how often a known window has the larger score of two, ties counted half; nan without both.
+    """Return the AUROC of known against unknown windows, ties counted half; nan without both.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The only gradient loop: Adam or L-BFGS steps, a learning-rate schedule, early stopping, checkpoints."""
+"""The gradient loop of all training: Adam or L-BFGS, learning-rate schedule, early stopping, checkpoints."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -13,22 +13,21 @@ from torch.optim.adam import adam
 from anchorinv.core.rng import global_position, take_up
 from anchorinv.progress import tick
 
-#: A step is good if the loss fell by this part of what its slope promised (Armijo).
+#: Sufficient decrease of a step (Armijo).
 ENOUGH = 1e-4
-#: What a step that went too far is shortened by; and the shortest one, after which the memory is useless.
+#: Factor that shortens a bad step; and the shortest step, after which the history is discarded.
 SHORTER, SHORTEST = 0.4, 1e-3
-#: The first step has this part of the length of the signals: nothing is known of the curvature yet.
+#: Length of the first step relative to the signals', before any curvature is known.
 FIRST = 0.1
 
 
 class BatchedLBFGS:
     """L-BFGS for many independent problems at once: every sample has its own curvature and step length.
 
-    Adam's steps have one length whatever the distance left, so inverting takes it thousands of them. The
-    limited memory of past steps and gradients tells how the loss bends, and a tenth of the steps gets as far
-    (Nocedal & Wright, Numerical Optimization, 2006, algorithm 7.4). One evaluation of the loss is one step: a
-    step that went too far is taken back and shortened when the next one is asked for, so that the loop around
-    it is the same as Adam's.
+    Adam needs thousands of steps for an inversion. With curvature from past steps and gradients, a tenth of
+    the steps is enough (Nocedal & Wright, Numerical Optimization, 2006, algorithm 7.4). One evaluation of the
+    loss is one step: a step that went too far is taken back and shortened when the next one is asked for, so
+    that the loop around it is the same as Adam's.
 
     Parameters
     ----------
@@ -45,13 +44,13 @@ class BatchedLBFGS:
         self._length = leaf.new_ones(n)
         self._held = torch.zeros(n, dtype=torch.bool, device=leaf.device)
         self._at: tuple[Tensor, Tensor, Tensor] | None = (
-            None  # where the last good step led: place, loss, gradient
+            None  # after the last good step: position, loss, gradient
         )
         self._way = torch.zeros_like(leaf).detach()
 
     @torch.no_grad()
     def step(self, losses: Tensor, gradient: Tensor) -> None:
-        """Take the next step, knowing the losses (n,) and the gradient where the last one led."""
+        """Take the next step, given the losses (n,) and gradients after the last one."""
         if self._at is None:
             self._at = self._leaf.detach().clone(), losses.clone(), gradient.clone()
             self._way = self._direction()
@@ -59,29 +58,29 @@ class BatchedLBFGS:
             good = self._evaluate(losses, gradient)
             way = self._direction()
             self._way = torch.where(_over(good, way), way, self._way)
-        # A sample that is held stays where it got to.
+        # Frozen samples stay where they are.
         length = self._length.masked_fill(self._held, 0)
         self._leaf.copy_(torch.addcmul(self._at[0], _over(length, self._way), self._way))
 
     def hold(self, samples: Tensor) -> None:
-        """Leave some samples (n,) bool where they are for good."""
+        """Freeze some samples (n,) bool."""
         self._held |= samples
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Go back to where the last good steps led: the last one was not evaluated."""
+        """Return to the last good steps: the latest one was not evaluated."""
         if self._at is not None:
             self._leaf.copy_(self._at[0])
 
     def _evaluate(self, losses: Tensor, gradient: Tensor) -> Tensor:
-        """Say which steps were good (n,), accept those and shorten the others."""
+        """Accept good steps, shorten the others, and return which were good (n,)."""
         assert self._at is not None
         place, loss, slope = self._at
         promised = self._length * _dot(slope, self._way)
         good = (losses <= loss + ENOUGH * promised) & ~self._held
         step, change = self._leaf - place, gradient - slope
         along = _dot(step, change)
-        # Where the loss does not bend upwards along the step, it says nothing of the curvature.
+        # Without positive curvature along the step, the pair is skipped.
         tells = good & (along > 1e-10 * _dot(change, change))
         mask = _over(tells, step)
         self._pairs.append((step * mask, change * mask, torch.where(tells, 1 / along, 0)))
@@ -103,7 +102,7 @@ class BatchedLBFGS:
         self._length = self._length.masked_fill(lost, 1.0)
 
     def _direction(self) -> Tensor:
-        """Return where to go (n, ...): the gradient, turned by what the remembered pairs tell."""
+        """Return the search direction (n, ...) by the two-loop recursion."""
         assert self._at is not None
         place, _, gradient = self._at
         way = -gradient
@@ -118,7 +117,7 @@ class BatchedLBFGS:
         return way
 
     def _scale(self, place: Tensor, gradient: Tensor) -> Tensor:
-        """Return the length of a step per slope (n,): by the last pair that tells it, or a cautious one."""
+        """Return the initial scale of the step (n,): by the last pair, or a cautious one."""
         scale = FIRST * _norm(place).clamp_min(1.0) / _norm(gradient).clamp_min(1e-30)
         for _, change, inverse in self._pairs:
             usable = inverse > 0
@@ -142,20 +141,20 @@ def _over(each: Tensor, like: Tensor) -> Tensor:
 
 
 class Checkpoint(Protocol):
-    """Somewhere to leave a descent and find it again."""
+    """Interface of a checkpoint of a training."""
 
     def load(self) -> dict[str, Tensor] | None:
-        """Return what was left, or None."""
+        """Return the stored values, or None."""
 
     def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
-        """Keep the values now, or not; they are gathered only if asked for."""
+        """Store the values if it is time to; they are only gathered then."""
 
 
 class AdamSteps:
     """Adam over some tensors, with its moments.
 
-    By the function behind ``torch.optim.Adam``, which itself would import torch's compiler at its first use:
-    more than a second, in every process that trains anything.
+    Uses the function behind ``torch.optim.Adam``, which itself would import torch's compiler at first use:
+    more than a second in every process.
     """
 
     def __init__(self, params: list[Tensor], plan: "Optimiser") -> None:
@@ -168,7 +167,7 @@ class AdamSteps:
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], lr: float) -> None:
-        """Take a step down the gradients, one for each tensor and laid out as it is."""
+        """Take a step, with a gradient of the same layout for each tensor."""
         steps, means, squares = self.moments.values()
         beta1, beta2 = self._plan.betas
         adam(
@@ -185,14 +184,14 @@ class AdamSteps:
 
 
 class Snapshot:
-    """Where a descent stands, in host memory: it may be taken up on another device.
+    """The position of a training, in host memory, so that it can be resumed on another device.
 
     Parameters
     ----------
     params : list of Tensor
-        What is descended over.
+        The parameters.
     buffers : iterable of Tensor
-        What else changes on the way, such as running statistics.
+        Other tensors that change, such as running statistics.
     moments : dict of str to list of Tensor
         Adam's, one for each of ``params``.
     """
@@ -211,7 +210,7 @@ class Snapshot:
 
     @torch.no_grad()
     def restore(self, values: dict[str, Tensor]) -> list[Tensor]:
-        """Put everything back as it was and return the curve so far; its length is the next step."""
+        """Restore everything and return the curve so far; its length is the next step."""
         for i, tensor in enumerate(self._tensors):
             tensor.copy_(values[f"tensor.{i}"])
         for name, moments in self._moments.items():
@@ -227,7 +226,7 @@ def _host_copy(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class OneCycle:
-    """Let the rate rise to its highest and fall to almost nothing, each along half a cosine.
+    """One-cycle schedule: the rate rises to its maximum and falls to almost 0, along half cosines.
 
     After Smith and Topin (Super-Convergence, 2019), with the shape that PyTorch's ``OneCycleLR`` has.
 
@@ -252,13 +251,13 @@ class OneCycle:
         if not (0 < self.rise < 1 and 0 < self.first <= 1 and 0 < self.last <= 1):
             raise ValueError(
                 f"rise (={self.rise}) must lie between 0 and 1, first (={self.first}) and "
-                f"last (={self.last}) above 0, 1 at the most"
+                f"last (={self.last}) above 0, 1 at most"
             )
 
     def __call__(self, step: int, steps: int) -> float:
-        """Return the rate of a step (0, 1, ...) among so many, as a share of the highest."""
+        """Return the rate of a step (0, 1, ...) as a share of the maximum."""
         top, end = self.rise * steps - 1, steps - 1
-        if top <= 0:  # too few steps to rise in
+        if top <= 0:  # too few steps to rise
             return _between(1.0, self.last, step / max(1, end))
         if step <= top:
             return _between(self.first, 1.0, step / top)
@@ -277,13 +276,13 @@ class EarlyStopping:
     Parameters
     ----------
     window : int
-        The loss is averaged over so many steps before it is compared.
+        Number of steps over which the loss is averaged before it is compared.
     tolerance : float, default=0.01
         A window counts as better if it is lower than the best by this fraction.
     patience : int, default=3
-        So many windows without a better one end the descent.
+        Number of windows without improvement after which to stop.
     enough : float, default=0.0
-        A window below this ends it too.
+        Stop also when a window is below this.
     """
 
     window: int
@@ -292,7 +291,7 @@ class EarlyStopping:
     enough: float = 0.0
 
     def reached(self, curve: Tensor) -> Tensor:
-        """Say whether a loss curve (n_steps,), or each of several (n_steps, n), has got there: bool, (n,)."""
+        """Return whether a loss curve (n_steps,), or each of several (n_steps, n), has converged (n,)."""
         if len(curve) % self.window:
             return torch.zeros(curve.shape[1:], dtype=torch.bool, device=curve.device)
         means = curve.reshape(-1, self.window, *curve.shape[1:]).mean(1)
@@ -308,10 +307,10 @@ class EarlyStopping:
 class Optimiser:
     """How to minimise: Adam's settings, the number of steps, and when to stop before.
 
-    With losses per sample the rule is asked of each, and the descent ends when all have got there.
-    ``schedule`` makes ``lr`` the highest rate of those it says; without one the rate stays.
-    ``use_lbfgs`` takes the steps of :class:`BatchedLBFGS` in place of Adam's, which have no
-    rate; it needs smooth losses, one per sample of a single tensor.
+    With losses per sample, early stopping applies to each, and training ends when all have converged.
+    With a ``schedule``, ``lr`` is its maximum; otherwise the rate is constant. ``use_lbfgs`` uses
+    :class:`BatchedLBFGS` in place of Adam, without a rate; it needs smooth losses, one per sample of a single
+    tensor.
     """
 
     steps: int
@@ -347,9 +346,9 @@ def minimise(
     buffers : iterable of Tensor, default=()
         Tensors that the objective changes, such as running statistics; kept in a checkpoint.
     every : int, default=1
-        After multiples of so many steps, checkpoints are made and ``ended`` is asked whether to stop.
+        Every this many steps, checkpoints are made and ``ended`` decides whether to stop.
     """
-    # A plan of no steps is a method in its own right (frozen prototypes), not an error.
+    # No steps is a valid setting (frozen prototypes), not an error.
     if plan.steps == 0:
         return torch.zeros(0)
     # Listed, because inverting gives one tensor and training a module's generator.
@@ -362,7 +361,7 @@ def minimise(
     with torch.enable_grad():
         for step in range(len(curve), plan.steps):
             losses = objective(step)
-            # Of weights that a network does not use, zero.
+            # Zero for unused weights.
             found = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
             gradients = [_laid_out_as(*pair) for pair in zip(params, found, strict=True)]
             curve.append(losses.detach())
@@ -387,5 +386,5 @@ def minimise(
 
 
 def _laid_out_as(param: Tensor, gradient: Tensor) -> Tensor:
-    # The fused optimiser walks both through memory side by side and does not look at their strides.
+    # The fused optimiser ignores strides.
     return gradient if gradient.stride() == param.stride() else torch.empty_like(param).copy_(gradient)

@@ -1,4 +1,4 @@
-"""Sizes of a network; frozen and trainable copies, inference in chunks, other splits into trunk and tail."""
+"""Sizes of the network; frozen and trainable copies, inference in chunks, splits into trunk and tail."""
 
 import copy
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-#: Shorter signals leave no room for a kernel, a pooling window and more than a few tokens.
+#: Shorter signals are too short for a kernel, a pooling window and more than a few tokens.
 MIN_TIMES = 16
 
 
@@ -116,7 +116,7 @@ class Geometry:
         stride = max(1, n_times // 960)
         kernel = min(25 if stride == 1 else 16 * stride, n_times // 4)
         n_steps = (n_times - kernel) // stride + 1
-        # Attention costs the square of the tokens, and short signals hold less to tell apart.
+        # Attention is quadratic in the tokens, and short signals contain less information.
         wanted = min(61, max(40, n_times // 16))
         pool_stride = min(range(1, n_steps // 5 + 1), key=lambda p: abs((n_steps - 5 * p) // p + 1 - wanted))
         return cls(n_chans, n_times, kernel, stride, pool=5 * pool_stride, pool_stride=pool_stride)
@@ -131,7 +131,7 @@ GEOMETRIES: dict[str, Geometry] = {
 
 Module = TypeVar("Module", bound=nn.Module)
 
-#: Where all is that is not on a device of its own.
+#: The device of everything but networks.
 HOST = torch.device("cpu")
 
 #: Samples per pass in inference; fixed, so that results do not depend on free memory.
@@ -139,7 +139,7 @@ CHUNK = 64
 
 
 def frozen(module: Module) -> Module:
-    """Put a module into evaluation mode for good and return it."""
+    """Freeze a module in evaluation mode and return it."""
     return module.eval().requires_grad_(False)
 
 
@@ -149,26 +149,26 @@ def trainable(module: Module) -> Module:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Return where a module takes its values: where its buffers are, or else its parameters."""
-    # Buffers first, and its own before those of its parts: an encoder is where these are, not its networks.
+    """Return the device of a module's inputs: that of its buffers, or else its parameters."""
+    # Own buffers first: an encoder may be on another device than its networks.
     tensor = next(chain(module.buffers(), module.parameters()), None)
     return HOST if tensor is None else tensor.device
 
 
 def moved(module: Module, device: torch.device) -> Module:
-    """Return a module on a device: itself if it is there, or a copy."""
+    """Return a module on a device: itself, or a copy."""
     return module if device_of(module) == device else copy.deepcopy(module).to(device)
 
 
 def apply_there(module: nn.Module, values: Tensor) -> Tensor:
-    """Apply a module to (n, ...) values where it is; what comes out is where the values are."""
+    """Apply a module to values (n, ...) on its device; the result is on the values' device."""
     result: Tensor = module(values.to(device_of(module)))
     return result.to(values.device)
 
 
 @torch.no_grad()
 def encode(module: nn.Module, values: Tensor) -> Tensor:
-    """Apply a frozen module to (n, ...) values chunk by chunk, each on the module's device and back."""
+    """Apply a frozen module to values (n, ...) chunk by chunk, on the module's device."""
     return torch.cat([apply_there(module, chunk) for chunk in torch.split(values, CHUNK)])
 
 
@@ -183,12 +183,12 @@ def first_norm(network: nn.Module) -> tuple[_BatchNorm, Tensor, Tensor]:
     )
 
 
-class _Reached(Exception):  # noqa: N818 (no error: what was asked for is computed)
+class _Reached(Exception):  # noqa: N818 (not an error: stops the forward pass)
     pass
 
 
 def input_of(module: nn.Module, network: nn.Module, signals: Tensor) -> Tensor:
-    """Return what a module of a network is given when the network sees signals."""
+    """Return the input of a module when its network is applied to signals."""
     given: list[Tensor] = []
 
     def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -250,7 +250,7 @@ class Projected(nn.Module):
 
 
 class Whole(nn.Module):
-    """Leave nothing frozen: the trunk does nothing, the tail is all of a backbone."""
+    """Split a backbone so that nothing is frozen: the trunk is the identity, the tail is all of it."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Points of the feature space that stand for classes: prototypes of new classes, and anchors to keep."""
+"""Prototypes of new classes, and the selection of anchors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -43,12 +43,12 @@ MEASURES: dict[str, Measure] = {"cosine": cosine_distance, "euclidean": euclidea
 
 
 def random_indices(n: int, quota: int, rng: torch.Generator) -> Tensor:
-    """Draw ``quota`` of ``n`` indices without repetition, or all where there are fewer; sorted."""
+    """Draw ``quota`` of ``n`` indices without replacement, or all if there are fewer; sorted."""
     return torch.randperm(n, generator=rng)[:quota].sort().values
 
 
 def random_anchors(features: Tensor, quota: int, rng: torch.Generator) -> Tensor:
-    """Keep features drawn at random without repetition."""
+    """Keep features drawn at random without replacement."""
     return features[random_indices(len(features), quota, rng)]
 
 
@@ -84,7 +84,7 @@ class KMeans:
 
     def __call__(self, features: Tensor, quota: int, rng: torch.Generator) -> Tensor:
         """Return the anchors of one class."""
-        # Imported here: it takes half a second that the other selections need not pay.
+        # Imported here, as it takes half a second.
         from sklearn.cluster import KMeans as Clustering
 
         n_clusters = min(self.n_clusters, len(features), quota)
@@ -103,7 +103,7 @@ SELECTIONS: dict[str, Selection] = {
 
 
 def selection(name: str, measure: str = "cosine") -> Selection:
-    """Return one of ``SELECTIONS``, by one of ``MEASURES`` where it asks for what is close.
+    """Return one of ``SELECTIONS``, with one of ``MEASURES`` where it uses a distance.
 
     Examples
     --------
@@ -142,14 +142,14 @@ def mean_of_shots(state: State, shots: Batch) -> Cosine:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """Start new prototypes at their shots' mean, drawn towards base prototypes they resemble (TEEN).
+    """Start new prototypes at their shots' mean, shifted towards similar base prototypes (TEEN).
 
     Parameters
     ----------
     tau : float, default=32.0
         Sharpness of the weighting; large means the nearest only.
     alpha : float, default=0.5
-        How far to move; 0 leaves the mean in place, up to its length.
+        How far to move; 0 keeps the direction of the mean.
     """
 
     tau: float = 32.0
@@ -176,7 +176,7 @@ def calibrated(new: Tensor, base: Tensor, *, tau: float, alpha: float) -> Tensor
 
 
 def random_rows(state: State, shots: Batch) -> Cosine:
-    """Start new prototypes as a linear layer starts, drawn once per class and so alike in all trials."""
+    """Initialise new prototypes like a linear layer, drawn once per class: the same in all trials."""
     rows = [
         uniform_rows(1, shots.values.shape[1], rng=stream(state.seed, "prototype", label))
         for label in shots.classes
@@ -196,14 +196,14 @@ def new_outputs(state: State, shots: Batch) -> Mlp:
 
 
 def next_vertices(state: State, shots: Batch) -> DotRegression:
-    """Give new classes the next vertices of a simplex that was fixed in the base session."""
+    """Assign the next vertices of the base session's simplex to new classes."""
     if not isinstance(state.head, DotRegression):
         raise TypeError(f"vertices belong to a DotRegression head, not to a {type(state.head).__name__}")
     return state.head.add_classes(len(shots.classes))
 
 
 def add_statistics(state: State, shots: Batch) -> StatisticalHead:
-    """Take the statistics of new classes into a head that follows from them."""
+    """Add new classes to a head computed from statistics."""
     head = state.head
     if not isinstance(head, StatisticalHead):
         raise TypeError(f"statistics belong to a StatisticalHead, not to a {type(head).__name__}")
@@ -211,10 +211,10 @@ def add_statistics(state: State, shots: Batch) -> StatisticalHead:
 
 
 def aggregated(samples: Batch, size: int, *, rng: torch.Generator | None) -> Tensor:
-    """Return means (n // size, dim) of so many samples (n, dim) each, of as many people as their groups name.
+    """Return means (n // size, dim) of ``size`` samples (n, dim) each, mixed over groups where known.
 
-    At random where there is a generator, else in order. Fewer than ``size`` are refused: a mean of them
-    would be of too few; a remainder joins the last one. With a size of 1 they stay as they are.
+    In random order with a generator. Fewer than ``size`` samples are refused; a remainder joins the last
+    mean. A size of 1 returns the samples.
 
     Examples
     --------
@@ -228,12 +228,12 @@ def aggregated(samples: Batch, size: int, *, rng: torch.Generator | None) -> Ten
         return samples.values
     if n < size:
         raise ValueError(
-            f"a class with {n} windows has no anchor that is a mean of {size}; record {size} or more, or "
+            f"a class with {n} windows has too few for a mean of {size}; record {size} or more, or "
             f"leave out privacy='aggregate'"
         )
     order = torch.arange(n) if rng is None else torch.randperm(n, generator=rng)
     if samples.groups is not None:
-        # The first window of everybody, then the second: neighbours in this order are of different people.
+        # The first window of each person, then the second: neighbours are of different people.
         groups = samples.groups[order]
         rank = torch.stack([(groups[:i] == groups[i]).sum() for i in range(n)])
         order = order[torch.argsort(rank, stable=True)]
@@ -248,8 +248,8 @@ def update_prototypes(
 ) -> PrototypeHead:
     """Move prototypes of known classes by more examples: each becomes the mean over old and new ones.
 
-    A trained prototype has a length of its own, which says nothing, so it is brought to the new mean's
-    before both are weighed; not so where distances are measured, and lengths matter (``exact``).
+    The length of a trained prototype is arbitrary, so it is scaled to the new mean's first, unless the head
+    measures distances (``exact``).
 
     ``counts`` are the examples behind each prototype so far, in the order of the classes.
     """
@@ -266,8 +266,8 @@ def update_prototypes(
 def follow_replay(head: Head, replay: Batch, before: nn.Module, after: nn.Module) -> Cosine:
     """Move the prototypes of replayed classes as far as their replay has moved from one tail to the next.
 
-    They are means over more samples than are replayed, so they are shifted and not replaced (after Yu et al.,
-    Semantic Drift Compensation, CVPR 2020). Replay is labelled by the head's columns.
+    Prototypes are means over more samples than are replayed, so they are shifted, not replaced (after Yu et
+    al., Semantic Drift Compensation, CVPR 2020). Replay is labelled by the head's columns.
     """
     if not isinstance(head, Cosine):
         raise TypeError(f"prototypes belong to a Cosine head, not to a {type(head).__name__}")

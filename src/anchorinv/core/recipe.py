@@ -1,4 +1,4 @@
-"""The one skeleton: a method is a base model, a placement of new classes, an adaptation and a memory."""
+"""A method by composition: a base model, a placement of new classes, an adaptation and a memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from anchorinv.core.views import with_views
 
 
 class Method(Protocol):
-    """What a study asks of a method.
+    """Interface of a method.
 
     Examples
     --------
@@ -35,22 +35,22 @@ class Method(Protocol):
         """Learn the base classes from signals (n, n_chans, n_times)."""
 
     def learn_session(self, state: State, session: Session, *, rng: torch.Generator) -> State:
-        """Learn a session's new classes; the state that came in stays as it is."""
+        """Learn a session's new classes; the input state is not changed."""
 
     def predict(self, state: State, signals: Tensor) -> Tensor:
         """Return a known class for each signal (n,)."""
 
 
-#: (state, features of what is kept of each class, as the network sees them now) -> head that classifies.
+#: (state, features of the kept samples, by the current network) -> head that classifies.
 FitHead = Callable[[State, Batch], Head]
 
 
 class BaseLearner(Protocol):
-    """What makes a base model; a value, so that methods with equal ones share the model."""
+    """Interface of a base-model spec; a value, so that methods with equal specs share the model."""
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
-        """Makes an untrained network, where there is one."""
+        """Builds an untrained network, if there is one."""
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Learn the base classes from signals (n, n_chans, n_times)."""
@@ -58,7 +58,7 @@ class BaseLearner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BaseSpec:
-    """A network with a head and how both are trained; methods with equal specs share one base model.
+    """Spec of a trained base model: network, head and training. Methods with equal specs share one.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class BaseSpec:
     training : Training
         How both are trained.
     device : str, default="cpu"
-        Where the network is trained, and stays; see ``devices.py``.
+        Device of the network; see ``devices.py``.
 
     Examples
     --------
@@ -138,13 +138,13 @@ class Recipe:
     adapt : Adaptation
         How tail and head learn from the shots.
     memory : Memory
-        What is kept of old classes, and replayed.
+        What is kept of old classes and replayed.
     fit_head : FitHead or None, default=None
-        Makes the head that classifies from what is kept; None classifies with the head that learned.
+        Fits the head that classifies to what is kept; None classifies with the trained head.
     views : tuple of str, default=()
-        Feature blocks of the signals beside the network's features, by name.
+        Names of views, features of the signals in addition to the network's.
     refresh : bool, default=False
-        Let prototypes of old classes follow their replay where the network has moved; off in the paper.
+        Let prototypes of old classes follow their replay when the network changes; off in the paper.
 
     Examples
     --------
@@ -174,7 +174,7 @@ class Recipe:
         return self.with_fitted_head(kept, kept.anchors)
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
-        """Make the replay that the next session will need; a session does it itself if nobody did."""
+        """Make the replay that the next session will need; otherwise the session does it itself."""
         return self.memory.recall(state, rng=rng)
 
     def learn_session(self, state: State, session: Session, *, rng: torch.Generator) -> State:
@@ -202,7 +202,7 @@ class Recipe:
         kept = self.memory.keep(adapted, train, latents, rng=stream(rng, "keep"))  # line 9
         if self.fit_head is None or tail is state.tail:
             return self.with_fitted_head(kept, kept.anchors)
-        # Anchors are where features were; the network that moved is asked where they are now.
+        # Anchors are old features; replay gives their features in the finetuned network.
         seen = concat(kept.replay, latents)
         return self.with_fitted_head(kept, seen.with_values(encode(tail, seen.values)))
 
@@ -212,7 +212,7 @@ class Recipe:
         Parameters
         ----------
         state : State
-            What is known.
+            The current state.
         features : Batch
             Of the examples (n, dim), labelled by known classes.
         counts : sequence of int

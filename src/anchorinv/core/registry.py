@@ -1,4 +1,4 @@
-"""Methods by name: one entry holds all that is known of a method, and nobody else has a list."""
+"""Registries by name; the registry of methods, in which an entry has all facts of a method."""
 
 import difflib
 import inspect
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Entries by name, former names understood; filled when something is first looked up.
+    """Entries by name, including former names; filled on first use.
 
     Other packages add theirs by an entry point of the group ``anchorinv.<plural>`` that names an entry, or a
     module that registers entries when it is imported.
@@ -20,11 +20,11 @@ class Registry(Mapping[str, T]):
     Parameters
     ----------
     noun : str
-        What an entry is called in messages.
+        Name of an entry in messages.
     builtin : sequence of str
         Modules that register the entries of this package.
     group : str or None, default=None
-        Of entry points; None derives it from the noun.
+        Group of entry points; None derives it from the noun.
 
     Examples
     --------
@@ -53,11 +53,11 @@ class Registry(Mapping[str, T]):
         Parameters
         ----------
         name : str
-            Under which files and settings know it. One that is taken is refused, unless by the same entry.
+            Its name in files and settings; must be free, or belong to the same entry.
         entry : object
-            What the name stands for.
+            The entry.
         former : sequence of str, default=()
-            Names that it had before, still understood.
+            Former names, still accepted.
         """
         if self._entries.get(name, entry) is not entry:
             raise ValueError(f"there is a {self.noun} {name!r} already; choose another name")
@@ -66,12 +66,12 @@ class Registry(Mapping[str, T]):
         return entry
 
     def unregister(self, name: str) -> None:
-        """Remove an entry, as tests do that added one."""
+        """Remove an entry, as in tests."""
         del self._entries[name]
         self._former = {old: new for old, new in self._former.items() if new != name}
 
     def name_of(self, name: str) -> str:
-        """Return the present name of what may be known by a former one; an unknown name as it is."""
+        """Return the present name for a former one; other names are unchanged."""
         self._fill()
         return self._former.get(name, name)
 
@@ -98,7 +98,7 @@ class Registry(Mapping[str, T]):
         return len(self._entries)
 
     def _fill(self) -> None:
-        if self._complete or self._filling:  # while it is being filled, modules may look things up
+        if self._complete or self._filling:  # modules may use the registry while it is being filled
             return
         self._filling = True
         try:
@@ -115,10 +115,10 @@ class Registry(Mapping[str, T]):
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: What a model file of a method keeps of people, from nothing to everything.
+#: What a model file may contain of people, from nothing to recordings.
 Keeps = Literal["none", "synthetic", "class statistics", "features of real samples", "real recordings"]
 
-_NETWORK_HOLDS = ("It holds the network's weights, and for each class what stands for it in the head.",)
+_NETWORK_HOLDS = ("It holds the network's weights, and the head's parameters of each class.",)
 _NETWORK_FORGETS = (
     "its prototype, anchors and replay are gone, but weights that were trained or finetuned while it was "
     "known may keep traces."
@@ -136,7 +136,7 @@ class MethodSpec:
     title : str
         In tables and figures.
     citation : str
-        Whose idea it is.
+        Its publication.
     build : callable
         ``build(base_spec, **options)`` returns the method, a :class:`anchorinv.core.recipe.Method`.
     look : (str, str)
@@ -146,20 +146,20 @@ class MethodSpec:
     head : str
         Kind of the head that classifies.
     memory : type
-        What keeps something of old classes, a :class:`anchorinv.core.memory.Memory`: it knows which parts of
-        the state a file must or may have, and what they tell about people.
+        A :class:`anchorinv.core.memory.Memory`, which defines the parts of the state in a file, and what they
+        reveal about people.
     network : bool
         Whether a network is always trained.
     statistics : bool
-        Whether the head holds statistics of its classes, and nothing else of people is kept.
+        Whether only statistics of classes are kept of people.
     weighted : bool
         Whether samples may have weights, in the base session and later.
     holds : tuple of str
-        Sentences on what a file of it holds.
+        Sentences on the content of its model files.
     forgetting : str
-        What forgetting a class leaves.
+        What remains of a forgotten class.
     former : tuple of str
-        Names that it had.
+        Former names.
 
     Examples
     --------
@@ -192,12 +192,12 @@ class MethodSpec:
 
     @property
     def colour(self) -> str:
-        """Of its lines in figures; "" takes a free one."""
+        """Colour of its lines in figures; "" for the next free one."""
         return self.look[0]
 
     @property
     def marker(self) -> str:
-        """Of its points in figures; "" takes a free one."""
+        """Marker of its points in figures; "" for the next free one."""
         return self.look[1]
 
     @property
@@ -212,7 +212,7 @@ class MethodSpec:
 
     @property
     def keeps(self) -> Keeps:
-        """What a model file of it keeps of people."""
+        """What its model files contain of people."""
         kept: Keeps = "class statistics" if self.statistics else self.memory.keeps
         return kept
 
@@ -222,12 +222,12 @@ class MethodSpec:
         return "anchors" in self.memory.stores and not self.memory.labels_only
 
     def make(self, base_spec: Any, offered: Mapping[str, Any]) -> Any:
-        """Build the method with those of the offered options, by name, that it takes."""
+        """Build the method with those of the options that it takes."""
         known = self.options
         return self.build(base_spec, **{name: value for name, value in offered.items() if name in known})
 
 
-#: All methods by name: those of this package and those that others have registered.
+#: All methods by name: those of this package and those of others.
 METHODS: Registry[MethodSpec] = Registry("method", ("anchorinv.core.catalogue",))
 
 

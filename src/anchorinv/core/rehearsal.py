@@ -1,12 +1,12 @@
-"""Choices by rehearsal, from base data alone.
+"""Rehearsal: choose settings by teaching held-out base classes, from base data alone.
 
 Base classes are held out and taught with ten shots, as if new, to choose the shrinkage and the scale of the
-probabilities. Whether networks join the classical features is decided by held-out windows of base classes:
-features that separate those also hold what separates new classes, and a network trained on a few classes has
-lost it; but where classical features hardly do better than guessing, networks may. One network is trained
-for each fold, on the others, so that of every base window one network in three gives features that were not
-fitted to it. Everything else is closed form on features that are there already. Windows of one person or
-recording are never on both sides, where groups are known.
+probabilities. Whether networks are used in addition to classical features is decided on held-out windows of
+base classes: classical features that separate these usually separate new classes, too, unlike those of a
+network trained on a few classes; but where classical features are hardly better than chance, networks may be.
+One network is trained for each fold, on the others, so that for every base window one network in three was
+not fitted to it. Everything else is closed form on computed features. Windows of one person or recording are
+never on both sides, where groups are known.
 """
 
 import math
@@ -28,30 +28,30 @@ from anchorinv.progress import tick
 
 FOLDS = 3
 SHOTS = 10
-#: Tried beside Ledoit and Wolf's. One of them is taken only if it wins by a point of macro-F1 and by two
-#: standard errors: where rehearsal is noise, theory is the better guide.
+#: Alternatives to Ledoit and Wolf's shrinkage. One is used only if better by a point of macro-F1 and by two
+#: standard errors; otherwise theory is the better guide.
 SHRINKAGES = (0.1, 0.3, 0.6)
 MARGIN = 0.01
 ERRORS = 2.0
-#: Windows of a class; with fewer a third of them says nothing.
+#: Minimum number of windows of a class; a third of fewer is too few.
 _LEAST = 6
 _SCALES = torch.logspace(-3, 0.5, 36).tolist()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, and what rehearsal said of it.
+    """The chosen settings, and their scores in rehearsal.
 
     Parameters
     ----------
     shrinkage : float
     scale : float
-        Of log-densities, so that probabilities mean what they say.
+        Factor of log-densities, so that probabilities are calibrated.
     score : float
-        Macro-F1 over base classes and those taught, in rehearsal; nan where nothing could be rehearsed.
+        Macro-F1 over base and taught classes in rehearsal; nan where rehearsal was impossible.
     centring : float
-        Accuracy that centring the windows of an unseen group brings, at least (two standard errors below the
-        mean); nan where not known.
+        Gain in accuracy from centring the windows of an unseen group (mean minus two standard errors); nan
+        where unknown.
     """
 
     shrinkage: float
@@ -62,7 +62,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One rehearsal: a discriminant that learned, and windows to tell (n, dim), with columns and groups."""
+    """One rehearsal: a fitted discriminant, and held-out windows (n, dim) with columns and groups."""
 
     head: Discriminant
     features: Tensor
@@ -79,14 +79,14 @@ def rehearse(
     prior: bool = True,
     rng: torch.Generator,
 ) -> Choice:
-    """Choose how a discriminant is set, by base features (n, dim) with their columns (n,).
+    """Choose the settings of a discriminant, by base features (n, dim) with their columns (n,).
 
     Parameters
     ----------
     groups : Tensor, shape (n,), or None
         Person or recording of each window.
     shrinkage : float
-        Ledoit and Wolf's, which is kept unless another one wins clearly.
+        Ledoit and Wolf's, used unless another one is clearly better.
     """
     usual = Choice(shrinkage)
     folds = list(folds_of(targets, groups, rng))
@@ -144,7 +144,7 @@ def base_score(
 
 
 def clearly_better(gains: Tensor) -> bool:
-    """Say whether gains (n_rounds,) are a point of macro-F1, and two standard errors, above nothing."""
+    """Return whether gains (n_rounds,) exceed a point of macro-F1 and two standard errors."""
     enough = max(MARGIN, float(ERRORS * gains.std() / math.sqrt(len(gains)))) if len(gains) > 1 else math.inf
     return float(gains.mean()) >= enough if len(gains) else False
 
@@ -184,15 +184,15 @@ def _shrunk(head: Discriminant, shrinkage: float) -> Discriminant:
 
 
 def folds_of(targets: Tensor, groups: Tensor | None, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield masks of what is learned from and what is evaluated, or nothing where either is too little."""
+    """Yield masks of training and evaluation windows; nothing where either is too small."""
     if int(targets.bincount().min()) < _LEAST:
         return
-    # Imported here: it takes half a second that nobody else need pay.
+    # Imported here, as it takes half a second.
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
     seed = int(torch.randint(2**31, (1,), generator=stream(rng, "folds")))
     n_groups = 1 if groups is None else len(set(groups.tolist()))
-    # One group cannot be kept aside: its windows are, as if nothing were known of groups.
+    # A single group cannot be held out: windows are, as without groups.
     kind = StratifiedGroupKFold if n_groups > 1 else StratifiedKFold
     folds = kind(min(FOLDS, n_groups) if n_groups > 1 else FOLDS, shuffle=True, random_state=seed)
     numbers = groups.numpy() if groups is not None and n_groups > 1 else None
@@ -203,7 +203,7 @@ def folds_of(targets: Tensor, groups: Tensor | None, rng: torch.Generator) -> It
 
 
 def held_out(n_classes: int, rng: torch.Generator) -> list[tuple[int, ...]]:
-    """Return which classes are new in turn, a third at a time; of two classes none can be missed."""
+    """Return which classes are held out in turn, a third at a time; none of two classes."""
     if n_classes < 3:
         return [()]
     order = torch.randperm(n_classes, generator=stream(rng, "held out")).tolist()
@@ -220,7 +220,7 @@ def f1_of(logits: Tensor, targets: Tensor) -> float:
 
 
 def _scale(logits: list[Tensor], targets: list[Tensor]) -> float:
-    """Return the factor of the logits that makes the answers likeliest (Guo et al., ICML 2017)."""
+    """Return the scale of the logits with the highest likelihood (Guo et al., ICML 2017)."""
     losses = [
         sum(float(F.cross_entropy(scale * a, t)) for a, t in zip(logits, targets, strict=True))
         for scale in _SCALES
@@ -230,7 +230,7 @@ def _scale(logits: list[Tensor], targets: list[Tensor]) -> float:
 
 
 def _centring(rounds: list[Round]) -> float:
-    """Return the accuracy gained by moving each unseen group's mean to the base windows', less two errors."""
+    """Return the gain in accuracy from centring each unseen group, minus two standard errors."""
     gains = []
     for each in rounds:
         for group in sorted(set(each.groups.tolist())):
@@ -257,14 +257,14 @@ HARDLY = 1 / 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetworkComparison:
-    """What was seen, and the networks to use, if any.
+    """Scores of both kinds of features, and the networks to use, if any.
 
     Parameters
     ----------
     networks : tuple of FeatureNetwork
     classical, learned : float
-        Macro-F1 over the base classes on windows kept aside, by classical features and by networks; nan
-        where nothing could be kept aside, or no network was trained.
+        Macro-F1 over the base classes on held-out windows, by classical features and by networks; nan
+        where nothing could be held out, or no network was trained.
     curves : tuple of Curve
         How the loss of each network fell.
     """
@@ -278,7 +278,7 @@ class NetworkComparison:
         if math.isnan(self.learned):
             why = "always asked for" if self.networks else "none was needed"
         else:
-            why = f"{100 * self.learned:.0f} % of macro-F1 on base windows kept aside"
+            why = f"{100 * self.learned:.0f} % of macro-F1 on held-out base windows"
         without = "" if math.isnan(self.classical) else f"; {100 * self.classical:.0f} % without networks"
         return f"networks: {'used' if self.networks else 'not used'}, {why}{without}"
 
@@ -300,11 +300,11 @@ def compare_networks(
     learner : BaseLearner
         Trains a network.
     samples : Batch
-        Base signals (n, n_chans, n_times); whole groups are kept aside where they are known.
+        Base signals (n, n_chans, n_times); whole groups are held out where they are known.
     shrinkage, prior : float, bool
         Of the discriminant.
     always : bool
-        Train and use networks whatever the comparison says.
+        Train and use networks regardless of the comparison.
     """
     targets = columns(samples.labels, samples.classes)
     n_classes = len(samples.classes)

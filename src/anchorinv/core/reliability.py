@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say, and how well unknown classes are detected."""
+"""Calibration of probabilities, and detection of unknown classes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from anchorinv.core.metrics import auroc, finite_scores
 
 #: Bins of equal width for the largest probability, as in Guo et al. (2017).
 N_BINS = 15
-#: Where rejection begins if nobody says: one known window in twenty is rejected.
+#: Default level of rejection: one known window in twenty is rejected.
 REJECT = 0.05
 
-_DIGITS = 4  # of sums in files: in the calibration error of a hundred windows, less than 0.00001
-_SLACK = 1e-3  # of sums that were rounded, or of probabilities in single precision
-_EPSILON = float(np.finfo(np.float64).eps)  # probabilities below count as this, as in scikit-learn's log_loss
+_DIGITS = 4  # digits of sums in files: an error below 0.00001 in the calibration error of a hundred windows
+_SLACK = 1e-3  # tolerance of rounded sums, or of single precision
+_EPSILON = float(np.finfo(np.float64).eps)  # smallest probability, as in scikit-learn's log_loss
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reliability:
-    """Counts and sums over windows that calibration is measured by; of several parts, they are added.
+    """Counts and sums over windows from which calibration is computed; those of several parts add up.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Reliability:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Reliability":
-        """Return what :meth:`to_dict` was called on, up to rounding."""
+        """Return the value from :meth:`to_dict`, up to rounding."""
         counts, correct = (np.asarray(values[key], dtype=np.int64) for key in ("counts", "correct"))
         confidence = np.asarray(values["confidence"], dtype=np.float64)
         return cls(counts, correct, confidence, float(values["brier"]), float(values["nll"]))
@@ -112,12 +112,12 @@ class Reliability:
 
     @property
     def n(self) -> int:
-        """Number of windows; without any, all that follows is nan."""
+        """Number of windows; without any, all measures are nan."""
         return int(self.counts.sum())
 
     @property
     def ece(self) -> float:
-        """Expected calibration error: how far accuracy and confidence are apart in a bin, on average."""
+        """Expected calibration error: mean difference of accuracy and confidence over bins."""
         return self._mean(float(np.abs(self.correct - self.confidence).sum()))
 
     @property
@@ -171,7 +171,7 @@ class SplitReliability:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SplitReliability":
-        """Return what :meth:`to_dict` was called on, up to rounding."""
+        """Return the value from :meth:`to_dict`, up to rounding."""
         return cls(*(Reliability.from_dict(values[part]) for part in ("base", "new")))
 
     def to_dict(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Detection:
 
     @classmethod
     def of(cls, known: ArrayLike, unknown: ArrayLike, threshold: float = REJECT) -> "Detection":
-        """Measure scores (n,) that are larger the more a window is like known classes, as p-values are."""
+        """Measure scores (n,) that are larger for known classes, such as p-values."""
         inside, outside = finite_scores(known), finite_scores(unknown)
         rejected, accepted = int((inside <= threshold).sum()), int((outside > threshold).sum())
         area = auroc(inside, outside)

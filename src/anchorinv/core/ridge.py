@@ -1,8 +1,8 @@
-"""Ridge regression as a classifier: on the features that are kept, and on random projections of all features.
+"""Ridge regression as a classifier: on the anchors, and on random projections of all features.
 
-Random projections, rectified, let a linear classifier draw curved borders, and their second moments say
-which of them go together. Both are sums over all windows, so that classes may come in any order with the
-same result (McDonnell et al., RanPAC, NeurIPS 2023).
+Rectified random projections allow non-linear decision boundaries, and their second moments decorrelate them.
+Both are sums over all windows, so that the order of classes does not matter (McDonnell et al., RanPAC,
+NeurIPS 2023).
 """
 
 from dataclasses import dataclass, replace
@@ -21,24 +21,23 @@ from anchorinv.core.networks import encode, frozen
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State
 
-#: Of a ridge on what is kept, relative to the mean square length of a sample.
+#: Penalty on anchors, relative to the mean square length of a sample.
 PENALTY = 0.1
-#: Random projections; the published number is 10,000, whose second moments would be a file of 200 MB.
+#: Random projections; the published 10,000 would make a file of 200 MB.
 N_RANDOM = 2000
 MOST_RANDOM = 1 << 11
-#: What the penalty of a ridge on them is chosen from, and the share of base windows that are held out to
-#: choose.
+#: Candidates of the penalty on them, and the share of base windows held out to choose.
 PENALTIES = tuple(10.0**power for power in range(-8, 9))
 HELD_OUT = 0.2
-#: Of outputs before the softmax, which the publication has no use for: 1 among three of 0 is sure by 95 %.
+#: Factor of outputs before the softmax (not in the publication): 1 among three of 0 has 95 %.
 SCALE = 4.0
-#: A penalty below so much of the mean square of a projection is lost in second moments of single precision.
+#: Smallest penalty relative to the mean square of a projection, given second moments in single precision.
 _LEAST = 1e-5
 
 
 @register_head
 class LinearHead(PrototypeHead):
-    """Linear outputs classify; prototypes are there to place new classes by.
+    """Linear outputs classify; prototypes are kept to place new classes.
 
     Parameters
     ----------
@@ -70,7 +69,7 @@ class LinearHead(PrototypeHead):
         self.register_buffer("bias", bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return ``scale`` · outputs (n, n_classes), which are near 1 for the own class, and near 0 else."""
+        """Return ``scale`` · outputs (n, n_classes), near 1 for the true class, and near 0 otherwise."""
         return self.scale * (features @ self.weights.T + self.bias)
 
     def with_prototypes(self, prototypes: Tensor) -> "LinearHead":
@@ -95,7 +94,7 @@ class LinearHead(PrototypeHead):
 
 @dataclass(frozen=True, slots=True)
 class FitRidge:
-    """Fit a head by ridge regression to one-hot targets; every class counts alike.
+    """Fit a head by ridge regression to one-hot targets; classes have equal weight.
 
     Parameters
     ----------
@@ -113,7 +112,7 @@ class FitRidge:
         centre, level = shares @ features.values, shares @ targets
         roots = shares.sqrt()[:, None]
         centred, wanted = roots * (features.values - centre), roots * (targets - level)
-        # With fewer samples than dimensions, the smaller of the two equal systems.
+        # With fewer samples than dimensions, the smaller of two equivalent systems.
         inner = centred @ centred.T
         penalised = inner + self.penalty * inner.trace() / len(inner) * torch.eye(len(inner)).to(inner)
         weights = torch.linalg.solve(penalised, wanted).T @ centred
@@ -129,7 +128,7 @@ class ProjectedRidge(StatisticalHead):
     Parameters
     ----------
     projection : Tensor, shape (dim, n_random)
-        Drawn once, and never changed.
+        Drawn once.
     counts : Tensor, shape (n_classes,), int64
         Windows of each class.
     sums : Tensor, shape (n_classes, n_random)
@@ -208,7 +207,7 @@ class ProjectedRidge(StatisticalHead):
         return self._with(counts, sums.to(self.sums), gram.to(self.gram))
 
     def without(self, column: int, anchors: Batch | None = None) -> "ProjectedRidge":
-        """Return the head without a class's output; its share of the second moments is not known."""
+        """Return the head without a class's output; its share of the second moments is unknown."""
         return self._with(without_row(self.counts, column), without_row(self.sums, column), self.gram)
 
     def _with(self, counts: Tensor, sums: Tensor, gram: Tensor) -> "ProjectedRidge":
@@ -243,7 +242,7 @@ class ProjectedRidge(StatisticalHead):
         _ = self.weights
 
     def _apply(self, fn: object, recurse: bool = True) -> Self:
-        self._weights = None  # they belong to the tensors as they were
+        self._weights = None  # they belong to the old tensors
         applied: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return applied
 
@@ -259,7 +258,7 @@ class ProjectedRidge(StatisticalHead):
 
 @dataclass(frozen=True, slots=True)
 class RidgeStatistics(Memory):
-    """Keep the statistics of all windows, in a head that follows from them; nothing is replayed.
+    """Keep statistics of all windows, in the head; nothing is replayed.
 
     Parameters
     ----------
@@ -276,7 +275,7 @@ class RidgeStatistics(Memory):
         features, targets = encode(state.tail, latents.values), state.columns(latents.labels)
         drawn = torch.randn(features.shape[1], self.n_random, generator=stream(state.seed, "projection"))
         projection = drawn.to(features)
-        # Features of any size: what is rectified is of the size of one.
+        # Scaled so that projections are of order one.
         projection = projection / features.square().sum(1).mean().sqrt().clamp(min=1e-12)
         penalty = chosen_penalty(rectified(features, projection), targets, rng=rng)
         head = ProjectedRidge.empty(projection, penalty=penalty)
@@ -286,7 +285,7 @@ class RidgeStatistics(Memory):
 
 
 def rectified(features: Tensor, projection: Tensor) -> Tensor:
-    """Return rectified projections (n, n_random), float64: outputs are small differences of large sums."""
+    """Return rectified projections (n, n_random), float64: as outputs are small differences of large sums."""
     return torch.relu(features.double() @ projection.double())
 
 
@@ -319,7 +318,7 @@ def chosen_penalty(values: Tensor, targets: Tensor, *, rng: torch.Generator) -> 
         wanted[order[n_held_out:]],
     )
     least = _LEAST * float(known.square().mean() * len(known)) + 1e-12
-    # Of two equal systems the smaller, and one decomposition for all penalties.
+    # The smaller of two equivalent systems, and one decomposition for all penalties.
     inner, sums, seen = known.T @ known, known.T @ answers, held_out
     if len(known) < values.shape[1]:
         inner, sums, seen = known @ known.T, answers, held_out @ known.T

@@ -1,9 +1,9 @@
 """Riemannian geometry of covariances: means, tangent vectors as feature blocks, distances to class means.
 
-A class is as far away as the affine-invariant distance between the covariance of a window and the mean of the
-class says (Barachant et al., Multiclass Brain-Computer Interface Classification by Riemannian Geometry, IEEE
-TBME 2012). Matrices come and are kept as tangent vectors at one reference, so that whatever numbers a file
-holds are positive definite; the distance does not depend on the reference.
+Classification is by the affine-invariant distance between the covariance of a window and the mean of each
+class (Barachant et al., Multiclass Brain-Computer Interface Classification by Riemannian Geometry, IEEE TBME
+2012). Matrices are stored as tangent vectors at one reference, so that any values in a file are positive
+definite; the distance does not depend on the reference.
 """
 
 import copy
@@ -20,14 +20,14 @@ from anchorinv.core.blocks import FEW_CHANNELS, FLOOR, Block, register_block, we
 from anchorinv.core.head import Expected, ScaleFacts, StatisticalHead, register_head, without_row
 from anchorinv.core.types import Batch
 
-#: Of more sources than this, as many principal components are taken: a matrix of 300 has 45,150 entries.
+#: Maximum number of sources; more are reduced to principal components: a matrix of 300 has 45,150 entries.
 MOST_SOURCES = 32
-#: So many windows, evenly spaced, say where the reference lies; more would move it by little.
+#: Maximum number of windows, evenly spaced, for the reference.
 MOST_FOR_REFERENCE = 512
 _TOLERANCE, _MOST_STEPS = 1e-8, 50
-#: Beside what the matrix has of its own: a window of silence is far away, and not nowhere.
+#: Added to the diagonal, so that windows of silence are positive definite.
 _LEAST = 1e-10
-#: Eigenvalues below so much of the largest are none.
+#: Smallest eigenvalue relative to the largest.
 _ROUNDING = 1e-15
 
 
@@ -44,7 +44,7 @@ def oas_covariances(signals: Tensor) -> Tensor:
         Positive definite, float64. See Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE
         TSP 2010.
     """
-    # Double: the smallest of a matrix's eigenvalues would drown in rounding.
+    # Double: the smallest eigenvalues would be lost in rounding.
     centred = (signals - signals.mean(2, keepdim=True)).double()
     n_chans, n_times = centred.shape[1:]
     matrices = centred @ centred.transpose(1, 2) / n_times
@@ -57,14 +57,14 @@ def oas_covariances(signals: Tensor) -> Tensor:
 
 
 def matrix_function(matrices: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a function of symmetric matrices (..., c, c), by their eigenvalues."""
+    """Apply a function to the eigenvalues of symmetric matrices (..., c, c)."""
     values, vectors = torch.linalg.eigh(matrices)
     result: Tensor = (vectors * apply(values)[..., None, :]) @ vectors.transpose(-1, -2)
     return result
 
 
 def riemannian_mean(matrices: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the matrix (c, c) whose affine-invariant squared distances to matrices (n, c, c) are least.
+    """Return the matrix (c, c) with the least affine-invariant squared distances to matrices (n, c, c).
 
     By steps along the mean of the tangent vectors (Moakher, SIAM J. Matrix Anal. 2005), from the arithmetic
     mean; the further apart matrices are, the shorter (Bini & Iannazzo, Linear Algebra Appl. 2013). A matrix
@@ -85,7 +85,7 @@ def riemannian_mean(matrices: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def tangent_vectors(matrices: Tensor, whitening: Tensor) -> Tensor:
-    """Return the logarithms (n, c (c + 1) / 2) of matrices (n, c, c), seen from a reference.
+    """Return tangent vectors (n, c (c + 1) / 2) of matrices (n, c, c) at a reference.
 
     Parameters
     ----------
@@ -94,13 +94,13 @@ def tangent_vectors(matrices: Tensor, whitening: Tensor) -> Tensor:
     """
     logarithms = matrix_function(whitening @ matrices @ whitening, torch.log)
     rows, cols = torch.triu_indices(len(whitening), len(whitening), device=matrices.device)
-    # An entry off the diagonal stands for two: lengths are those of whole matrices.
+    # Off-diagonal entries count twice: lengths are those of whole matrices.
     weights = torch.where(rows == cols, 1.0, math.sqrt(2)).to(logarithms)
     return logarithms[:, rows, cols] * weights
 
 
 def symmetric_matrices(vectors: Tensor) -> Tensor:
-    """Return the symmetric matrices (n, c, c) that tangent vectors (n, c (c + 1) / 2) stand for."""
+    """Return the symmetric matrices (n, c, c) of tangent vectors (n, c (c + 1) / 2)."""
     size = math.isqrt(2 * vectors.shape[1])
     rows, cols = torch.triu_indices(size, size, device=vectors.device)
     weights = torch.where(rows == cols, 1.0, math.sqrt(0.5)).to(vectors)
@@ -121,7 +121,7 @@ class TangentBlock(Block):
         self.components: Tensor | None
         # Not torch.eye: on the meta device, where model files are read, it loads torch's compiler (seconds).
         self.register_buffer("whitening", torch.zeros(n_kept, n_kept).fill_diagonal_(1))
-        # Of few sources none is left out.
+        # Few sources are not reduced.
         some = n_kept < n_sources
         components = torch.zeros(n_kept, n_sources).fill_diagonal_(1) if some else None
         self.register_buffer("components", components)
@@ -138,7 +138,7 @@ class TangentBlock(Block):
 
     @abstractmethod
     def sources(self, signals: Tensor) -> Tensor:
-        """Return what the covariance is taken of (n, n_sources, n_samples)."""
+        """Return the sources of the covariance (n, n_sources, n_samples)."""
 
     def fitted(self, signals: Tensor, weights: Tensor | None = None) -> Self:
         """Return the block with its reference."""
@@ -168,7 +168,7 @@ class TangentBlock(Block):
 
 @register_block
 class Covariance(TangentBlock):
-    """Covariance of the channels: how strong each is, and which go together."""
+    """Covariance of the channels."""
 
     name = "covariance"
     citation = "Barachant et al., Riemannian Geometry, IEEE TBME 2012"
@@ -180,7 +180,7 @@ class Covariance(TangentBlock):
 
 @register_block
 class DifferenceCovariance(TangentBlock):
-    """Covariance of the channels' first differences: the same of what changes fast."""
+    """Covariance of the channels' first differences, which emphasise high frequencies."""
 
     name = "covariance of differences"
     citation = "after Barachant et al., IEEE TBME 2012"
@@ -192,7 +192,7 @@ class DifferenceCovariance(TangentBlock):
 
 @register_block
 class EnvelopeCovariance(TangentBlock):
-    """Covariance of the channels' log envelopes: which of them grow strong together."""
+    """Covariance of the channels' log envelopes."""
 
     name = "covariance of envelopes"
     citation = "after Barachant et al., IEEE TBME 2012"
@@ -206,7 +206,7 @@ class EnvelopeCovariance(TangentBlock):
 
 @register_block
 class LaggedCovariance(TangentBlock):
-    """Covariance of one or two channels and themselves two samples later: their rhythms."""
+    """Covariance of one or two channels and their copies two samples later."""
 
     name = "covariance with the past"
     citation = "Carrara & Papadopoulo, Classification of BCI-EEG Based on Augmented Covariance Matrix, 2023"
@@ -214,7 +214,7 @@ class LaggedCovariance(TangentBlock):
 
     @classmethod
     def suits(cls, n_chans: int, n_times: int) -> bool:
-        """Say whether there are few channels: of many, their own covariances say as much."""
+        """Return whether there are few channels; with many, it adds little."""
         return n_chans <= FEW_CHANNELS
 
     @property
@@ -223,11 +223,11 @@ class LaggedCovariance(TangentBlock):
         return 2 * self.n_chans
 
     def sources(self, signals: Tensor) -> Tensor:
-        """Return the signals, and what they were before."""
+        """Return the signals and their delayed copies."""
         return torch.cat([signals[..., self.lag :], signals[..., : -self.lag]], dim=1)
 
 
-#: Length of a mean's tangent vector, at the most: a window of silence is not half as far away.
+#: Maximum length of a mean's tangent vector, more than twice that of a window of silence.
 LONGEST = 256.0
 
 
@@ -242,7 +242,7 @@ class RiemannianMeans(StatisticalHead):
     means : Tensor, shape (n_classes, c (c + 1) / 2)
         Tangent vectors at the reference.
     scale : float, default=1.0
-        What squared distances are multiplied by before the softmax.
+        Factor of squared distances before the softmax.
 
     Examples
     --------
@@ -276,11 +276,11 @@ class RiemannianMeans(StatisticalHead):
 
     @torch.no_grad()
     def learned(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> "RiemannianMeans":
-        """Return the head after more examples: the mean of those of a new class, all at once.
+        """Return the head after more examples; a new class gets the Riemannian mean of its examples.
 
-        The mean of a known class moves along the geodesic to the mean of its new examples, as far as these
-        are of all. With matrices that commute that is the mean of all; otherwise nearly so, and which came
-        first matters a little.
+        The mean of a known class moves along the geodesic towards the mean of its new examples, by their
+        share of all. This is the mean of all if matrices commute, and nearly so otherwise: the order of
+        examples matters a little.
 
         Parameters
         ----------
@@ -325,7 +325,7 @@ class RiemannianMeans(StatisticalHead):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return -``scale`` · squared distances (n, n_classes)."""
-        # Of no matrix, and no eigenvalues would be found; those of an exported graph are nan by themselves.
+        # NaN input would make the eigensolver fail; exported graphs return NaN.
         if not torch.compiler.is_exporting() and not features.isfinite().all():
             return features.new_full((len(features), len(self.means)), torch.nan)
         squares = squared_distances(positive_definite(features), symmetric_matrices(self.means.double()))
@@ -348,7 +348,7 @@ def squared_distances(matrices: Tensor, logarithms: Tensor) -> Tensor:
     ----------
     matrices : Tensor, shape (n, c, c)
     logarithms : Tensor, shape (k, c, c)
-        Of the matrices that distances are measured from.
+        Logarithms of the matrices to compare with.
     """
     columns = []
     for whitening in matrix_function(-0.5 * logarithms, torch.exp):
@@ -358,7 +358,7 @@ def squared_distances(matrices: Tensor, logarithms: Tensor) -> Tensor:
 
 
 def geodesic(start: Tensor, end: Tensor, share: float) -> Tensor:
-    """Return the matrix (c, c) that lies a share of the way from one to another."""
+    """Return the matrix (c, c) at a share of the geodesic from one to another."""
     root, inverse = matrix_function(start, torch.sqrt), matrix_function(start, torch.rsqrt)
     between = matrix_function(inverse @ end @ inverse, lambda values: values**share)
     return root @ between @ root

@@ -1,4 +1,4 @@
-"""Randomness as an argument: a generator for every purpose, and none that depends on what ran before."""
+"""Random generators as arguments: one for every purpose, independent of what ran before."""
 
 import hashlib
 from collections.abc import Iterator
@@ -11,8 +11,7 @@ def stream(seed: int | torch.Generator, *path: str | int) -> torch.Generator:
     """Make the generator that belongs to a seed and a path of names and numbers.
 
     A generator given as ``seed`` stands for the seed it was made from, however much has been drawn from
-    it since. So a function that is handed ``rng`` can branch it by purpose, and no draw depends on the
-    order of the others.
+    it since. So a function can branch its ``rng`` by purpose, and no draw depends on the order of others.
 
     Examples
     --------
@@ -30,8 +29,8 @@ def stream(seed: int | torch.Generator, *path: str | int) -> torch.Generator:
 def scoped_seed(rng: torch.Generator, device: torch.device | None = None) -> Iterator[None]:
     """Seed torch's global generator inside the block and leave it as it was outside.
 
-    Dropout and the initialisation of layers can only draw from the global generator. Ours draw on the host
-    wherever they are; layers from elsewhere that draw on a GPU do so from its own, which is seeded alike.
+    Dropout and the initialisation of layers can only draw from the global generator. This package's layers
+    draw on the host; other layers may draw from a GPU's generator, which is seeded as well.
     """
     own = _generator_of(device)
     generators = [torch.default_generator, *([] if own is None else [own])]
@@ -53,16 +52,16 @@ def _generator_of(device: torch.device | None) -> torch.Generator | None:
 
 
 def global_position() -> torch.Tensor:
-    """Return where torch's global generator stands; meant inside :func:`scoped_seed`."""
+    """Return the state of torch's global generator; for use inside :func:`scoped_seed`."""
     return torch.get_rng_state()
 
 
 def take_up(position: torch.Tensor) -> None:
-    """Let torch's global generator go on from a position; meant inside :func:`scoped_seed`."""
+    """Set the state of torch's global generator; for use inside :func:`scoped_seed`."""
     torch.set_rng_state(position.clone())
 
 
 def _hashed(root: int, path: tuple[str | int, ...]) -> int:
-    # repr keeps 1 and "1" apart, and int makes numpy's 1 the same as Python's; a torch seed is signed.
+    # repr distinguishes 1 and "1", int makes numpy's 1 equal to Python's; a torch seed is signed.
     text = repr((root, tuple(step if isinstance(step, str) else int(step) for step in path))).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1

@@ -11,9 +11,9 @@ from anchorinv.core.networks import device_of, encode, frozen
 from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.types import Batch
 
-#: About so much of the samples is kept aside.
+#: Share of the samples held out, about.
 SHARE = 0.1
-#: Of fewer groups, or fewer samples kept aside, chance says more than the training does.
+#: Minimum number of groups, and of held-out samples, for a meaningful loss.
 LEAST_GROUPS = 5
 LEAST_KEPT = 20
 
@@ -21,8 +21,8 @@ LEAST_KEPT = 20
 def holdout(labels: Tensor, groups: Tensor | None = None, *, rng: torch.Generator) -> Tensor:
     """Return which samples to hold out (n,), about a tenth: whole groups (n,), or some of each class without.
 
-    None are where that would leave a class without samples, or where it would be too little to evaluate on:
-    fewer than 5 groups, fewer than 20 samples, or a class of fewer than 10 without groups.
+    None are held out if a class would be left without samples, or if there are too few to evaluate on: fewer
+    than 5 groups, fewer than 20 samples, or without groups a class of fewer than 10.
     """
     if groups is not None and groups.shape != labels.shape:
         raise ValueError(f"{len(groups)} groups for {len(labels)} samples; one per sample is needed")
@@ -34,7 +34,7 @@ def _of_classes(labels: Tensor, rng: torch.Generator) -> Tensor:
     kept = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):
         places = (labels == label).nonzero().flatten()
-        if (n_kept := int(len(places) * SHARE)) == 0:  # the others alone would decide
+        if (n_kept := int(len(places) * SHARE)) == 0:  # the other classes alone would decide
             return torch.zeros_like(kept)
         order = torch.randperm(len(places), generator=stream(rng, "aside", label))
         kept[places[order[:n_kept]]] = True
@@ -52,14 +52,14 @@ def _whole(labels: Tensor, groups: Tensor, rng: torch.Generator) -> Tensor:
         if kept.sum() >= SHARE * len(labels):
             break
         more = kept | (groups == names[place])
-        # A group that is much of the data, or all there is of a class, is to be learned from.
+        # A group that is much of the data, or all of a class, is not held out.
         if more.sum() <= 2 * SHARE * len(labels) and set(labels[~more].tolist()) == classes:
             kept = more
     return kept
 
 
 class BestWeights:
-    """Keep the weights that did best on samples kept aside, and say when waiting is over.
+    """Early stopping: keep the weights with the lowest held-out loss, and decide when to stop.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class BestWeights:
     weights : Tensor, shape (n_classes,) or None
         Of the classes in the loss, or None.
     patience : int
-        So many looks without a better one are the end.
+        Number of evaluations without improvement after which to stop.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class BestWeights:
 
     @property
     def buffers(self) -> list[Tensor]:
-        """All that is remembered, as tensors: what is put back into them is remembered again."""
+        """Its state as tensors, which a checkpoint can restore in place."""
         return [*self._kept, self._loss, self._stale]
 
     @torch.no_grad()
     def ended(self) -> bool:
-        """Evaluate the held-out loss, keep the weights if it is the lowest so far, say whether to stop."""
+        """Evaluate the held-out loss, keep the weights if it is the lowest so far, return whether to stop."""
         if (loss := self.loss()) < self._loss:
             self._loss.fill_(loss)
             self._stale.zero_()
@@ -101,7 +101,7 @@ class BestWeights:
 
     @torch.no_grad()
     def loss(self) -> float:
-        """Return the loss of the samples kept aside, without dropout and by the running statistics."""
+        """Return the held-out loss in evaluation mode."""
         self._network.eval()
         self._head.eval()
         device = device_of(self._network)
@@ -113,7 +113,7 @@ class BestWeights:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put the best weights back; at the start they are those that training began with."""
+        """Restore the best weights; before the first evaluation, the initial ones."""
         for kept, tensor in zip(self._kept, self._tensors, strict=True):
             tensor.copy_(kept)
 
@@ -133,11 +133,11 @@ class Training:
     schedule : OneCycle or None
         How the rate changes, with ``lr`` as its highest; None leaves it as it is, as the paper does.
     patience : int or None
-        Keep a tenth of the samples aside, leave the network as it was when it did best on them, and end after
-        so many epochs without a better one; None learns from all, as the paper does.
+        Early stopping: hold out a tenth of the samples, keep the weights with the lowest loss on them, and
+        stop after this many epochs without improvement; None trains on all samples, as the paper does.
     gain : float
-        In every step, make each channel of each window louder or softer by about this fraction, as electrodes
-        that sit differently do; 0 in the paper.
+        Data augmentation: scale each channel of each window randomly by about this fraction in every step, as
+        shifted electrodes do; 0 in the paper.
 
     Examples
     --------
@@ -151,13 +151,13 @@ class Training:
     betas: tuple[float, float] = (0.9, 0.999)
     class_weights: bool | tuple[int, ...] = False
     converged: EarlyStopping | None = None
-    # Marked, so that base models cached before these settings existed are still valid.
+    # Left out of hashes at their defaults, so that base models cached before these settings are still valid.
     schedule: OneCycle | None = field(default=None, metadata={"later": True})
     patience: int | None = field(default=None, metadata={"later": True})
     gain: float = field(default=0.0, metadata={"later": True})
 
     def optimiser(self, n_batches: int) -> Optimiser:
-        """Return the plan in steps, for so many batches per epoch."""
+        """Return the plan in steps, for a number of batches per epoch."""
         stop = self.converged
         if stop is not None:
             stop = EarlyStopping(stop.window * n_batches, stop.tolerance, stop.patience, stop.enough)
@@ -179,9 +179,9 @@ def train(
     ----------
     samples : Batch
         Signals (n, n_chans, n_times), labelled by the head's columns; with ``patience``, whole groups are
-        kept aside where they are known.
+        held out where they are known.
     checkpoint : Checkpoint or None, default=None
-        Where the training may be left and taken up, between epochs.
+        Where training can be interrupted and resumed, between epochs.
 
     Returns
     -------
@@ -227,7 +227,7 @@ def train(
 
 
 def _divided(samples: Batch, plan: Training, rng: torch.Generator) -> tuple[Batch, Batch | None]:
-    """Return what is learned from and what is kept aside, if anything is."""
+    """Return the training samples and the held-out ones, if any."""
     if plan.patience is None:
         return samples, None
     aside = holdout(samples.labels, samples.groups, rng=rng)

@@ -1,4 +1,4 @@
-"""The nouns of the algorithm, as values: nothing here changes after it was made."""
+"""Immutable values of the algorithm: batches, sessions, states, loss curves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Standardisation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Samples with their classes; whether signals, latents or features, the context says.
+    """Samples (signals, latents or features) with their classes.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def concat(*batches: Batch | None) -> Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Session:
-    """What a learner sees at once: the shots of new classes, and nothing else.
+    """An incremental session: the shots of its new classes.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """How a loss fell: which descent (``base``, ``invert``, ``finetune``), in which session, its values."""
+    """A loss curve: the kind of training (``base``, ``invert``, ``finetune``), its session and values."""
 
     name: str
     session: int
@@ -149,7 +149,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """All that a learner knows between two sessions.
+    """The state of a learner between two sessions.
 
     Parameters
     ----------
@@ -170,18 +170,18 @@ class State:
     session : int, default=0
         Index of the last session learned.
     anchors : Batch or None, default=None
-        Features kept of each class, as they were when the class was learned; of no dimension where a method
-        keeps labels alone.
+        Features kept of each class, as computed when the class was learned; without dimensions where a method
+        only keeps labels.
     replay : Batch or None, default=None
         Latents of replay samples of each class that has been inverted.
     recordings : Batch or None, default=None
         Signals kept, by methods that keep them.
     signals : Batch or None, default=None
-        The inverted signals behind the replay, where a memory was asked for them; to look at.
+        The inverted signals behind the replay, if kept, for inspection.
     curves : tuple of Curve, default=()
-        The descents so far, and what else they were set by.
+        Loss curves so far, and weights of their terms.
     confidence : Confidence or None, default=None
-        What windows that were held out say about the answers, where there were some.
+        Confidence measured on held-out windows, if there were some.
 
     Examples
     --------
@@ -206,7 +206,7 @@ class State:
     confidence: Confidence | None = None
 
     def calibrated(self, logits: Tensor) -> Tensor:
-        """Return the head's logits (n, n_classes), so that their softmax means what it says if known how."""
+        """Return calibrated logits (n, n_classes), if calibration was measured."""
         if self.confidence is None:
             return logits
         counts = self.head.counts if isinstance(self.head, StatisticalHead) else None
@@ -218,7 +218,7 @@ class State:
 
 
 def columns(labels: Tensor, classes: Sequence[int]) -> Tensor:
-    """Return where each label stands in ``classes``; every label must be there.
+    """Return the index of each label in ``classes``, which must contain all labels.
 
     Examples
     --------

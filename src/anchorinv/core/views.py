@@ -1,9 +1,9 @@
-"""Views of a signal that need no learning: its spectrum and the covariance of its channels.
+"""Views: fixed features of a signal, its spectrum and the covariance of its channels.
 
-A network that was trained to tell a few base classes apart keeps what tells those apart. What tells a new
-class apart may be gone from its features, but is often in what has been known of biosignals for long: how
-strong each channel is in each band, and which channels go together. Views stand beside the features, where a
-head that knows the covariance (``mahalanobis.py``) gives each the same vote.
+A network trained on a few base classes keeps what separates those. What separates a new class may be gone
+from its features, but is often in the power of each channel in each band, and in the covariance of channels.
+Views are appended to the network's features, and a head with covariances (``mahalanobis.py``) weighs them
+equally.
 """
 
 import math
@@ -18,7 +18,7 @@ from anchorinv.core.heads import Cosine, class_means
 from anchorinv.core.networks import encode, frozen
 from anchorinv.core.types import Batch, State, columns
 
-#: Of the mean, added to what a logarithm is taken of: a silent channel or band is quiet, not minus infinity.
+#: Added before a logarithm, relative to the mean: a silent channel or band is not minus infinity.
 FLOOR = 1e-2
 _LEAST = 1e-8
 
@@ -39,8 +39,8 @@ class Spectrum(nn.Module):
 class Covariance(nn.Module):
     """Logarithm of the matrix of covariances between channels (Arsigny et al., SIAM J. Matrix Anal. 2007).
 
-    Straight lines between logarithms are the geodesics along which mixtures of sources vary, which is why
-    differences and means of them say more than those of the covariances (Barachant et al., IEEE TBME 2012).
+    Straight lines between logarithms are geodesics, so that differences and means of them are more meaningful
+    than those of covariances (Barachant et al., IEEE TBME 2012).
     """
 
     @staticmethod
@@ -50,7 +50,7 @@ class Covariance(nn.Module):
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return (n, size) of signals (n, n_chans, n_times)."""
-        # Double: the smallest of a matrix's eigenvalues would drown in rounding. Devices may have none.
+        # Double, on the host: the smallest eigenvalues would be lost in rounding.
         centred = (signals - signals.mean(2, keepdim=True)).cpu().double()
         matrices = centred @ centred.transpose(1, 2) / signals.shape[2]
         level = matrices.diagonal(dim1=1, dim2=2).mean(1)
@@ -59,18 +59,18 @@ class Covariance(nn.Module):
         values, vectors = torch.linalg.eigh(matrices)
         logarithms = (vectors * values.log()[:, None, :]) @ vectors.transpose(1, 2)
         rows, cols = torch.triu_indices(signals.shape[1], signals.shape[1])
-        # An entry off the diagonal stands for two: distances are those of whole matrices.
+        # Off-diagonal entries count twice: distances are those of whole matrices.
         weights = torch.where(rows == cols, 1.0, math.sqrt(2)).to(logarithms)
         vectorised: Tensor = logarithms[:, rows, cols] * weights
         return vectorised.to(signals.dtype).to(signals.device)
 
 
-#: By the names under which files know them.
+#: Views by their names in files.
 VIEWS: dict[str, type[Spectrum] | type[Covariance]] = {"spectrum": Spectrum, "covariance": Covariance}
 
 
 class FeatureBlocks(NamedTuple):
-    """Which columns of a feature vector belong to what: the network's features, then each view's.
+    """The columns of a feature vector: the network's features, then each view's.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class FeatureBlocks(NamedTuple):
 
 
 class TrunkWithViews(nn.Module):
-    """A trunk with views beside it: signals -> latents and views in one row (n, n_latent + n_views)."""
+    """A trunk with views: signals -> latents and views in one row (n, n_latent + n_views)."""
 
     def __init__(self, trunk: nn.Module, views: tuple[str, ...]) -> None:
         super().__init__()
@@ -116,12 +116,12 @@ class TrunkWithViews(nn.Module):
         self.views = nn.ModuleList([VIEWS[name]() for name in views])
 
     def forward(self, signals: Tensor) -> Tensor:
-        """Return latents, laid out in a row, and what each view sees."""
+        """Return flattened latents and all views."""
         return torch.cat([self.trunk(signals).flatten(1), *(view(signals) for view in self.views)], dim=1)
 
 
 class TailWithViews(nn.Module):
-    """The tail behind such a trunk: latents become features, views are handed on.
+    """The tail of such a trunk: latents become features, views are passed through.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class TailWithViews(nn.Module):
 def add_views(
     trunk: nn.Module, tail: nn.Module, views: tuple[str, ...], shape: tuple[int, int]
 ) -> tuple[TrunkWithViews, TailWithViews]:
-    """Return trunk and tail with views beside them, for signals of a shape (n_chans, n_times)."""
+    """Return trunk and tail with views, for signals of a shape (n_chans, n_times)."""
     like = next(tail.parameters())
     with torch.no_grad():
         latents = trunk(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
@@ -156,14 +156,13 @@ def add_views(
 
 
 def with_views(state: State, train: Batch, views: tuple[str, ...]) -> State:
-    """Return a base model that also looks at views; prototypes are the means of all that it sees.
+    """Return a base model with views; prototypes are means of features and views.
 
-    A view that would take more columns than the network's features is left out: of very many channels, their
-    covariances.
+    A view with more columns than the network's features is left out, such as covariances of many channels.
     """
     head = state.head
     if not isinstance(head, Cosine):
-        raise TypeError(f"views go with prototypes, a Cosine head, not with a {type(head).__name__}")
+        raise TypeError(f"views need prototypes (a Cosine head), not a {type(head).__name__}")
     own = head.prototypes.shape[1]
     kept = tuple(name for name in views if VIEWS[name].size(state.shape[0]) <= own)
     if not kept:
@@ -175,13 +174,13 @@ def with_views(state: State, train: Batch, views: tuple[str, ...]) -> State:
 
 
 def feature_blocks(state: State, n_columns: int) -> FeatureBlocks:
-    """Return the blocks of a state's features of so many columns; the network's alone without views."""
+    """Return the blocks of a state's features, given the number of columns."""
     tail = state.tail
     return tail.blocks if isinstance(tail, TailWithViews) else FeatureBlocks(("network",), (n_columns,))
 
 
 def view_sizes(state: State) -> tuple[int, ...]:
-    """Return the columns of each view beside a state's features; none where there are none."""
+    """Return the number of columns of each view of a state."""
     return state.tail.blocks.sizes[1:] if isinstance(state.tail, TailWithViews) else ()
 
 
@@ -195,8 +194,7 @@ def without_views(state: State) -> tuple[nn.Module, nn.Module]:
 def with_views_of(latents: Tensor, anchors: Tensor, state: State) -> Tensor:
     """Return latents (n, ...) of inverted signals with the views that their anchors (n, dim) had.
 
-    Signals are inverted by what the network sees of them; the views of their anchors are known, and need not
-    be made up.
+    Signals are inverted by the network's features; the views of their anchors are known.
     """
     if not view_sizes(state):
         return latents

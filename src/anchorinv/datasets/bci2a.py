@@ -1,7 +1,7 @@
 """BCI Competition IV 2a: nine people imagine moving left hand, right hand, feet or tongue.
 
-The set is passed around in three forms, which are read into the same trials: GDF files with label files, the
-``.mat`` files of BNCI Horizon, and ``.mat`` files that others converted.
+Three forms of the set are read into the same trials: GDF files with label files, the ``.mat`` files of BNCI
+Horizon, and converted ``.mat`` files.
 """
 
 import math
@@ -36,7 +36,7 @@ N_CHANS = len(CH_NAMES)
 #: 2 s to 6 s of a trial: four seconds from the cue.
 WINDOW = (500, 1500)
 N_TIMES = WINDOW[1] - WINDOW[0]
-#: The amplifier's range in µV and its resolution: what lies at the limits was not measured.
+#: The amplifier's range in µV and its resolution: values at the limits are clipped.
 LIMIT, RESOLUTION = 100.0, 200 / 65535
 _CUES = {"769": 0, "770": 1, "771": 2, "772": 3}
 _STEPS = {
@@ -44,7 +44,7 @@ _STEPS = {
     "bnci": "2 to 6 s of each trial; missing samples set to 0",
     "converted": "as converted by others: filter and order unknown",
 }
-#: Types of elements in a MATLAB file, and kinds of arrays: cells, structs, text and numbers.
+#: Types of elements in a MATLAB file, and classes of arrays: cells, structs, text and numbers.
 _MAT_MATRIX, _MAT_COMPRESSED = 14, 15
 _MAT_TYPES = (*range(1, 8), 9, *range(12, 19))
 _MAT_CELL, _MAT_STRUCT = 1, 2
@@ -56,15 +56,15 @@ def plan_bci2a(
 ) -> DatasetPlan:
     """Plan the preparation of a folder; ``form`` is "gdf", "bnci" or "converted", where it holds several.
 
-    ``band`` filters each window; without it the filter of the acquisition stays. ``allow_missing`` prepares
-    what is there.
+    ``band`` filters each window, in addition to the filter of the acquisition. ``allow_missing`` prepares an
+    incomplete set.
     """
     forms, labels = _find(raw)
     form = _choose(raw, forms, form)
     files = forms[form]
     if form == "converted" and band is not None:
         raise ValueError(
-            "converted files are already filtered, nobody knows how; prepare the GDF or BNCI files"
+            "converted files are already filtered in an unknown way; prepare the GDF or BNCI files"
         )
     hidden = [name for name in files if form == "gdf" and name.endswith("E") and name not in labels]
     missing = [f"{name} is missing" for name in SESSIONS if name not in files]
@@ -106,7 +106,7 @@ def plan_bci2a(
 def _find(raw: Path) -> tuple[dict[str, dict[str, Path]], dict[str, Path]]:
     """Return the files by form and session, and the label files by session."""
     if not raw.is_dir():
-        raise ValueError(f"{raw} is no folder; give the one with A01T.gdf or A01T.mat to --raw")
+        raise ValueError(f"{raw} is not a folder; pass the one with A01T.gdf or A01T.mat to --raw")
     forms: dict[str, dict[str, Path]] = {}
     problems = []
     for path in sorted(raw.rglob("*")):
@@ -149,7 +149,7 @@ def _read_session(
     windows, labels = trials.windows, trials.labels
     n, n_chans, n_times = windows.shape
     if (n_chans, n_times) != (N_CHANS, N_TIMES):
-        raise ValueError(f"{path} has {n_chans} channels of {n_times} samples; {N_CHANS} of 1000 are wanted")
+        raise ValueError(f"{path} has {n_chans} channels of {n_times} samples; expected {N_CHANS} of 1000")
     if label_file is not None:
         true = read_labels(label_file)
         if len(true) != n:
@@ -183,7 +183,7 @@ def _read_session(
 
 
 def form_of(path: Path) -> str:
-    """Return what a file is by its content: "gdf", "bnci", "converted", "labels", or "" for none of them."""
+    """Return the kind of a file by its content: "gdf", "bnci", "converted", "labels" or ""."""
     if path.suffix.lower() == ".gdf":
         return "gdf"
     from scipy.io import whosmat
@@ -212,9 +212,9 @@ def read_gdf(path: Path) -> SessionTrials:
         if raw.info["sfreq"] != SFREQ or len(raw.ch_names) < N_CHANS:
             raise ValueError(
                 f"{path} has {len(raw.ch_names)} channels at {raw.info['sfreq']:g} Hz; "
-                f"{N_CHANS} and three for the eyes at {SFREQ:g} Hz are wanted"
+                f"expected {N_CHANS} and three EOG channels at {SFREQ:g} Hz"
             )
-        # By the names of events, never by a reader's numbers for them: these differ from file to file.
+        # By the names of events: mne's numbers for them differ from file to file.
         events = np.array([str(name) for name in raw.annotations.description])
         onsets = np.rint(raw.annotations.onset * SFREQ).astype(np.int64) - raw.first_samp
         starts = np.sort(onsets[events == "768"])
@@ -250,7 +250,7 @@ def read_bnci(path: Path) -> SessionTrials:
                 continue  # eye movements
             if float(np.ravel(fields["fs"])[0]) != SFREQ:
                 raise ValueError(
-                    f"{path} has a rate of {np.ravel(fields['fs'])[0]} Hz; {SFREQ:g} Hz is wanted"
+                    f"{path} has a rate of {np.ravel(fields['fs'])[0]} Hz; expected {SFREQ:g} Hz"
                 )
             signals = np.asarray(fields["X"], dtype=np.float64)
             inside = ((starts >= 0) & (starts + WINDOW[1] <= len(signals))).all()
@@ -275,7 +275,7 @@ def read_bnci(path: Path) -> SessionTrials:
 
 
 def read_converted(path: Path) -> SessionTrials:
-    """Read ``data`` (times, channels, trials) and ``label`` as they are, whatever was done to them."""
+    """Read ``data`` (times, channels, trials) and ``label`` as they are."""
     with limits.reading(path):
         variables = _load_mat(path, "data", "label")
         data = np.asarray(variables["data"], dtype=np.float64)
@@ -294,7 +294,7 @@ FORMS = {"gdf": read_gdf, "bnci": read_bnci, "converted": read_converted}
 
 
 def _overlapping(starts: npt.NDArray[Any]) -> bool:
-    """Return whether windows of trials overlap: many in one place would each copy the same samples."""
+    """Return whether windows of trials overlap, in which case each would copy the same samples."""
     return bool((np.diff(np.sort(starts)) < N_TIMES).any())
 
 
@@ -329,23 +329,23 @@ def _load_mat(path: Path, *names: str) -> dict[str, Any]:
     check_mat(path)
     variables: dict[str, Any] = loadmat(path, variable_names=names)
     if missing := [name for name in names if name not in variables]:
-        raise ValueError(f"{path} has no variable {', '.join(missing)}; is it what it should be?")
+        raise ValueError(f"{path} has no variable {', '.join(missing)}; is it the right file?")
     return variables
 
 
 def check_mat(path: Path) -> None:
-    """Refuse a MATLAB file with sizes beyond its bytes: scipy would allocate what they say before reading."""
+    """Refuse a MATLAB file that declares more than its bytes: scipy would allocate it before reading."""
     content = memoryview(path.read_bytes())
     order = {b"IM": "<", b"MI": ">"}.get(bytes(content[126:128]))
     if order is None:
         newer = " (7.3: save it with -v7)" if bytes(content[:128]).startswith(b"MATLAB 7.3") else ""
-        raise ValueError(f"{path} is no MATLAB file of version 5 to 7{newer}; is it damaged or cut short?")
+        raise ValueError(f"{path} is not a MATLAB file of version 5 to 7{newer}; is it damaged or cut short?")
     for kind, block in _mat_elements(content[128:], order, padded=False):
         inner = [(kind, block)]
         if kind == _MAT_COMPRESSED:
             most = min(limits.room(len(block)), 8 * limits.LARGEST)
             stream = zlib.decompressobj()
-            unpacked = memoryview(stream.decompress(block, most))  # compares its checksum, as scipy does not
+            unpacked = memoryview(stream.decompress(block, most))  # checks its checksum, which scipy does not
             if not stream.eof:
                 raise ValueError(f"a variable is cut short or unpacks to more than {most} bytes")
             inner = list(_mat_elements(unpacked, order))
@@ -362,9 +362,9 @@ def _mat_elements(block: memoryview, order: str, *, padded: bool = True) -> Iter
             raise ValueError("an element without its size")
         kind, size = (int(n) for n in np.frombuffer(block, f"{order}u4", 2, at))
         start = at + 8
-        if kind >> 16:  # small elements hold their content where others have their size
+        if kind >> 16:  # small elements have their content in place of their size
             kind, size, start = kind & 0xFFFF, kind >> 16, at + 4
-        if kind not in _MAT_TYPES:  # scipy ends the process
+        if kind not in _MAT_TYPES:  # scipy would crash
             raise ValueError(f"an element of type {kind}")
         if start + size > len(block) or (start == at + 4 and size > 4):
             raise ValueError(f"an element of {size} bytes where {len(block) - start} are left")
@@ -375,7 +375,7 @@ def _mat_elements(block: memoryview, order: str, *, padded: bool = True) -> Iter
 
 
 def _check_mat_array(block: memoryview, order: str) -> None:
-    """Refuse an array whose elements are of other types, or fewer, than its header says."""
+    """Refuse an array whose elements do not match its header."""
     elements = list(_mat_elements(block, order))
     if not elements:  # an empty cell
         return
@@ -390,7 +390,7 @@ def _check_mat_array(block: memoryview, order: str) -> None:
         raise ValueError(f"an array of dimensions {dims[:8]} in {len(block)} bytes")
     if kind not in (_MAT_CELL, _MAT_STRUCT):
         if kind not in _MAT_VALUES or {_MAT_MATRIX, _MAT_COMPRESSED} & set(kinds):
-            raise ValueError(f"an array of kind {kind}; numbers, text, cells and structs are wanted")
+            raise ValueError(f"an array of kind {kind}; expected numbers, text, cells or structs")
         if len(parts) - 3 != n_blocks and (count or kind != _MAT_TEXT):
             raise ValueError(f"{len(parts) - 3} blocks of values where {n_blocks} are claimed")
         return

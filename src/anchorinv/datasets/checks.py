@@ -1,4 +1,4 @@
-"""Checks of own recordings, of each and of what fits together, and the plan for those that pass."""
+"""Checks of own recordings, each and together, and the plan for those that pass."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -46,25 +46,25 @@ _Finding = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QualityReport:
-    """What is known about a file once its signals have left memory."""
+    """Results of examining a file."""
 
     name: str
     preprocessing: Preprocessing
     units: tuple[str, ...]
     segments: tuple[LabelledSegment, ...]
-    problems: Sequence[str]  # what is wrong with its rows
+    problems: Sequence[str]  # problems of its rows
     missing: int  # NaN or infinite samples
     flat: tuple[str, ...]  # channels
     clipped: tuple[str, ...]  # channels
     amplitude: float  # median over channels of the standard deviation
-    digest: str  # of the samples: equal for the same recording under two names
+    digest: str  # hash of the samples, to detect duplicates
     duplicates: tuple[tuple[int, int], ...]  # separate trials that are equal
     flat_trials: int  # separate trials with a flat channel
     gaps: npt.NDArray[np.float64]  # (2, n): first and past-the-end samples of missing runs, at ``rate``
 
     @property
     def rate(self) -> float:
-        """Sampling rate that it will have, in Hz."""
+        """Sampling rate after preprocessing, in Hz."""
         return self.preprocessing.sfreq or 1.0
 
     def starts(self, segment: LabelledSegment, n_times: int, overlap: float) -> npt.NDArray[np.int64]:
@@ -80,7 +80,7 @@ def plan_rows(
 ) -> DatasetPlan:
     """Plan the preparation of labelled files from a table or folder, after checks of each and of their split.
 
-    ``problems`` met so far are raised together with all others.
+    ``problems`` found so far are raised together with all others.
     """
     if unknown := sorted(options.allow - set(ALLOWED)):
         raise ValueError(f"--allow takes {', '.join(ALLOWED)}; got {listed(unknown)}")
@@ -151,13 +151,13 @@ def _inspect(rows: Sequence[ManifestRow], options: OwnOptions) -> QualityReport:
         digest=digest.hexdigest(),
         duplicates=tuple(_equal_trials(trials)),
         flat_trials=int((np.ptp(trials[varying], axis=2) == 0).any(axis=0).sum()),
-        # Whole numbers first, then one division: what falls on a sample is exactly there.
+        # Multiply first, then one division: exact where a time falls on a sample.
         gaps=np.array(missing_stretches(missing)).reshape(-1, 2).T * ratio.numerator / ratio.denominator,
     )
 
 
 def _equal_trials(trials: npt.NDArray[np.float64]) -> Iterator[tuple[int, int]]:
-    """Yield each of the trials (n_chans, n, n_times) that is there before, with the first that equals it."""
+    """Yield each duplicate among trials (n_chans, n, n_times), with the first equal one."""
     first: dict[bytes, int] = {}
     for i in range(trials.shape[1]):
         content = blake2b(np.ascontiguousarray(trials[:, i]).data, digest_size=16).digest()
@@ -168,8 +168,8 @@ def _equal_trials(trials: npt.NDArray[np.float64]) -> Iterator[tuple[int, int]]:
 def is_clipped(values: npt.NDArray[np.float64]) -> bool:
     """Return whether a channel (n,) is at its lowest or highest value for more than 1 % of the time.
 
-    Only runs of three samples or more count, and only in channels with more than 32 different values: a
-    coarse converter meets its extremes all the time.
+    Only runs of three samples or more count, and only in channels with more than 32 different values: coarse
+    converters reach their extremes often.
     """
     for extreme in (values.min(), values.max()):
         at = values == extreme
@@ -206,7 +206,7 @@ def _alone(report: QualityReport) -> Iterator[_Finding]:
 
 
 def _differing(values: Mapping[str, Hashable], remedy: str) -> Iterator[_Finding]:
-    """Yield the files whose value is not that of most."""
+    """Yield the files whose value differs from the most common one."""
     (usual, count), *others = Counter(values.values()).most_common()
     if others:
         odd = [f"{name} has {value}" for name, value in values.items() if value != usual]
@@ -218,7 +218,10 @@ def _scales(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
     for report in reports:
         ratio = report.amplitude / usual if usual > 0 else 0.0
         if ratio > 0 and not 1 / _SCALE < ratio < _SCALE:
-            yield "scale", f"{report.name} spreads {ratio:.1e} times as far as most; another unit?"
+            yield (
+                "scale",
+                f"{report.name} has {ratio:.1e} times the standard deviation of most; another unit?",
+            )
 
 
 def _lengths(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
@@ -234,7 +237,7 @@ def _lengths(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[
 
 
 def _window_length(reports: Sequence[QualityReport], options: OwnOptions) -> int:
-    """Return the samples of a window: as the options say, or as most segments have."""
+    """Return the samples per window: of the options, or of most segments."""
     if options.window is not None:
         return round(options.window * reports[0].rate)
     lengths = Counter(segment.length for report in reports for segment in report.segments)
@@ -267,7 +270,7 @@ def _shared(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
     by_session: dict[tuple[str, str], set[str]] = {}
     for report in reports:
         splits = {segment.split for segment in report.segments}
-        # Separate trials of one file need not be of one recording; then subjects and sessions count.
+        # Separate trials of one file may be of several recordings; then subjects and sessions count.
         if len(splits) > 1 and not report.name.endswith(".npz"):
             sentence = f"{report.name} has parts in train and in test; keep a recording on one side"
             yield "shared-recordings", sentence
@@ -277,7 +280,7 @@ def _shared(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
                 by_session.setdefault((segment.subject, segment.session), set()).add(segment.split)
     if shared := [name for name, splits in by_session.items() if len(splits) > 1]:
         named = [f"{session}{f' of {subject}' if subject else ''}" for subject, session in shared]
-        rule = "keep what was recorded at once on one side"
+        rule = "keep each session on one side"
         yield "shared-recordings", f"session {listed(named)} is in train and in test; {rule}"
     if subjects := [subject for subject, splits in by_subject.items() if subject and len(splits) > 1]:
         sentence = f"subject {listed(subjects)} is in train and in test; keep a subject on one side"
@@ -292,7 +295,7 @@ def _few(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Fin
             windows[segment.label, segment.split] += len(report.starts(segment, n_times, options.overlap))
     for label in sorted({label for label, _ in windows}):
         if (n := windows[label, "train"]) < options.at_least:
-            yield "few", f"class {label!r} has {n} training samples, {options.at_least} wanted"
+            yield "few", f"class {label!r} has {n} training samples, {options.at_least} needed"
         if not windows[label, "test"]:
             yield "few", f"class {label!r} has no test samples"
 
@@ -329,7 +332,7 @@ def _checked_plan(
 ) -> DatasetPlan:
     """Return the plan for recordings that passed all checks."""
     n_times = _window_length(reports, options)
-    # Trials that were cut before cannot be repeated on a recording; one such file is enough.
+    # Trials cut beforehand cannot be reproduced from a recording; one such file is enough.
     how = replace(
         reports[0].preprocessing,
         n_times=n_times,
@@ -361,7 +364,7 @@ def _checked_plan(
 
 
 def _class_names(reports: Sequence[QualityReport]) -> tuple[str, ...]:
-    """Return the classes in order; numbers by their size."""
+    """Return the sorted classes; numbers in numerical order."""
     names = {segment.label for report in reports for segment in report.segments}
     return tuple(
         sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))

@@ -76,11 +76,11 @@ class Dataset:
         Sampling rate in Hz.
     class_names, ch_names : tuple of str
     meta : dict, optional
-        Anything else that is known: source, preprocessing, hashes; plain JSON values.
+        Further metadata: source, preprocessing, hashes; plain JSON values.
     recordings : ndarray of str, shape (n,), or None, default=None
         The recording each window was cut from; None where unknown.
     rejected : ndarray of bool, shape (n,), or None, default=None
-        Windows that an expert marked as unusable; None where nobody did.
+        Windows that an expert marked as unusable; None where not assessed.
 
     Examples
     --------
@@ -111,7 +111,7 @@ class Dataset:
         columns = ("starts", "labels", "subjects", "sessions", "split", *self._extra_columns())
         lengths = {name: len(getattr(self, name)) for name in columns}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"a window needs an entry in each column, got {lengths}")
+            raise ValueError(f"all columns must have the same length, got {lengths}")
         if len(self) and not 0 <= self.starts.min() <= self.starts.max() <= len(self.samples) - self.n_times:
             raise ValueError(f"windows reach beyond the {len(self.samples)} samples stored")
         if len(self) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
@@ -136,7 +136,7 @@ class Dataset:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """What was done to the signals, as far as it is known."""
+        """The preprocessing of the signals, as far as known."""
         return preprocessing_of(self.meta, ch_names=self.ch_names, sfreq=self.sfreq, n_times=self.n_times)
 
     def signals(self, chosen: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -161,8 +161,7 @@ class Dataset:
     def fingerprint(self) -> str:
         """Hash that changes when anything in the data does.
 
-        The samples of a prepared folder are not read for it; :meth:`check` tells whether they are still
-        those that were prepared.
+        It does not read the samples of a prepared folder; :meth:`check` tells whether they have changed.
         """
         if self._on_disk and "samples_blake2b" in self.meta:
             return self._fingerprint(str(self.meta["samples_blake2b"]))
@@ -188,13 +187,13 @@ class Dataset:
         Parameters
         ----------
         whole : bool, default=False
-            Read all samples, even of a file so large that blocks of it are compared by default.
+            Read all samples, also of large files, of which only blocks are compared by default.
         """
         if not self._on_disk:
-            return  # nobody else can change it, and its fingerprint is computed from the samples
+            return  # in memory: its fingerprint is computed from the samples
         assert isinstance(self.samples, np.memmap) and self.samples.filename is not None
         path = Path(self.samples.filename)
-        # Folders of earlier versions have no hash of blocks: they are read as a whole.
+        # Folders from earlier versions have no hash of blocks: they are read completely.
         in_blocks = not whole and self.samples.nbytes > LARGE and "blocks_blake2b" in self.meta
         known = self.meta.get("blocks_blake2b" if in_blocks else "samples_blake2b")
         changed = []
@@ -204,8 +203,8 @@ class Dataset:
             changed.append("index.csv or meta.json")
         if changed:
             raise ValueError(
-                f"{path.parent} is not as it was prepared: {' and '.join(changed)} changed since; put back "
-                f"what was there, or prepare it again and run into another folder"
+                f"{path.parent} has changed since it was prepared: {' and '.join(changed)}; restore "
+                f"it, or prepare it again and run into another folder"
             )
 
     def _extra_columns(self) -> dict[str, npt.NDArray[Any]]:
@@ -240,9 +239,9 @@ class Dataset:
         subjects, sessions : array_like, shape (n,), optional
         ch_names : tuple of str, optional
         preprocessing : Preprocessing, optional
-            What was done to the signals; a model that is trained on them repeats it.
+            Preprocessing of the signals; a model trained on them repeats it.
         **meta : Any
-            Anything else that is to be kept; plain JSON values.
+            Further metadata; plain JSON values.
         """
         windows = np.asarray(signals, dtype=np.float32)
         if windows.ndim != 3:
@@ -306,10 +305,10 @@ class Dataset:
         )
 
     def write(self, folder: Path | str) -> None:
-        """Write a prepared folder, completely or not at all; an earlier one is replaced."""
+        """Write a prepared folder, atomically; an earlier one is replaced."""
         folder = Path(folder)
         if folder.is_dir() and any(folder.iterdir()) and not (folder / "meta.json").is_file():
-            raise ValueError(f"{folder} holds something else than a data set; choose another folder")
+            raise ValueError(f"{folder} contains something other than a data set; choose another folder")
         with replacing(folder) as beside:
             beside.mkdir()
             np.save(beside / "samples.npy", self.samples, allow_pickle=False)
@@ -319,8 +318,8 @@ class Dataset:
         """Write ``index.csv`` and ``meta.json`` into a folder that already holds the samples."""
         extra = self._extra_columns()
         with (folder / "index.csv").open("w", newline="", encoding="utf-8") as file:
-            # Names are read back, so they are not escaped, even where a spreadsheet would see a formula; in
-            # quotes, because a carriage return without them would end a row.
+            # Names are read back, so they are not escaped for spreadsheets; quoted, because a carriage return
+            # would end a row.
             table = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
             table.writerow((*_COLUMNS, *(_EXTRA[name] for name in extra)))
             names = [self.class_names[label] for label in self.labels]
@@ -349,7 +348,7 @@ class Dataset:
         folder = Path(folder)
         if missing := [n for n in ("meta.json", "index.csv", "samples.npy") if not (folder / n).is_file()]:
             raise ValueError(
-                f"{folder} is no prepared data set: {', '.join(missing)} is missing; make one with "
+                f"{folder} is not a prepared data set: {', '.join(missing)} is missing; make one with "
                 "anchorinv prepare"
             )
         meta = _read_meta(folder / "meta.json")
@@ -399,7 +398,7 @@ def _memory_mapped(path: Path, n_wanted: int) -> npt.NDArray[np.float32]:
     stored = open_array(path, anew="")
     if stored.dtype != np.float32 or len(stored.shape) != 2:
         raise ValueError(
-            f"{path.name} holds {stored.dtype} {stored.shape}, float32 (samples, channels) wanted"
+            f"{path.name} holds {stored.dtype} {stored.shape}, expected float32 (samples, channels)"
         )
     if n_wanted > EXPANSION * max(1, stored.shape[0]):
         raise ValueError(

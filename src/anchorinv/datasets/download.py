@@ -1,8 +1,8 @@
-"""Download public data sets: a few files at a time, resumed, retried and verified, never half there.
+"""Download public data sets: in parallel, resumed, retried and verified.
 
-``pooch.retrieve`` verifies each file and moves it into place. The rest is ours: pooch 1.9 asks for no range
-of bytes, its retries sleep where no Ctrl-C reaches a thread, and its ``Unzip`` bounds neither size nor place.
-Files without a published checksum are compared with the one they had when they came (``.checksums.json``).
+``pooch.retrieve`` verifies each file and moves it into place. pooch 1.9 cannot resume, its retries cannot be
+interrupted in a thread, and its ``Unzip`` limits neither size nor location, so these parts are here. Files
+without a published checksum are compared with that of the first download (``.checksums.json``).
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from anchorinv.signal.limits import TEXT
 
 _CHECKSUMS = ".checksums.json"
 _CHUNK = 1 << 16
-#: Bytes beyond the listed size that are still taken, and the most of a file without one.
+#: Tolerance in bytes beyond the listed size, and the maximum for files without one.
 _TOLERANCE, _UNLISTED = 1 << 20, 4 << 30
-#: Status codes of a server that is busy: worth another attempt.
+#: HTTP status codes to retry.
 _BUSY = (408, 429, 500, 502, 503, 504)
 
-#: Functions that ask an address for its text, and for the size of what is there (None if unknown).
+#: Functions that return the text at a URL, and the size of its content (None if unknown).
 GetText = Callable[[str], str]
 GetSize = Callable[[str], int | None]
 
@@ -54,7 +54,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSource:
-    """Where a public set is published: address, licence, and a function that lists its files."""
+    """The source of a public set: URL, licence, and a function that lists its files."""
 
     address: str
     licence: str
@@ -62,13 +62,13 @@ class RemoteSource:
 
 
 def _list_bci2a(address: str, get_text: GetText, get_size: GetSize) -> list[RemoteFile]:
-    """There is no listing; a file is named after its session."""
+    """There is no listing; files are named after sessions."""
     names = [f"{session}.mat" for session in SESSIONS]
     return [RemoteFile(name, f"{address}/{name}", get_size(f"{address}/{name}")) for name in names]
 
 
 def _list_nhie(address: str, get_text: GetText, get_size: GetSize) -> list[RemoteFile]:
-    """Zenodo lists names, sizes and checksums; the recordings in CSV are the same ones again."""
+    """Zenodo lists names, sizes and checksums; the recordings in CSV are duplicates."""
     files, text = [], get_text(address)
     try:
         for file in json.loads(text)["files"]:
@@ -77,7 +77,7 @@ def _list_nhie(address: str, get_text: GetText, get_size: GetSize) -> list[Remot
                 url = f"{address}/files/{name}/content"
                 files.append(RemoteFile(name, url, size, str(file["checksum"])))
     except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
-        raise ValueError(f"{address} did not answer with a list of files; try again later") from None
+        raise ValueError(f"{address} did not return a list of files; try again later") from None
     return files
 
 
@@ -112,7 +112,7 @@ def remote_files(
     ``get_text`` and ``get_size`` are those of an `HttpClient`; a ``mirror`` has the same files elsewhere.
     """
     if name not in REMOTES:
-        raise ValueError(f"{name!r} is no known data set; known are {', '.join(REMOTES)}")
+        raise ValueError(f"{name!r} is not a known data set; known: {', '.join(REMOTES)}")
     address = (mirror or REMOTES[name].address).rstrip("/")
     listing = REMOTES[name].list_files(address, get_text, get_size)
     files = [file for file in listing if fnmatch(file.name, only)]
@@ -125,7 +125,7 @@ def remote_files(
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often to ask a server, and how patiently."""
+    """Retries, timeouts and parallelism of downloads."""
 
     jobs: int = 2  # files at a time
     tries: int = 5  # attempts per file
@@ -133,13 +133,13 @@ class RetryPolicy:
     pause: float = 1.0  # seconds before the second attempt; doubled before each further one
 
 
-class NotAvailable(ValueError):  # noqa: N818 (what the server says)
-    """A file that the server does not have, or not for us: another attempt does not help."""
+class NotAvailable(ValueError):  # noqa: N818 (named after the server's answer)
+    """A file that the server does not have or refuses: a retry does not help."""
 
 
 @dataclass(slots=True)
 class HttpClient:
-    """Requests over http that are retried, and downloads that are resumed."""
+    """HTTP requests with retries, and resumed downloads."""
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     received: int = 0  # bytes so far
@@ -147,7 +147,7 @@ class HttpClient:
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """End downloads under way; what has come stays and is continued later."""
+        """Stop running downloads; partial files are kept and resumed later."""
         self._stopped.set()
 
     def text(self, url: str) -> str:
@@ -160,7 +160,7 @@ class HttpClient:
         return int(length) if length and length.isdigit() else None
 
     def fetch(self, url: str, part: Path, *, size: int | None = None) -> None:
-        """Download into ``part``, from where it broke off; far more than its listed ``size`` is refused."""
+        """Download into ``part``, resuming it; far more than its listed ``size`` is refused."""
         most = _UNLISTED if size is None else size + max(_TOLERANCE, size // 10)
         self._retried(url, lambda: self._resume(url, part, most))
 
@@ -174,7 +174,7 @@ class HttpClient:
                     reason = " ".join(str(error).split())[:160] or type(error).__name__
                     raise ValueError(
                         f"{url} could not be fetched in {self.policy.tries} tries ({reason}); "
-                        "run the same command again to go on"
+                        "run the same command again to continue"
                     ) from None
                 self._stopped.wait(self.policy.pause * 2**failures)
         raise AssertionError("tries is at least 1")
@@ -211,10 +211,10 @@ class HttpClient:
         have, tag = part.stat().st_size if part.is_file() else 0, ""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             tag = str(read_json(tags)["mark"])
-        # Without a tag nobody knows whether it is still the same file.
+        # Without an ETag it may be another file by now.
         headers = {"Range": f"bytes={have}-", "If-Range": tag} if have and tag else {}
         with contextlib.closing(self._request("GET", url, headers)) as response:
-            if response.status_code == 416:  # more here than there
+            if response.status_code == 416:  # longer than on the server
                 part.unlink(missing_ok=True)
                 raise OSError("the file on the server has become shorter")
             start = have if response.status_code == 206 else 0
@@ -223,16 +223,14 @@ class HttpClient:
             with part.open("r+b" if start else "wb") as file:
                 file.seek(start)
                 file.truncate()
-                # Only now: a tag must never stand beside the bytes of another file.
+                # Only now: an ETag must never be stored with the bytes of another file.
                 write_json(tags, {"mark": fields.get("ETag") or fields.get("Last-Modified") or ""})
                 for block in response.iter_content(_CHUNK):
                     if self._stopped.is_set():
                         raise NotAvailable("stopped")
                     if file.tell() + len(block) > most:
                         file.truncate(0)
-                        raise NotAvailable(
-                            f"{url} sends more than the {most} bytes that were to be expected; stopped"
-                        )
+                        raise NotAvailable(f"{url} sends more than the expected {most} bytes; stopped")
                     file.write(block)
                     with self._lock:
                         self.received += len(block)
@@ -243,7 +241,7 @@ class HttpClient:
 
 
 def download(files: Sequence[RemoteFile], to: Path, client: HttpClient) -> list[str]:
-    """Download files that are not there yet and unpack archives; return notes on files that were replaced."""
+    """Download missing files and unpack archives; return notes on files that were replaced."""
     # pooch's log would break the progress bar; problems of a file are in our own messages.
     import_extra("pooch", extra="download").get_logger().setLevel(logging.ERROR)
     to.mkdir(parents=True, exist_ok=True)
@@ -280,12 +278,12 @@ def download(files: Sequence[RemoteFile], to: Path, client: HttpClient) -> list[
 def _read_checksums(path: Path) -> dict[str, str]:
     checksums = read_json(path) if path.is_file() else {}
     if not isinstance(checksums, dict) or not all(isinstance(value, str) for value in checksums.values()):
-        raise ValueError(f"{path} is damaged: it is no list of checksums; delete it")
+        raise ValueError(f"{path} is damaged: it is not a list of checksums; delete it")
     return checksums
 
 
 def _fetch(file: RemoteFile, path: Path, known: str | None, client: HttpClient) -> tuple[str, str]:
-    """Have a file in its place; return its checksum, and a note if an earlier copy was replaced."""
+    """Provide a file; return its checksum, and a note if an earlier copy was replaced."""
     pooch = import_extra("pooch", extra="download")
     checksum, note = file.checksum or known, ""
     if path.is_file():
@@ -310,20 +308,20 @@ def _fetch(file: RemoteFile, path: Path, known: str | None, client: HttpClient) 
                 raise
             if not resumed:
                 raise ValueError(
-                    "it is not what its source publishes (another checksum) and was thrown away; "
-                    "try again, and if it stays so, tell the source"
+                    "its checksum is not the published one, so it was deleted; "
+                    "try again, and report it to the source if it persists"
                 ) from None
-            resumed = False  # two halves of different files; once more from the start
+            resumed = False  # parts of different files; restart the download
 
 
 def still_to_come(files: Sequence[RemoteFile], to: Path) -> tuple[int, int, int]:
-    """Return how many files are not there yet, their bytes, and how many of them have no listed size."""
+    """Return the number of missing files, their bytes, and how many have no listed size."""
     missing = [file for file in files if not confined_path(to, file.name).is_file()]
     return len(missing), sum(file.size or 0 for file in missing), sum(file.size is None for file in missing)
 
 
 def check_space(to: Path, n_bytes: int) -> None:
-    """Refuse to start what the disk cannot hold."""
+    """Refuse downloads that do not fit on the disk."""
     existing = next(folder for folder in (to, *to.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if free < n_bytes:
@@ -333,7 +331,7 @@ def check_space(to: Path, n_bytes: int) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip file; members that are there with the right size stay.
+    """Unpack a zip file; existing members of the right size are kept.
 
     Names that lead out of the folder, links, and more than the disk holds are refused before anything is
     written: zipfile, and pooch's ``Unzip`` with it, would write such members elsewhere in the folder.
@@ -371,8 +369,8 @@ def confined_path(folder: Path, name: str) -> Path:
     """Return the path of a file in a folder; a name that leads out of it is refused."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in name or not path.parts or name.startswith("/"):
-        raise ValueError(f"{name!r} would lie outside {folder}; its source is not to be trusted")
+        raise ValueError(f"{name!r} would be outside {folder}; do not trust its source")
     place = folder.joinpath(*path.parts)
     if not place.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{name!r} would lie outside {folder}, through a link; remove the link")
+        raise ValueError(f"{name!r} would be outside {folder}, through a link; remove the link")
     return place

@@ -1,4 +1,4 @@
-"""Public sets that are one ``.npz`` file of labelled trials each; a part of one comes with the package."""
+"""Public sets that are one ``.npz`` file of labelled trials each; a part of one is shipped."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from anchorinv.signal.arrays import load_arrays
 from anchorinv.signal.pipeline import process, window_starts
 from anchorinv.signal.preprocessing import AVERAGE, Filter, Preprocessing
 
-#: Larger amplitudes, in µV, are no EEG: eyes, muscles, a loose electrode.
+#: Larger amplitudes, in µV, are artefacts: eyes, muscles, a loose electrode.
 _EEG_LIMIT = 200.0
 _AS_GIVEN = "whole numbers times scale; windows as given"
 
@@ -58,7 +58,7 @@ class NpzSet:
     split_by: str  # the column that separates train from test; a recording that has both becomes two
     train: Sequence[int]  # its values, ascending
     test: Sequence[int]
-    steps: tuple[str, ...]  # what is done beyond the preprocessing, in words
+    steps: tuple[str, ...]  # description of further steps
     origin: str
     licence: str
     unit: str | None = None  # None where it is unknown
@@ -90,11 +90,11 @@ class NpzSet:
         how = Preprocessing(self.ch_names, self.unit, sfreq=self.sfreq, n_times=self.n_times)
         if self.seconds is not None:
             if band is not None:
-                band.sections(self.sfreq)  # whether it fits the rate, before anything is read
+                band.sections(self.sfreq)  # check the rate before anything is read
             how = replace(
                 how,
                 filter=band,
-                limit=_EEG_LIMIT,  # before the reference: a loose electrode would be in every channel
+                limit=_EEG_LIMIT,  # before the reference: a loose electrode would affect every channel
                 reference=AVERAGE,
                 by_trial=self.pre_cut and band is not None,
                 n_times=round(self.seconds * self.sfreq),
@@ -122,14 +122,14 @@ class NpzSet:
         if raw.is_file():
             return raw
         if not raw.is_dir():
-            raise ValueError(f"{raw} is not there; give {self.file}, or the folder that it lies in, to --raw")
+            raise ValueError(f"{raw} does not exist; pass {self.file}, or its folder, to --raw")
         paths = sorted(raw.rglob(self.file))
         if not paths:
             raise ValueError(f"{raw} holds no {self.file}; docs/data.md says what is in it")
         return paths[0]
 
     def _sources(self, path: Path, split: Mapping[int, str], how: Preprocessing) -> Iterator[RecordingSource]:
-        """Yield the recordings of a file, their training and test parts apart."""
+        """Yield the recordings of a file, training and test parts separately."""
         trials = read_trials(path, self)
         values = trials.columns[self.split_by]
         sides = np.full(len(values), "", dtype="<U5")
@@ -158,7 +158,7 @@ class NpzSet:
                 if len(chosen):
                     unique = name if self.split_by in self.recording else f"{name}_{side}"
                     yield RecordingSource(unique, files, partial(self._read, trials, chosen, side, how))
-                    # The file is hashed with the first recording only; if it changed, all are read again.
+                    # The file is hashed with the first recording only; if it has changed, all are read again.
                     files = ()
 
     def _read(
@@ -202,7 +202,7 @@ EMG_LONGTERM = NpzSet(
     licence="Apache-2.0",
 )
 
-#: What comes with the package, for the demo: of one person sixteen motions, two repetitions on each day.
+#: Shipped with the package, for the demo: one person, sixteen motions, two repetitions on each day.
 EMG_DEMO = replace(
     EMG_LONGTERM,
     name="emg-demo",
@@ -269,7 +269,7 @@ ECG_BEATS = NpzSet(
     split_by="sample",
     train=range(433_333),
     test=range(433_333, 650_000),
-    margin=256,  # windows of fast beats overlap, and must not do so across the border
+    margin=256,  # windows of fast beats overlap, and must not do so across the split
     steps=(_AS_GIVEN, "training windows that overlap a test window left out"),
     origin="MIT-BIH Arrhythmia Database 1.0.0 (PhysioNet; Moody & Mark, IEEE EMB 2001)",
     licence="ODC-BY 1.0",
@@ -277,7 +277,7 @@ ECG_BEATS = NpzSet(
 
 
 def emg_demo() -> Dataset:
-    """Return real recordings that come with the package, those of ``anchorinv demo``.
+    """Return the real recordings shipped with the package, as used by ``anchorinv demo``.
 
     Surface EMG of one forearm on thirty days, eight channels at 200 Hz: 960 windows of 1.5 s, two of each of
     16 motions on each day; days 1 to 20 are the training part, 21 to 30 the test part. From
@@ -294,7 +294,7 @@ def emg_demo() -> Dataset:
 
 
 def split_values(data_set: NpzSet, hold_out: str | None) -> tuple[dict[int, str], str]:
-    """Return the part of each value (day, trial, run ...) that is used, and the split in words."""
+    """Return the part (train or test) of each value (day, trial, run ...), and a description of the split."""
     train, test, unused = list(data_set.train), list(data_set.test), list[int]()
     if hold_out is not None:
         held = _parse_values(hold_out, allowed=set(data_set.train))
@@ -312,7 +312,7 @@ def split_values(data_set: NpzSet, hold_out: str | None) -> tuple[dict[int, str]
 
 
 def _parse_values(text: str, *, allowed: set[int]) -> set[int]:
-    """Return the numbers of "2", "16-20" or "8, 10"; none if the text is anything else or one not allowed."""
+    """Return the numbers of "2", "16-20" or "8, 10"; none if the text, or a number, is invalid."""
     numbers = set[int]()
     for words in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", words)
@@ -329,7 +329,7 @@ def read_trials(path: Path, data_set: NpzSet) -> StoredTrials:
     arrays = load_arrays(path, names)
     problems = [f"{name} is missing" for name in names if name not in arrays]
     problems += _problems(arrays, data_set)
-    raise_if_any(str(path), problems, f"{data_set.file} as docs/data.md describes it is wanted")
+    raise_if_any(str(path), problems, f"{data_set.file} must be as described in docs/data.md")
     columns = {name: arrays[name].astype(np.int64) for name in ("y", *data_set.columns)}
     identity = list(columns.values())
     if data_set.repeated:
@@ -352,12 +352,12 @@ def _problems(arrays: Mapping[str, npt.NDArray[Any]], data_set: NpzSet) -> Itera
         n and signals.dtype == np.int16 and signals.shape == (n, *data_set.shape)
     ):
         wanted = ", ".join(map(str, data_set.shape))
-        yield f"X is {signals.dtype} {signals.shape}, int16 (n, {wanted}) is wanted"
+        yield f"X is {signals.dtype} {signals.shape}, expected int16 (n, {wanted})"
     if "scale" in arrays and not 0 < _number(arrays["scale"]) < np.inf:
-        yield f"scale is {_described(arrays['scale'])}, one number above 0 is wanted"
+        yield f"scale is {_described(arrays['scale'])}, expected one number above 0"
     if "sfreq" in arrays and _number(arrays["sfreq"]) != data_set.sfreq:
-        yield f"sfreq is {_described(arrays['sfreq'])}, {data_set.sfreq:g} (Hz) is wanted"
-    # What they are instead is not shown: text in a damaged array need not be text.
+        yield f"sfreq is {_described(arrays['sfreq'])}, expected {data_set.sfreq:g} (Hz)"
+    # The wrong names are not shown: they may not be valid text.
     if "ch_names" in arrays and arrays["ch_names"].tolist() != list(data_set.ch_names):
         yield f"ch_names are others than {listed(data_set.ch_names)}"
     for name, allowed in {"y": range(len(data_set.classes)), **data_set.columns}.items():
@@ -365,11 +365,11 @@ def _problems(arrays: Mapping[str, npt.NDArray[Any]], data_set: NpzSet) -> Itera
         if values is None:
             continue
         if values.ndim != 1 or values.dtype.kind not in "iu":
-            yield f"{name} is {values.dtype} {values.shape}, a whole number for each trial is wanted"
+            yield f"{name} is {values.dtype} {values.shape}, expected a whole number for each trial"
         elif n is not None and len(values) != n:
             yield f"{name} has {len(values)} values for {n} trials"
         elif odd := sorted(value for value in set(values.tolist()) if value not in allowed):
-            yield f"{name} has {listed(odd, most=3)}, {ranges(allowed)} is wanted"
+            yield f"{name} has {listed(odd, most=3)}, expected {ranges(allowed)}"
 
 
 def _number(array: npt.NDArray[Any]) -> float:

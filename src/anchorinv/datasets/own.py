@@ -1,4 +1,4 @@
-"""Own recordings: by a table, by their events, as one file of trials, or in a BIDS folder."""
+"""Own recordings, from a table, by their events, as one file of trials, or in a BIDS folder."""
 
 import json
 import warnings
@@ -35,7 +35,7 @@ DATATYPES = ("eeg", "emg", "ieeg")
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """The class of each wanted event by its name, and where a trial lies, in seconds from the event's onset.
+    """The class of each event by name, and the interval of a trial, in seconds from the event's onset.
 
     ``stop`` is None for trials that end where the event does.
 
@@ -66,17 +66,17 @@ def rows_of_events(
     read: Callable[[ManifestRow], tuple[list[Event], float]] | None = None,
     source: str = "the recordings",
 ) -> tuple[list[ManifestRow], list[str]]:
-    """Return a row for each wanted event of some files, and a sentence for each file that fails.
+    """Return a row for each wanted event of some files, and a message for each file that fails.
 
-    A wanted event must occur in one of the files, not in each. Of a file with ``start`` and ``stop``, trials
-    in between are taken; trials that reach beyond their recording are left out with a warning.
+    An event must occur in at least one of the files. For files with ``start`` and ``stop``, trials in between
+    are used; trials that reach beyond their recording are left out with a warning.
 
     Parameters
     ----------
     sfreq : float or None, default=None
-        Sampling rate of files that do not say theirs.
+        Sampling rate of files that do not state it.
     read : callable or None, default=None
-        Returns the events of a row's file and its length in seconds; None takes the file's own events.
+        Returns the events of a row's file and its length in seconds; None reads them from the file.
     source : str
         Where the files are from, for messages.
     """
@@ -115,18 +115,18 @@ def rows_of_events(
 
 def _read_events(row: ManifestRow, *, sfreq: float | None) -> tuple[list[Event], float]:
     if is_windowed(row.path):
-        raise ValueError(f"{row.path} holds windows, and --events are of recordings; leave them out")
+        raise ValueError(f"{row.path} contains windows, and --events is for recordings; leave it out")
     recording = open_recording(row.path)
     rate = recording.sfreq or sfreq
     if rate is None:
-        raise ValueError(f"{row.path} does not say its rate; give it with --sfreq")
+        raise ValueError(f"{row.path} has no sampling rate; pass it with --sfreq")
     return read_events(row.path), recording.n_times / rate
 
 
 def plan_manifest(manifest: Path, options: OwnOptions, labelling: Labelling | None = None) -> DatasetPlan:
     """Plan the preparation of the recordings that a table lists; all problems are in one message.
 
-    Labels are those of the table, or with a ``labelling`` those of the events of the recordings.
+    Labels are those of the table or, with a ``labelling``, of the recordings' events.
     """
     rows, problems = read_manifest(manifest, labelled=labelling is None)
     if labelling is not None and rows:
@@ -138,7 +138,7 @@ def plan_manifest(manifest: Path, options: OwnOptions, labelling: Labelling | No
 def plan_recordings(
     files: Sequence[Path], options: OwnOptions, labelling: Labelling, *, split: str = ""
 ) -> DatasetPlan:
-    """Plan the preparation of recordings by their own events, all in one ``split``; "" divides them."""
+    """Plan the preparation of recordings by their events, all in one ``split``; "" splits them."""
     given = [ManifestRow(i, path.name, path, split=split) for i, path in enumerate(files, start=1)]
     rows, problems = rows_of_events(given, labelling, sfreq=options.sfreq)
     return plan_rows(files[0], rows, problems, options)
@@ -147,9 +147,9 @@ def plan_recordings(
 def plan_npz(file: Path, options: OwnOptions) -> DatasetPlan:
     """Plan the preparation of one ``.npz`` file with ``X`` (n, channels, times) and ``y``."""
     if not file.is_file():
-        raise ValueError(f"{file} is not there; --npz takes a file with X (n, channels, times) and y")
+        raise ValueError(f"{file} does not exist; --npz takes a file with X (n, channels, times) and y")
     if file.suffix.lower() != ".npz":
-        raise ValueError(f"{file} is no .npz file; list other formats in a table for --manifest")
+        raise ValueError(f"{file} is not an .npz file; list other formats in a table for --manifest")
     return plan_rows(file, [ManifestRow(1, file.name, file)], [], options)
 
 
@@ -167,7 +167,7 @@ class BidsRecording:
 
 @dataclass(frozen=True, slots=True)
 class Sidecars:
-    """What the sidecar files of a recording say; one in a higher folder applies to everything below."""
+    """Content of the sidecar files of a recording, which apply to all folders below them."""
 
     events: Path | None
     bad: tuple[str, ...]  # channels that *_channels.tsv marks as bad
@@ -188,19 +188,19 @@ def find_recordings(
     datatype ("eeg", "emg", "ieeg"). Derivatives are not searched.
     """
     if not any(root.glob("sub-*")):
-        raise ValueError(f"{root} is no BIDS folder; one with a folder sub-... for each person is wanted")
+        raise ValueError(f"{root} is not a BIDS folder; it needs a folder sub-... for each subject")
     if datatype is not None and datatype not in DATATYPES:
-        raise ValueError(f"{datatype!r} is none of {', '.join(DATATYPES)}")
+        raise ValueError(f"datatype (={datatype!r}) must be one of {', '.join(DATATYPES)}")
     files = list(islice(_files(root), ROWS + 1))
     if len(files) > ROWS:
-        raise ValueError(f"{root} has more than a million recordings; hand in a part of them")
+        raise ValueError(f"{root} has more than a million recordings; use a part of them")
     recordings, problems = [], []
     for path, kind in files:
         name = str(path.relative_to(root))
         try:
             recording = _parse_name(path, kind)
         except ValueError as error:
-            problems.append(f"{name} is not named as BIDS has it ({' '.join(str(error).split())[:200]})")
+            problems.append(f"{name} is not a valid BIDS name ({' '.join(str(error).split())[:200]})")
             continue
         if not all(_inside(file, root) for file in {path, *companions(path)}):
             problems.append(
@@ -221,7 +221,7 @@ def find_recordings(
 
 
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files of recordings in the folders where BIDS has them."""
+    """Yield the files of recordings in the folders defined by BIDS."""
     formats = import_extra("mne_bids", extra="recordings").config.ALLOWED_DATATYPE_EXTENSIONS
     for person in sorted(root.glob("sub-*")):
         for place in (person, *sorted(person.glob("ses-*"))):
@@ -245,7 +245,7 @@ def _parse_name(path: Path, kind: str) -> BidsRecording:
     folders = {part for part in path.parts if part.startswith(("sub-", "ses-")) and part != path.name}
     subject, session, task, run = (entities[key] or "" for key in ("subject", "session", "task", "run"))
     if not {f"sub-{subject}", *([f"ses-{session}"] if session else [])} <= folders:
-        raise ValueError("its folders are of another subject or session")
+        raise ValueError("it is in the folder of another subject or session")
     return BidsRecording(path, subject, session, task, run, kind)
 
 
@@ -300,15 +300,15 @@ def event_rows(root: Path, labelling: Labelling, **chosen: Any) -> tuple[list[Ma
 def _read_recording(path: Path, sidecars: Sidecars) -> tuple[list[Event], float]:
     """Return the events of a recording and its length in seconds."""
     if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"{path} is of no format that is read; export it as EDF or BrainVision")
+        raise ValueError(f"{path} has an unsupported format; export it as EDF or BrainVision")
     if not path.is_file():
-        raise ValueError(f"{path} is a link to a file that is not there; fetch it first (datalad get)")
+        raise ValueError(f"{path} is a link to a missing file; fetch it first (datalad get)")
     with reading(path):
         raw = open_mne(path)
         sfreq, n_times = float(raw.info["sfreq"]), int(raw.n_times)
     if sidecars.sfreq is not None and abs(sidecars.sfreq - sfreq) > 1e-3 * sfreq:
         raise ValueError(
-            f"{path} has {sfreq:g} Hz, and the JSON file that belongs to it says {sidecars.sfreq:g} Hz; "
+            f"{path} has {sfreq:g} Hz, and its JSON sidecar says {sidecars.sfreq:g} Hz; "
             "correct the one that is wrong"
         )
     events = read_event_table(sidecars.events) if sidecars.events is not None else []
@@ -339,8 +339,8 @@ def _inside(path: Path, root: Path) -> bool:
 def _nearest(root: Path, path: Path, ending: str) -> Iterator[Path]:
     """Yield the sidecars of a recording with an ending, one per folder, from its own up to the root.
 
-    By the inheritance principle of BIDS a sidecar applies if its name has no entity that the recording's has
-    not; of several in a folder, the one with most. (``BIDSPath.find_matching_sidecar`` would take that of run
+    By the inheritance principle of BIDS a sidecar applies if all its entities are the recording's; of several
+    in a folder, the one with most. (``BIDSPath.find_matching_sidecar`` would take that of run
     1 for a recording without a run.)
     """
     own = _entities(path.name)
@@ -379,12 +379,10 @@ def _rate(files: list[Path]) -> float | None:
         with reading(path):
             content = json.loads(read_text(path))
             if not isinstance(content, dict):
-                raise ValueError(f"{path} is no JSON object; is it the sidecar it should be?")
+                raise ValueError(f"{path} is not a JSON object; is it the right sidecar?")
             sfreq = content.get("SamplingFrequency")
             if isinstance(sfreq, int | float) and not isinstance(sfreq, bool):
                 return check_rate(path, sfreq)
             if sfreq not in (None, "n/a"):
-                raise ValueError(
-                    f"{path} says a SamplingFrequency of {str(sfreq)[:80]!r}; a number is wanted"
-                )
+                raise ValueError(f"{path} says a SamplingFrequency of {str(sfreq)[:80]!r}; expected a number")
     return None

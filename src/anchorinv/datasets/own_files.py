@@ -1,4 +1,4 @@
-"""Own recordings: the rows of a user's table, and the files that these rows describe."""
+"""Own recordings: reading a user's table, and the files in its rows."""
 
 import math
 from collections.abc import Sequence
@@ -49,12 +49,14 @@ class ManifestRow:
 
 
 def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[ManifestRow], list[str]]:
-    """Return the rows of a table of recordings that can be used, and a sentence for each that cannot.
+    """Return the valid rows of a table of recordings, and a message for each invalid one.
 
-    Each must have a label, or if not ``labelled`` none: the events of its file will be its labels.
+    Each row must have a label; if not ``labelled``, none, as the events of its file will be its labels.
     """
     if not path.is_file():
-        raise ValueError(f"{path} is not there; a manifest is a table with the columns {', '.join(COLUMNS)}")
+        raise ValueError(
+            f"{path} does not exist; a manifest is a table with the columns {', '.join(COLUMNS)}"
+        )
     table = read_table(path, COLUMNS, delimiters=",;\t")
     needed = ("path", "label") if labelled else ("path",)
     if absent := [name for name in needed if name not in table.columns]:
@@ -83,40 +85,40 @@ def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[ManifestRo
 def _parse_row(
     cells: dict[str, str], line: int, folder: Path, *, labelled: bool
 ) -> tuple[ManifestRow, list[str]]:
-    """Return a row, and what is wrong with it."""
+    """Return a row, and its problems."""
     faults = []
     name, label = cells["path"], cells.get("label", "")
     path = folder / name
     if not name:
         faults.append("path is empty; name a file")
     elif not {path.suffix.lower(), "".join(path.suffixes[-2:]).lower()} & FORMATS:
-        faults.append(f"{name} is of no known format; known are {FILES}")
+        faults.append(f"{name} has an unknown format; known formats: {FILES}")
     elif not isfile(path):  # noqa: PTH113 (Path.is_file fails on too long a name)
-        faults.append(f"{name} is not there (looked for {path})")
+        faults.append(f"{name} does not exist (looked for {path})")
     if labelled and not label and path.suffix.lower() != ".npz":
         faults.append(f"{name} has no label; give one, or name its events with --events")
     if not labelled and label:
-        faults.append(f"{name} has a label, and --events takes labels from its events; leave one out")
+        faults.append(f"{name} has a label, and --events takes labels from events; leave one out")
     split = cells.get("split", "").casefold()
     if split and split not in SPLITS:
-        faults.append(f"split is train or test, got {cells['split']!r}")
+        faults.append(f"split must be train or test, got {cells['split']!r}")
     times: dict[str, float | None] = {"start": None, "stop": None}
     for key in times:
         if text := cells.get(key, ""):
             try:
                 times[key] = float(text)
             except ValueError:
-                faults.append(f"{key} is a number of seconds, got {text!r}")
+                faults.append(f"{key} must be a number of seconds, got {text!r}")
     start, stop = times["start"] or 0.0, times["stop"]
     if not 0 <= start < _LATEST or (stop is not None and not start < stop < _LATEST):
-        faults.append(f"start lies at 0 or later and before stop, got {start:g} to {stop} s")
+        faults.append(f"start must be at least 0 and before stop, got {start:g} to {stop} s")
     subject, session = cells.get("subject", ""), cells.get("session", "")
     return ManifestRow(line, name, path, label, subject, session, split, times["start"], stop), faults
 
 
 @dataclass(frozen=True, slots=True)
 class OwnOptions:
-    """What to do with own recordings.
+    """Options for preparing own recordings.
 
     Examples
     --------
@@ -127,23 +129,23 @@ class OwnOptions:
     channels: tuple[str, ...] | None = None  # to keep, in this order; None keeps all
     band: Filter | None = None
     resample: float | None = None  # to this rate in Hz; None keeps that of the files
-    sfreq: float | None = None  # of files that do not say theirs
+    sfreq: float | None = None  # of files that do not state it
     window: float | None = None  # seconds; None takes each row of the table as one window
-    overlap: float = 0.0  # fraction of a window that the next one repeats
-    at_least: int = 10  # training windows that a class needs
+    overlap: float = 0.0  # overlap of consecutive windows, as a fraction
+    at_least: int = 10  # minimum number of training windows per class
     allow: frozenset[str] = frozenset()  # kinds of problems to accept
     seed: int | None = None  # of the split where the table gives none
     reference: str | None = None  # as in `Preprocessing`
-    rename: dict[str, str] = field(default_factory=dict)  # from the files' names of channels to others
+    rename: dict[str, str] = field(default_factory=dict)  # renamings of channels
 
     def __post_init__(self) -> None:
         for name in ("resample", "sfreq", "window"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise ValueError(f"--{name} is a number above 0, got {value:g}")
+                raise ValueError(f"--{name} must be a number above 0, got {value:g}")
         if not 0 <= self.overlap < 1:
-            raise ValueError(f"--overlap is a share from 0 to below 1, got {self.overlap:g}")
+            raise ValueError(f"--overlap must be a share from 0 to below 1, got {self.overlap:g}")
         if self.overlap and self.window is None:
-            raise ValueError("--overlap is of windows that --window cuts; say how long they are")
+            raise ValueError("--overlap needs --window, the length of windows")
 
     def preprocessing(self, ch_names: Sequence[str], *, volts: bool = False, sfreq: float) -> Preprocessing:
         """Return the preprocessing of files with these channels; voltages are prepared in µV."""
@@ -153,12 +155,12 @@ class OwnOptions:
         return Preprocessing(names, unit, self.band, reference=self.reference, sfreq=self.resample or sfreq)
 
     def rate_of(self, path: Path, own: float | None) -> float:
-        """Return the sampling rate of a file: its own, or where it has none the user's."""
+        """Return the sampling rate of a file: its own, or else the user's."""
         if own is not None and self.sfreq is not None and own != self.sfreq:
             raise ValueError(f"{path} says {own:g} Hz, --sfreq {self.sfreq:g} Hz; leave the option out")
         sfreq = self.sfreq if own is None else own
         if sfreq is None:
-            raise ValueError(f"{path} does not say its rate; give it with --sfreq")
+            raise ValueError(f"{path} has no sampling rate; pass it with --sfreq")
         if self.band is not None:
             try:
                 self.band.sections(sfreq)
@@ -169,7 +171,7 @@ class OwnOptions:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSegment:
-    """A labelled segment of a file, in samples at the rate it will have."""
+    """A labelled segment of a file, in samples after resampling."""
 
     first: int
     length: int
@@ -181,7 +183,7 @@ class LabelledSegment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledFile:
-    """The signals of a file as they are, what is to be done to them, and its labelled segments."""
+    """The raw signals of a file, their preprocessing, and the labelled segments."""
 
     signals: npt.NDArray[np.float64]  # (n_inputs, n_samples), missing ones NaN
     names: tuple[str, ...]
@@ -190,11 +192,11 @@ class LabelledFile:
     sfreq: float  # of the signals, in Hz
     trial: int  # samples per trial, where it holds separate trials; 0 for one continuous recording
     segments: Sequence[LabelledSegment]
-    problems: Sequence[str] = ()  # what is wrong with rows of the table
+    problems: Sequence[str] = ()  # problems of its rows
 
 
 def open_labelled_file(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFile:
-    """Read the file that some rows of a table are about."""
+    """Read the file of some rows of a table."""
     path = rows[0].path
     if path.suffix.lower() == ".npz":
         return _open_trials(rows, options)
@@ -226,10 +228,10 @@ def open_labelled_file(rows: Sequence[ManifestRow], options: OwnOptions) -> Labe
 
 
 def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFile:
-    """Read ``X`` (n, channels, times), ``y`` and whatever else an .npz file says about its trials."""
+    """Read ``X`` (n, channels, times), ``y`` and further arrays of an .npz file."""
     row, path = rows[0], rows[0].path
     if len(rows) > 1 or row.start is not None or row.stop is not None:
-        raise ValueError(f"{path} holds trials already cut: list it once, without start and stop")
+        raise ValueError(f"{path} contains trials: list it once, without start and stop")
     stored = open_arrays(path, _ARRAYS)
     signals = _checked_signals(path, stored)
     arrays = {name: load_array(array) for name, array in stored.items() if name != "X"}
@@ -266,7 +268,7 @@ def _checked_signals(path: Path, arrays: dict[str, StoredArray]) -> StoredArray:
     if 0 in shape:
         raise ValueError(f"{path}: X has no values, its shape is {shape}")
     if len(shape) != 3 or signals.dtype.kind not in "fiu":
-        raise ValueError(f"{path}: X is {signals.dtype} {shape}; numbers (n, channels, times) are wanted")
+        raise ValueError(f"{path}: X is {signals.dtype} {shape}; expected numbers (n, channels, times)")
     check_claim(path, shape[1], 0)
     check_size(path, 1, math.prod(shape), in_one=False)
     if shape[0] > ROWS:
@@ -275,7 +277,7 @@ def _checked_signals(path: Path, arrays: dict[str, StoredArray]) -> StoredArray:
 
 
 def _concatenated(signals: StoredArray, picks: list[int]) -> npt.NDArray[np.float64]:
-    """Return all trials one after the other (channels, n · times), without a second copy on the way."""
+    """Concatenate all trials (channels, n · times), without a second copy in memory."""
     n, _, n_times = signals.shape
     flat, at = np.empty((len(picks), n * n_times)), 0
     for block in signals.blocks(max(1, (1 << 22) // math.prod(signals.shape[1:]))):
@@ -295,16 +297,16 @@ def _ch_names(path: Path, arrays: dict[str, npt.NDArray[Any]], n_chans: int) -> 
 
 
 def _column(path: Path, arrays: dict[str, npt.NDArray[Any]], key: str, n: int, given: str) -> list[str]:
-    """Return what the table gives for all trials, or what the file has for each."""
+    """Return the value of the table for all trials, or of the file for each."""
     if given or key not in arrays:
         return [given] * n
     values = np.ravel(arrays[key])
     if len(values) == 1:
         values = np.repeat(values, n)
     if len(values) != n:
-        raise ValueError(f"{path}: X has {n} trials but {key} {len(values)} values; one per trial is wanted")
+        raise ValueError(f"{path}: X has {n} trials but {key} {len(values)} values; expected one per trial")
     if values.dtype.kind == "f" and np.isnan(values).any():
-        raise ValueError(f"{path}: {key} has NaN; one value per trial is wanted")
+        raise ValueError(f"{path}: {key} has NaN; expected one value per trial")
     if values.dtype.kind == "f" and (values == np.round(values)).all():
         values = values.astype(np.int64)
     return [str(value) for value in values.tolist()]

@@ -1,8 +1,8 @@
-"""Prepare a data set: a plan of recordings is written into a folder, one recording at a time.
+"""Prepare a data set: write a plan of recordings into a folder, one recording at a time.
 
-Little is held in memory, an interrupted run is resumed, and the folder is complete or not there. While it is
-written, ``.NAME.unfinished`` beside it holds the samples so far and a journal with a line per recording. A
-line follows its samples and has their hash: whatever comes after the last valid line is cut off and redone.
+Memory is bounded, an interrupted run is resumed, and the folder appears only when complete. Meanwhile the
+folder ``.NAME.unfinished`` has the samples so far and a journal with a line per recording. A line is written
+after its samples and has their hash: everything after the last valid line is cut off and redone.
 """
 
 import json
@@ -33,7 +33,7 @@ _FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class LabelledWindow:
-    """A window of a recording: its first sample there, and what is known about it."""
+    """A window of a recording: its first sample and its metadata."""
 
     start: int
     label: str
@@ -41,11 +41,11 @@ class LabelledWindow:
     session: str
     split: str
     rejected: bool = False
-    recording: str = ""  # where a source is several recordings, the one it was cut from
+    recording: str = ""  # where a source has several recordings, the one of this window
 
 
 class Unavailable(ValueError):  # noqa: N818
-    """A recording that cannot be had now; others need not be tried, as when there is no network."""
+    """A recording that is unavailable for now, with all others, as without network."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ class PreparedRecording:
     samples: npt.NDArray[np.floating[Any]]  # (n_samples, n_chans), in the unit of the set
     windows: Sequence[LabelledWindow]
     counts: dict[str, int] = field(default_factory=dict)  # such as missing samples; summed over the set
-    notes: Sequence[str] = ()  # sentences for whoever prepares
+    notes: Sequence[str] = ()  # messages for the user
 
     def record(self, name: str) -> dict[str, Any]:
         """Return everything but the samples, as plain JSON values."""
@@ -100,7 +100,9 @@ class DatasetPlan:
     sources: Sequence[RecordingSource]  # in the order of the set
     preprocessing: Preprocessing  # its channels, rate and window length are those of the set
     class_names: tuple[str, ...]
-    meta: dict[str, Any]  # all else that decides the result, as JSON values; kept in ``meta.json``
+    meta: dict[
+        str, Any
+    ]  # further settings that determine the result, as JSON values; stored in ``meta.json``
 
     def __post_init__(self) -> None:
         known = self.preprocessing
@@ -122,7 +124,7 @@ class DatasetPlan:
 def prepare(plan: DatasetPlan, out: Path, *, replace: bool = False) -> Dataset:
     """Write a prepared folder, or resume one that was interrupted, and open it.
 
-    A prepared folder that is there already is replaced only if ``replace`` says so.
+    An existing prepared folder is replaced only with ``replace``.
     """
     if not plan.sources:
         raise ValueError(f"there is nothing to prepare in {plan.root}")
@@ -162,14 +164,14 @@ def prepare_in_memory(plan: DatasetPlan) -> Dataset:
 
 
 def check_output(out: Path, *, replace: bool) -> None:
-    """Refuse to write over anything else, or over a prepared folder unless ``replace``."""
+    """Refuse to overwrite other folders, or a prepared folder unless ``replace``."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / "meta.json").is_file():
-        raise ValueError(f"{out} is there and no prepared data set; choose another folder with --out")
+        raise ValueError(f"{out} exists and is not a prepared data set; choose another folder with --out")
     if not replace:
         raise ValueError(
-            f"{out} is already prepared; pass --replace to prepare it anew, or choose another --out"
+            f"{out} is already prepared; pass --replace to prepare it again, or choose another --out"
         )
 
 
@@ -210,7 +212,7 @@ def _write_samples(plan: DatasetPlan, unfinished: Path) -> list[dict[str, Any]]:
             except Unavailable:
                 raise
             except (ValueError, OSError) as error:
-                problems.append(str(error))  # the others are still read: all problems in one message
+                problems.append(str(error))  # the others are still read, to report all problems at once
                 continue
             if not problems:
                 entries.append(_append(plan, source, recording, samples))
@@ -232,7 +234,7 @@ def _append(
     """Append the samples of a recording; return its journal entry."""
     block = np.ascontiguousarray(recording.samples, dtype="<f4")
     if block.ndim != 2 or block.shape[1] != len(plan.ch_names):
-        raise ValueError(f"{source.name} has shape {block.shape}, {len(plan.ch_names)} channels wanted")
+        raise ValueError(f"{source.name} has shape {block.shape}, expected {len(plan.ch_names)} channels")
     samples.write(block.data)
     samples.flush()
     # Relative names, so that the same files elsewhere give the same bytes.
@@ -246,7 +248,7 @@ def _append(
 
 
 def _valid_entries(plan: DatasetPlan, path: Path, journal: Path) -> list[dict[str, Any]]:
-    """Return the journal up to the first entry whose files changed or whose samples are not there."""
+    """Return the journal up to the first entry whose files changed or whose samples are missing."""
     entries: list[dict[str, Any]] = []
     if not journal.is_file():
         return entries
@@ -255,7 +257,7 @@ def _valid_entries(plan: DatasetPlan, path: Path, journal: Path) -> list[dict[st
         for source, line in zip(plan.sources, lines, strict=False):
             try:
                 entry = json.loads(line)
-            except ValueError:  # cut in the middle of a line
+            except ValueError:  # ends in the middle of a line
                 break
             same = entry["name"] == source.name and entry["seen"] == source.state
             if not same or blake2b(samples.read(entry["n_bytes"])).hexdigest() != entry["blake2b"]:
@@ -303,7 +305,7 @@ def _assemble(
 
 
 def _npy_header(n_samples: int, n_chans: int) -> bytes:
-    """Return the header of an .npy file; numpy leaves room for the first axis, so its length is constant."""
+    """Return the header of an .npy file, which numpy pads so that its length is constant."""
     header = BytesIO()
     shape = {"descr": "<f4", "fortran_order": False, "shape": (n_samples, n_chans)}
     np.lib.format.write_array_header_1_0(header, shape)
@@ -321,19 +323,19 @@ def grouped_split(
 ) -> npt.NDArray[np.str_]:
     """Return "train" or "test" (n,) for recordings, stratified by label; no group is on both sides.
 
-    Groups, usually subjects, that are equally hard to place are taken in sorted order. Without a seed, the
-    first fold of an unshuffled five-fold division tests, as published for NHIE.
+    Ties between groups, usually subjects, are broken in sorted order. Without a seed, the test part is the
+    first fold of an unshuffled five-fold split, as published for NHIE.
     """
     from sklearn.model_selection import StratifiedGroupKFold
 
     n_groups = len(set(groups))
-    # A class number of its own for each label; the largest class must reach into every fold.
+    # Unique class numbers; the largest class must occur in every fold.
     numbers, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)[1:]
     n_folds = min(_FOLDS, n_groups, int(counts.max(initial=0)))
     if n_groups < 2:
         raise ValueError(
             f"a train and a test part need recordings of two groups or more, got {n_groups}; "
-            "hand in more, or say which train and which test in a table (--manifest, column split)"
+            "add more, or set the split in a table (--manifest, column split)"
         )
     if n_folds < 2:
         raise ValueError("each class has one recording, too few for a train and a test part; add recordings")

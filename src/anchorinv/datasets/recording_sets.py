@@ -1,4 +1,4 @@
-"""Two public sets of continuous recordings.
+"""NHIE and GRABMyo, two public sets of continuous recordings.
 
 NHIE: hours of newborns' EEG after lack of oxygen, each graded 1 to 4 by experts (Zenodo 6587973). GRABMyo:
 forearm and wrist EMG of 43 people on three days, sixteen gestures and rest (PhysioNet 1.1.0).
@@ -51,7 +51,7 @@ _Key = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _GradedRecording:
-    """A recording as the table of grades lists it; ``sfreq`` is None where the table does not say."""
+    """A row of the table of grades; ``sfreq`` is None where it is missing."""
 
     name: str
     subject: str
@@ -69,7 +69,7 @@ def plan_nhie(
     seed : int or None, default=None
         Of the split into train and test; None takes the published one.
     allow_missing : bool, default=False
-        Prepare the recordings that are there.
+        Prepare an incomplete set.
     live : bool, default=False
         Resample by a polyphase filter, as a live source can be, not by the spectrum as the authors did.
     """
@@ -81,8 +81,8 @@ def plan_nhie(
     missing += [f"{files[name].name} has no grade in {table.name}" for name in sorted(set(files) - known)]
     if not allow_missing:
         raise_if_any(str(raw), missing, "download them, or pass --allow-missing to do without")
-    # The whole table is divided, so that a partial download tests on the same babies.
-    # Babies are numbered in the order of the numbers in their names, as published: the split depends on it.
+    # The whole table is split, so that a partial download has the same test babies.
+    # Babies are ordered by the numbers in their names, as published: the split depends on it.
     numbers = {subject: i for i, subject in enumerate(sorted({r.subject for r in listing}, key=_by_number))}
     split = grouped_split([r.grade for r in listing], [numbers[r.subject] for r in listing], seed=seed)
     present = [
@@ -115,7 +115,7 @@ def plan_nhie(
 
 def _find_grades(raw: Path) -> Path:
     if not raw.is_dir():
-        raise ValueError(f"{raw} is no folder; give the one with the recordings and metadata.csv to --raw")
+        raise ValueError(f"{raw} is not a folder; pass the one with the recordings and metadata.csv to --raw")
     for name in _NHIE_TABLES:
         if paths := sorted(raw.rglob(name)):
             return paths[0]
@@ -152,7 +152,7 @@ def _by_number(name: str) -> tuple[str, str]:
 
 
 def _find_recordings(raw: Path) -> dict[str, Path]:
-    """Return the recordings by name; EDF where a recording is there in both forms."""
+    """Return the recordings by name; EDF where both formats exist."""
     files: dict[str, Path] = {}
     for ending in (".edf", ".csv.xz", ".csv"):
         for path in sorted(raw.rglob(f"*{ending}")):
@@ -192,7 +192,7 @@ def _resampling(how: Preprocessing) -> str:
 def plan_grabmyo(raw: Path, *, allow_missing: bool = False, live: bool = False) -> DatasetPlan:
     """Plan the preparation of a folder of WFDB records; options are those of :func:`plan_nhie`."""
     if not raw.is_dir():
-        raise ValueError(f"{raw} is no folder; give the one with Session1, Session2, Session3 to --raw")
+        raise ValueError(f"{raw} is not a folder; pass the one with Session1, Session2, Session3 to --raw")
     records = _find_records(raw)
     if not records:
         raise ValueError(
@@ -234,12 +234,12 @@ def _find_records(raw: Path) -> dict[_Key, tuple[Path, ...]]:
             session, participant, gesture, trial = map(int, named.groups())
             if gesture <= _GESTURES[-1]:
                 record = records.setdefault((session, participant, gesture, trial), {})
-                record.setdefault(path.suffix, path)  # of copies in two folders, the first
+                record.setdefault(path.suffix, path)  # the first of several copies
     return {key: tuple(record[suffix] for suffix in sorted(record)) for key, record in records.items()}
 
 
 def _missing_records(records: dict[_Key, tuple[Path, ...]]) -> Iterator[str]:
-    """Yield what a complete download would have, a sentence for each participant and session."""
+    """Yield a message on missing records for each participant and session."""
     for session in _SESSIONS:
         absent = []
         for participant in _PARTICIPANTS:
@@ -262,12 +262,14 @@ def _read_record(key: _Key, how: Preprocessing, path: Path) -> PreparedRecording
     recording = open_recording(path)
     if recording.sfreq != _RAW_SFREQ:
         raise ValueError(
-            f"{path} has a rate of {recording.sfreq} Hz, {_RAW_SFREQ:g} wanted; download it again"
+            f"{path} has a rate of {recording.sfreq} Hz, expected {_RAW_SFREQ:g}; download it again"
         )
     processed = _processed(recording, how, _RAW_SFREQ)
     n_samples = len(processed.samples)
     if n_samples < _GRABMYO_TIMES:
-        raise ValueError(f"{path} is {n_samples / _GRABMYO_SFREQ:.1f} s long, 5 s wanted; download it again")
+        raise ValueError(
+            f"{path} is {n_samples / _GRABMYO_SFREQ:.1f} s long, expected 5 s; download it again"
+        )
     split = "test" if session == _SESSIONS[-1] else "train"
     window = LabelledWindow(0, f"gesture {gesture}", str(participant), str(session), split)
     return PreparedRecording(processed.samples, [window], {"missing samples": processed.n_missing})

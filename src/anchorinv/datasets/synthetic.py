@@ -14,8 +14,8 @@ Subjects and sessions differ in gain, noise level and electrode shift, sessions 
 in the frequency of their rhythms. All classes are made from one vocabulary (angle, band, rise or fall, time),
 so what a network learns on some of them helps with, but does not settle, the others.
 
-Each recording has a random stream of its own, addressed by (seed, class, subject, session, repetition):
-asking for more of any of these never changes the recordings one had before.
+Each recording has its own random stream, addressed by (seed, class, subject, session, repetition): generating
+more of any of these never changes earlier recordings.
 """
 
 import math
@@ -30,7 +30,7 @@ Generators = list[np.random.Generator]  # one per repetition
 
 _N_SOURCES = 12
 _GOLDEN = (math.sqrt(5) - 1) / 2
-_START, _CLASS, _SUBJECT, _SESSION, _TRIAL = range(5)  # what a random stream is for
+_START, _CLASS, _SUBJECT, _SESSION, _TRIAL = range(5)  # purposes of random streams
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class SyntheticRecordings:
         keep = np.asarray(mask)
         if keep.dtype != np.bool_ or keep.shape != (len(self),):
             raise ValueError(
-                f"select wants a boolean mask of shape ({len(self)},), got {keep.dtype} {keep.shape}; "
+                f"select takes a boolean mask of shape ({len(self)},), got {keep.dtype} {keep.shape}; "
                 "compare a field, as in recordings.select(recordings.sessions == 0)"
             )
         parts = (self.signals[keep], self.labels[keep], self.subjects[keep], self.sessions[keep])
@@ -274,7 +274,7 @@ def eeg(
     difficulty: float = 1.0,
     seed: int,
 ) -> SyntheticRecordings:
-    """Generate synthetic EEG-like recordings; nobody was recorded.
+    """Generate synthetic EEG-like recordings; no person was recorded.
 
     A class raises or lowers theta, alpha or beta power at two or three places of the scalp for part of the
     trial (event-related synchronisation and desynchronisation), against a 1/f background.
@@ -325,7 +325,7 @@ def emg(
     difficulty: float = 1.0,
     seed: int,
 ) -> SyntheticRecordings:
-    """Generate synthetic EMG-like recordings; nobody was recorded.
+    """Generate synthetic EMG-like recordings; no person was recorded.
 
     A class activates two or three places around the forearm, each for part of the trial; activity is
     amplitude-modulated noise around 100 Hz. The result is ordered as that of :func:`eeg`.

@@ -1,4 +1,4 @@
-"""Windows in files (``.npz``, ``.npy``, prepared folders), read in blocks; a figure of some of them."""
+"""Read windows from files (``.npz``, ``.npy``, prepared folders) in blocks; draw a figure of some trials."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ from anchorinv.signal.readers import pick_channels, renamed
 
 #: Values read at once.
 _BLOCK = 1 << 22
-#: What a figure shows at most.
+#: Limits of a figure.
 _TRIALS, _CLASSES, _CHANNELS = 3, 8, 8
 
-#: With fewer people, sessions are groups too: base training holds out one of at least so many.
+#: With fewer subjects, sessions are groups too: base training holds out one of at least this many.
 LEAST_GROUPS = 5
 
 
@@ -99,15 +99,15 @@ def channels_for(
     sfreq: float | None,
     rename: Mapping[str, str] | None = None,
 ) -> list[int]:
-    """Return the indices in a file of the channels that a model takes, in its order.
+    """Return the indices of a model's channels in a file, in the model's order.
 
     ``n_chans``, ``ch_names`` and ``sfreq`` are the model's; windows at another rate are refused. ``rename``
-    has names of channels in the file, and what the model calls them.
+    maps names in the file to the model's.
     """
     if sfreq is not None and file.sfreq is not None and file.sfreq != sfreq:
         raise ValueError(
             f"{file.name} is sampled at {file.sfreq:g} Hz, the model at {sfreq:g} Hz; resample the windows, "
-            f"or hand in the continuous recording, which is resampled as it is read"
+            f"or use the continuous recording, which is resampled as it is read"
         )
     present = file.preprocessing.ch_names
     if present is not None and ch_names is not None:
@@ -120,7 +120,7 @@ def channels_for(
         whose = "the model" if ch_names is None else file.name
         raise ValueError(
             f"{file.name} has {file.shape[1]} channels, the model takes {n_chans}, and {whose} does not know "
-            f"their names; hand in those channels, in the model's order"
+            f"their names; pass those channels, in the model's order"
         )
     return list(range(n_chans))
 
@@ -228,7 +228,7 @@ def draw_trials(data: Dataset, path: Path) -> None:
 
 
 def _evenly(indices: np.ndarray) -> np.ndarray:
-    """Return a few of them, from the first to the last."""
+    """Return a few evenly spaced indices, from the first to the last."""
     return np.asarray(indices[np.unique(np.linspace(0, len(indices) - 1, _TRIALS).astype(int))])
 
 

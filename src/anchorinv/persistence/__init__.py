@@ -1,1 +1,1 @@
-"""The model file: its bytes, facts and tensors, whether they are sound, what they say about people."""
+"""The model file: format, validation, limits, provenance, and what it contains about people."""

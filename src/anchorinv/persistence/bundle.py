@@ -1,4 +1,4 @@
-"""A model in one file (``*.anchorinv``): all it needs to predict and to go on learning, and no code."""
+"""Save and load a model as one file (``*.anchorinv``), which contains no code."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ from anchorinv.signal.statistics import SHAPES, BaseStatistics, MeanStd
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle:
-    """A model as a value: what an estimator has learned, and what it was told of the signals.
+    """A fitted model as a value: what was learned, and the metadata of the signals.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ class Bundle:
     counts : tuple of int
         Examples behind each class.
     seed : int, default=0
-        From which sessions to come draw.
+        For later sessions.
     settings : mapping
-        Of the estimator, but its geometry, sfreq and preprocessing.
+        Parameters of the estimator, without geometry, sfreq and preprocessing.
     geometry_given : bool, default=False
         Whether the estimator's user chose the geometry.
     package : str
@@ -87,42 +87,42 @@ class Bundle:
 
     @property
     def memory(self) -> Keeps:
-        """What it keeps of people; whatever the method, signals of theirs are real recordings."""
+        """What it stores about people; recordings count as such whatever the method."""
         return "real recordings" if self.state.recordings else METHODS[self.method].keeps
 
 
 def save_bundle(
     path: Path | str, bundle: Bundle, *, with_signals: bool = False, allow_recordings: bool = False
 ) -> None:
-    """Write a model to one file, whole or not at all.
+    """Write a model to one file, atomically.
 
     Parameters
     ----------
     path : Path or str
-        Of the file; one that is there is replaced when the new one is complete.
+        An existing file is replaced once the new one is complete.
     bundle : Bundle
     with_signals : bool, default=False
-        Include the inverted signals that are at hand; nothing but eyes needs them.
+        Include the inverted signals, for inspection only.
     allow_recordings : bool, default=False
-        Write a model that holds recordings of people.
+        Permit a model that contains recordings of people.
     """
     path = Path(path)
     if bundle.memory == "real recordings" and not allow_recordings:
         raise ValueError(
-            f"this model ({bundle.method}) holds real recordings, which would be in {path} for everybody to "
-            f"read; pass allow_recordings=True (--allow-recordings) if they may be"
+            f"this model ({bundle.method}) contains real recordings, which anyone with {path} could "
+            f"read; pass allow_recordings=True (--allow-recordings) to permit it"
         )
     header, tensors = _facts_of(bundle, with_signals=with_signals)
     try:
         own = bundle.backbone is not None and bundle.backbone.backbone.model is None
         given = bundle.backbone.backbone if bundle.backbone and own else None
-        _bundle_of(parse_header(header), tensors, given)  # what cannot be read back is not written
+        _bundle_of(parse_header(header), tensors, given)  # a file that could not be read back is not written
     except _ODD as error:
-        was = "; the file that was there is untouched" if path.is_file() else ""
+        was = "; the existing file is untouched" if path.is_file() else ""
         raise ValueError(
-            f"{path} is not written, as it could not be read: {_first_line(error)}{was}"
+            f"{path} is not written, as it could not be read back: {_first_line(error)}{was}"
         ) from None
-    # Equal tensors in memory are written twice: nothing may hang on what shares memory.
+    # Tensors that share memory are written twice, as safetensors refuses shared memory.
     payload = save({name: tensor.clone() for name, tensor in sorted(tensors.items())})
     write_container(path, header, payload)
 
@@ -163,18 +163,18 @@ def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, T
 
 
 def _with_short_curves(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out values of long curves, evenly, so that a file holds a picture of them and little more."""
+    """Thin out long curves evenly, to bound the size of a file."""
     names = [name for name in tensors if name.startswith("curves.")]
     each = MOST_CURVE_VALUES // max(1, len(names))
     return tensors | {name: tensors[name][:: -(-len(tensors[name]) // each) or 1].clone() for name in names}
 
 
-#: What odd facts or tensors make of the code that reads them.
+#: Errors that malformed facts or tensors may raise in the code that reads them.
 _ODD = (SafetensorError, ValueError, TypeError, RuntimeError, LookupError, OverflowError, MemoryError)
 
 
 def read_facts(path: Path | str) -> tuple[Header, dict[str, Tensor]]:
-    """Return the facts and tensors of a model file, whole and checked: a model can be made of them."""
+    """Return the checked facts and tensors of a model file."""
     header, tensors, _ = _read(Path(path))
     return header, tensors
 
@@ -182,12 +182,12 @@ def read_facts(path: Path | str) -> tuple[Header, dict[str, Tensor]]:
 def load_bundle(path: Path | str, *, allow_recordings: bool = False, backbone: Any = None) -> Bundle:
     """Return the model in a file, or refuse the file in one sentence; nothing in it is run or trusted.
 
-    ``backbone`` is the network or factory of a model that was built on one of somebody's own.
+    ``backbone`` is the custom network of the model, or its factory, if it has one.
     """
     *_, bundle = _read(Path(path), backbone)
     if bundle.memory == "real recordings" and not allow_recordings:
         raise ValueError(
-            f"{path} holds real recordings of people; pass allow_recordings=True (--allow-recordings) if you "
+            f"{path} contains recordings of people; pass allow_recordings=True (--allow-recordings) if you "
             f"may have them"
         )
     return bundle
@@ -195,7 +195,7 @@ def load_bundle(path: Path | str, *, allow_recordings: bool = False, backbone: A
 
 @torch.inference_mode(False)
 def _read(path: Path, backbone: Any = None) -> tuple[Header, dict[str, Tensor], Bundle]:
-    """Read and check a model file: the one way in, whether it is to be used or to be looked at."""
+    """Read and check a model file; every use of a file goes through here."""
     _, text, payload = read_container(path)
     try:
         header, tensors = parse_header(text), load(payload)
@@ -208,15 +208,15 @@ def _read(path: Path, backbone: Any = None) -> tuple[Header, dict[str, Tensor], 
 
 
 def _architecture(header: Header, geometry: Geometry, given: Any) -> Architecture:
-    """Return what the network is made by: the package's own, or one that is named in the file."""
+    """Return the factory of the network: this package's, or the one named in the file."""
     facts = header.backbone
     if given is not None and (facts is None or facts.kind != "own"):
-        raise BackboneError("its network is known by its name; leave backbone out")
+        raise BackboneError("its network is built by its name; leave backbone out")
     return geometry if facts is None else facts.spec(geometry, given)
 
 
 def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) -> Bundle:
-    """Return the model that facts and tensors of a file describe, if they describe one."""
+    """Return the model that the facts and tensors of a file describe."""
     check_tensors(tensors, own=header.backbone is None)
     geometry = Geometry(**header.geometry.model_dump())
     architecture = _architecture(header, geometry, given)
@@ -232,7 +232,7 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) ->
     with _or_another_version(header):
         state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
     if odd := sorted(tensors.keys() - packed(state)[0].keys()):
-        raise ValueError(f"it holds {odd[0][:60]!r}, which is no part of a model")
+        raise ValueError(f"it contains {odd[0][:60]!r}, which does not belong to a model")
     bundle = Bundle(
         method=header.method,
         geometry=geometry,
@@ -252,13 +252,13 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) ->
         backbone=architecture if isinstance(architecture, BackboneFor) else None,
     )
     if bundle.memory != header.memory:
-        raise ValueError(f"it says that its memory is {header.memory}, and holds {bundle.memory}")
+        raise ValueError(f"it claims to store {header.memory}, but stores {bundle.memory}")
     return bundle
 
 
 @contextmanager
 def _or_another_version(header: Header) -> Iterator[None]:
-    """Say of weights that do not fit a network of a library when another version of that wrote them."""
+    """Explain weights that do not fit, by another version of braindecode or another custom network."""
     try:
         yield
     except (MissingExtra, MissingBackbone):

@@ -1,7 +1,7 @@
-"""The format of a model file, from the inside out.
+"""The format of a model file: packed states, the header, and the container.
 
-A state as named tensors and plain facts; the facts of the header, with their types and bounds; and the
-container of both: magic word, sizes, digest.
+A state is packed into named tensors and plain values; the header has types and bounds; the container has a
+magic word, sizes and a digest.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _BATCHES = ("anchors", "replay", "recordings", "signals")
 
 
 def packed(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return all that a state holds as tensors by name, and as facts of plain JSON values."""
+    """Pack a state into tensors by name and plain JSON values."""
     trunk, tail = without_views(state)
     head, head_facts = state.head.packed()
     parts = {"trunk": trunk.state_dict(), "tail": tail.state_dict(), "head": head}
@@ -79,9 +79,9 @@ def unpacked(
     Parameters
     ----------
     tensors, facts : mapping
-        As :func:`packed` returned them; nothing in them is trusted to be what it says.
+        As :func:`packed` returned them; not trusted.
     backbone : callable
-        Makes a network of the same architecture; its weights are replaced and never drawn.
+        Builds a network of the same architecture; its weights are replaced and never initialised.
     """
     with _in_one_sentence():
         shape = (facts["shape"][0], facts["shape"][1])
@@ -140,18 +140,18 @@ def unpacked_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> He
 
 @contextmanager
 def _in_one_sentence() -> Iterator[None]:
-    """Turn whatever odd tensors and facts make of the code that reads them into a ValueError."""
+    """Turn errors that malformed tensors and facts raise into a ValueError."""
     try:
         yield
     except (LookupError, TypeError, RuntimeError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"these weights are not those of such a network: {reason}") from None
+        raise ValueError(f"the weights do not fit this network: {reason}") from None
 
 
 def _network_like(
     facts: Mapping[str, Any], shape: tuple[int, int], backbone: Callable[[], nn.Module]
 ) -> tuple[nn.Module, nn.Module]:
-    """Return trunk and tail of the packed sizes, their values still missing."""
+    """Return trunk and tail of the packed sizes, without values."""
     if encoder := facts.get("encoder"):
         networks = [
             FeatureNetwork(*_halves(backbone()), encoder["network_dim"])
@@ -172,9 +172,9 @@ def _under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-#: A class as its user named it. Strict: True is no 1, and 1 is no "1".
+#: A class label. Strict: True is not 1, and 1 is not "1".
 Label = Name | bool | Annotated[int, Field(ge=-(2**63), lt=2**63)]
-#: Of a network; what they amount to together is bounded in ``limits.py``.
+#: Sizes of a network; their combination is bounded in ``limits.py``.
 Size = Annotated[int, Field(ge=1, le=2**24)]
 Positive = Annotated[float, Field(gt=0, le=1e30)]
 Steps = Annotated[int, Field(ge=0, le=limits.MOST_STEPS)]
@@ -189,11 +189,11 @@ _SIZES: dict[str, Any] = {each.name: (Size if each.type is int else float, ...) 
 
 
 class GeometryFacts(create_model("_Sizes", __base__=_Facts, **_SIZES)):  # type: ignore[misc]
-    """Of a :class:`~anchorinv.Geometry`: each of its fields, none left out."""
+    """All fields of a :class:`~anchorinv.Geometry`."""
 
 
 class PrivacyFacts(_Facts):
-    """Of a :class:`~anchorinv.Privacy`; its own checks are made of it when a file is read."""
+    """Fields of a :class:`~anchorinv.Privacy`, which checks itself when a file is read."""
 
     epsilon: float
     delta: float
@@ -208,7 +208,7 @@ def _checked_privacy(facts: PrivacyFacts) -> PrivacyFacts:
 
 
 class SettingsFacts(_Facts):
-    """Of an estimator; those that are not named keep their defaults."""
+    """Parameters of the estimator; missing ones keep their defaults."""
 
     epochs: Annotated[int, Field(ge=1, le=limits.MOST_STEPS)] | None = None
     batch_size: Annotated[int, Field(ge=1, le=limits.MOST_BATCH)] = 1
@@ -231,7 +231,7 @@ class SettingsFacts(_Facts):
 
 
 def _checked_head(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a head under its present name, if they are what its class says."""
+    """Return the facts of a head under its present name, checked by its class."""
     kind = facts.get("kind")
     if not isinstance(kind, str) or kind not in HEADS:
         raise ValueError(f"there is no head {kind!r:.60}; known are {', '.join(HEADS)}")
@@ -240,12 +240,12 @@ def _checked_head(facts: dict[str, Any]) -> dict[str, Any]:
     return {"kind": kind, **parsed(HEADS[kind].Facts, settings).model_dump(exclude_none=True)}
 
 
-#: What a head is beside its tensors, ``kind`` and the settings that its class knows.
+#: Metadata of a head: ``kind`` and the settings of its class.
 HeadFacts = Annotated[dict[Name, bool | int | float | Name], AfterValidator(_checked_head)]
 
 
 class EncoderFacts(_Facts):
-    """What an encoder of blocks is beside its tensors."""
+    """Metadata of an encoder."""
 
     blocks: Annotated[tuple[Name, ...], Field(min_length=1, max_length=32)]
     n_components: Annotated[int, Field(ge=1, le=limits.MOST_COLUMNS)]
@@ -254,7 +254,7 @@ class EncoderFacts(_Facts):
 
 
 class StateFacts(_Facts):
-    """What a state is beside its tensors."""
+    """Metadata of a state."""
 
     head: HeadFacts
     classes: Annotated[tuple[Count, ...], Field(min_length=2, max_length=limits.MOST_CLASSES)]
@@ -268,7 +268,7 @@ class StateFacts(_Facts):
 
 
 class BackboneFacts(_Facts):
-    """Of a network that is not this package's own: its name alone, never its code."""
+    """A network that is not this package's: its name, never its code."""
 
     kind: Literal["braindecode", "own"]
     network: Name
@@ -293,7 +293,7 @@ class BackboneFacts(_Facts):
         }
 
     def spec(self, geometry: Geometry, given: Any) -> BackboneFor:
-        """Return the backbone for signals of a shape; one of somebody's own is what they pass, or nothing."""
+        """Return the backbone for signals of a shape; a custom one has to be passed."""
         network = as_backbone(given)
         if self.kind == "braindecode":
             network = Backbone(self.network)
@@ -305,7 +305,7 @@ class BackboneFacts(_Facts):
 
 
 class Entry(_Facts):
-    """A line of the history; samples as pairs, because a JSON key is always text."""
+    """An entry of the history; samples are pairs, as JSON keys are always text."""
 
     kind: Name
     session: Count
@@ -316,7 +316,7 @@ class Entry(_Facts):
 
     @staticmethod
     def facts(line: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a line of an estimator's history as plain JSON; a number that is none becomes None."""
+        """Return an entry of the history as plain JSON; NaN becomes None."""
         named = ("kind", "session", "seconds")
         others = (*named, "samples", "curves", *Origin.model_fields)  # curves are among the tensors
         numbers = {key: value for key, value in line.items() if key not in others}
@@ -329,14 +329,14 @@ class Entry(_Facts):
 
     @property
     def line(self) -> dict[str, Any]:
-        """The line of an estimator's history."""
+        """The entry as the estimator has it."""
         numbers = {key: math.nan if value is None else value for key, value in self.numbers.items()}
         plain = {"kind": self.kind, "session": self.session, "samples": dict(self.samples)}
         return {**plain, "seconds": self.seconds, **numbers, **self.origin.model_dump(exclude_none=True)}
 
 
 class Header(_Facts):
-    """All of a model but its tensors."""
+    """The header: everything but tensors."""
 
     package: Name = __version__
     method: Annotated[Name, AfterValidator(METHODS.name_of)]
@@ -356,17 +356,17 @@ class Header(_Facts):
 
 
 Some = TypeVar("Some", bound=BaseModel)
-# How pydantic calls one of several types that a fact may have, at the end of its place.
+# pydantic's names for members of a union, at the end of an error's location.
 _KIND = re.compile(r"function-\w+\[.*\]|(constrained-)?(str|int|float|bool)|\[key\]", re.DOTALL)
 
 
 def parsed(kind: type[Some], facts: bytes | Mapping[str, Any]) -> Some:
-    """Return facts, from JSON or as they are, or a ValueError that names the first that is wrong."""
+    """Validate facts, as JSON or as values; a ValueError names the first wrong one."""
     try:
         return kind.model_validate_json(facts) if isinstance(facts, bytes) else kind.model_validate(facts)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        # A key of the file may be in it: shown, but not as it is.
+        # It may contain a key of the file, which is escaped.
         where = [str(part) for part in first["loc"]]
         if len(where) > 1 and _KIND.fullmatch(where[-1]):
             del where[-1]
@@ -375,7 +375,7 @@ def parsed(kind: type[Some], facts: bytes | Mapping[str, Any]) -> Some:
 
 
 def parse_header(text: bytes) -> Header:
-    """Return the header, or a ValueError that names the first fact that is wrong."""
+    """Return the header; a ValueError names the first wrong fact."""
     header = parsed(Header, text)
     if len({type(label) for label in header.classes}) > 1 or len(set(header.classes)) < len(header.classes):
         raise ValueError("its classes are wrong (names must differ and be of one kind)")
@@ -404,7 +404,7 @@ def assemble(header: bytes, payload: bytes) -> bytes:
     if len(header) > limits.MOST_HEADER or len(payload) > limits.MOST_BYTES:
         raise ValueError(
             f"the model is too large for a file: {len(header)} bytes of facts ({limits.MOST_HEADER} at the "
-            f"most), {len(payload)} of tensors ({limits.MOST_BYTES} at the most); leave out signals "
+            f"most), {len(payload)} of tensors ({limits.MOST_BYTES} at most); leave out signals "
             f"(with_signals), or train with a smaller n_anchors (--anchors), shorter windows or a lower "
             f"sampling rate"
         )
@@ -413,10 +413,10 @@ def assemble(header: bytes, payload: bytes) -> bytes:
 
 
 def read_container(path: Path) -> tuple[int, bytes, bytes]:
-    """Return the version, header and payload of a model file; anything amiss is one sentence."""
+    """Return the version, header and payload of a model file; any problem is one sentence."""
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # before it is opened: a pipe would wait for its other end
+        if not stat.S_ISREG(status.st_mode):  # before it is opened, as a pipe would block
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
             raise ValueError(f"{path} is {kind}, not a model file; name the file that train or save wrote")
         size = status.st_size
@@ -432,38 +432,38 @@ def read_container(path: Path) -> tuple[int, bytes, bytes]:
         raise OSError(f"{path} cannot be read: {error.strerror or error}") from None
     front, digest = start[: _FRONT.size], start[_FRONT.size :]
     if _digest(front, header, payload) != digest:
-        raise ValueError(f"{path} is damaged: its contents do not match its digest; copy it anew")
+        raise ValueError(f"{path} is damaged: its contents do not match its digest; copy it again")
     return _FRONT.unpack(front)[1], header, payload
 
 
 def write_container(path: Path, header: bytes, payload: bytes) -> None:
-    """Write a model file, whole or not at all."""
+    """Write a model file, atomically."""
     content = assemble(header, payload)
     try:
         with replacing(path) as beside:
             beside.write_bytes(content)
     except OSError as error:
-        if error.errno is None:  # said in full already
+        if error.errno is None:  # already a full sentence
             raise
-        was = "; the file that was there is untouched" if path.is_file() else ""
+        was = "; the existing file is untouched" if path.is_file() else ""
         raise OSError(f"{path} cannot be written: {error.strerror or error}{was}") from None
 
 
 def _header_length(path: Path, start: bytes, size: int) -> int:
-    """Check the first bytes of a file of a size; return the length of the header."""
+    """Check the first bytes of a file of this size; return the length of the header."""
     if start[:8] != MAGIC:
         foreign = start[8:9] == b"{" and int.from_bytes(start[:8], "little") < size
-        kind = "a safetensors file, but of another program" if foreign else "no anchorinv model"
-        raise ValueError(f"{path} is {kind}; a model is what `anchorinv train` or model.save wrote")
+        kind = "a safetensors file of another program" if foreign else "no anchorinv model"
+        raise ValueError(f"{path} is {kind}; pass a file that `anchorinv train` or model.save wrote")
     if len(start) < _START:
-        raise ValueError(f"{path} is cut short: it ends within its first {_START} bytes; copy it anew")
+        raise ValueError(f"{path} is cut short: it ends within its first {_START} bytes; copy it again")
     _, version, n_header, n_payload = _FRONT.unpack(start[: _FRONT.size])
     if version > FORMAT:
         raise ValueError(
             f"{path} has format {version}, and this anchorinv reads up to {FORMAT}; update anchorinv"
         )
     if version < 1 or n_header > limits.MOST_HEADER:
-        raise ValueError(f"{path} is damaged: format {version}, header of {n_header} bytes; copy it anew")
+        raise ValueError(f"{path} is damaged: format {version}, header of {n_header} bytes; copy it again")
     if size != _START + n_header + n_payload:
         state = "cut short" if size < _START + n_header + n_payload else "longer than it says"
         raise ValueError(f"{path} is {state}: {size} bytes instead of {_START + n_header + n_payload}")

@@ -1,7 +1,7 @@
-"""How large a model may be, and how long a name: whatever drives an allocation or a loop is bounded.
+"""Limits on the size of models and names: everything that determines an allocation or a loop is bounded.
 
-What is bounded in a file is bounded in ``fit`` too, so that whatever was learned can be written. How much a
-method needs follows from its network or encoder, its head and its memory.
+Files and ``fit`` have the same limits, so that every fitted model can be saved. What a method needs follows
+from its network or encoder, its head and its memory.
 """
 
 import math
@@ -28,40 +28,40 @@ from anchorinv.core.registry import METHODS, MethodSpec
 from anchorinv.core.rehearsal import FOLDS
 from anchorinv.core.training import Training
 
-#: Bytes of a file's header and of its tensors; reading takes twice the latter, and stays below a gigabyte.
+#: Bytes of a file's header and of its tensors; reading takes twice the latter, below a gigabyte.
 MOST_HEADER, MOST_BYTES = 4 << 20, 384 << 20
 #: Characters of a name.
 LONGEST_NAME = 200
 MOST_CLASSES, MOST_CHANNELS = 4096, 1024
-#: Features of an encoder, of components or at random.
+#: Features of an encoder: components or random projections.
 MOST_COLUMNS = 1 << 11
 #: Epochs of training, steps of an inversion or a finetuning.
 MOST_STEPS = 100_000
 #: Values of all loss curves in a file; longer ones are thinned when they are written.
 MOST_CURVE_VALUES = 1 << 20
-#: Kept of each base class, and in a batch.
+#: Samples kept of each base class, and samples in a batch.
 MOST_ANCHORS, MOST_BATCH = 10_000, 1 << 20
-#: In Hz, of signals and of a filter's edges.
+#: Sampling rates and filter edges in Hz.
 LOWEST_RATE, HIGHEST_RATE = 1e-3, 1e6
 SEEDS = range(-(2**63), 2**64)
 
-# What a user can do about it.
+# Remedies.
 _WINDOWS = "shorter windows, a lower sampling rate or fewer channels"
 _ANCHORS = "a smaller n_anchors (--anchors)"
-#: Of a file's tensors, what is not foreseen: their names, curves, statistics, a projector.
+#: Reserve of a file's tensors: names, curves, statistics, a projector.
 _ROOM = 32 << 20
-#: Values at once in an inversion, of the signals themselves or of the attention to them.
+#: Values processed at once in an inversion: signals or attention scores.
 _AT_ONCE = 1 << 24
 
 
-#: What a network is made by: the sizes of this package's own, or another backbone.
+#: What networks are built from: the sizes of this package's network, or another backbone.
 Architecture = Geometry | BackboneFor
 
 
 def check_geometry(geometry: Architecture, *, used: bool = True) -> None:
-    """Refuse a network that a window could not be computed with in bounded memory and time.
+    """Refuse a network that needs too much memory or time for one window.
 
-    A backbone from elsewhere is made for that, unless it is not ``used``.
+    Another backbone is built to measure it, unless it is not ``used``.
     """
     if isinstance(geometry, BackboneFor):
         return _check_backbone(geometry, used=used)
@@ -91,7 +91,7 @@ def check_geometry(geometry: Architecture, *, used: bool = True) -> None:
 
 
 def _check_backbone(spec: BackboneFor, *, used: bool) -> None:
-    # Of the shape first: no network is made for one that is too large.
+    # The shape first: no network is built for one that is too large.
     _check(
         {
             "channels": (spec.n_chans, MOST_CHANNELS, "fewer channels"),
@@ -110,12 +110,12 @@ def _check_backbone(spec: BackboneFor, *, used: bool) -> None:
 
 
 def network_of(architecture: Architecture) -> Callable[[], nn.Module]:
-    """Return what makes a network."""
+    """Return the factory of the network."""
     return architecture if isinstance(architecture, BackboneFor) else partial(Conformer, architecture)
 
 
 def recipe_for(method: str, geometry: Architecture, **options: Any) -> Recipe:
-    """Return a method for a network, to ask for sizes; options that it does not take are left out."""
+    """Return a method for a network, to compute sizes; unknown options are ignored."""
     spec = METHODS[method]
     base_spec = BaseSpec(network_of(geometry), Cosine.start, Training())
     recipe: Recipe = spec.build(base_spec, **{k: v for k, v in options.items() if k in spec.options})
@@ -124,10 +124,10 @@ def recipe_for(method: str, geometry: Architecture, **options: Any) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a method computes with, for one geometry."""
+    """Sizes of a method, for one geometry."""
 
     latent: tuple[int, ...]  # shape of a replay sample
-    dim: int  # features that the head is given, at the most
+    dim: int  # maximum number of features of the head
     n_fixed: int  # values of network and encoder
 
 
@@ -144,7 +144,7 @@ def _sizes(spec: MethodSpec, geometry: Architecture) -> Sizes:
     if spec.network:
         with torch.random.fork_rng(), torch.device("meta"):
             network = recipe.base_spec.backbone()
-        # A network that is split elsewhere than before its last block says what is there.
+        # A network that is not split before its last block knows the shape there.
         latent = getattr(network, "latent_shape", latent)
         return Sizes(latent, getattr(network, "dim", geometry.dim), _weights(geometry))
     shape, base = (geometry.n_chans, geometry.n_times), recipe.base_spec
@@ -161,13 +161,13 @@ def _sizes(spec: MethodSpec, geometry: Architecture) -> Sizes:
 
 
 def kept_by(method: str, counts: Sequence[int], n_anchors: int) -> int:
-    """Return how many samples a method keeps of base classes that have so many each."""
+    """Return how many samples a method keeps of base classes of these sizes."""
     any_geometry = Geometry.for_shape(1, 64)
     return recipe_for(method, any_geometry, per_class=n_anchors).memory.n_kept(counts)
 
 
 def check_kept(method: str, geometry: Architecture, n_classes: int, n_kept: int) -> None:
-    """Refuse more samples kept of all classes (anchors, replay) than a lesson or a file has room for."""
+    """Refuse more kept samples (anchors, replay) than a lesson or a file can hold."""
     memory, head = recipe_for(method, geometry).memory, HEADS[METHODS[method].head]
     sizes, remedies = sizes_of(method, geometry), f"{_WINDOWS}, or {_ANCHORS}"
     window = geometry.n_chans * geometry.n_times
@@ -186,7 +186,7 @@ def check_kept(method: str, geometry: Architecture, n_classes: int, n_kept: int)
         "bytes in a file": (4 * n_values, MOST_BYTES - _ROOM, remedies),
     }
     if memory.inverts:
-        # Signals as they start and as they end; labels are inverted all at once, with Adam's moments.
+        # Start and end of each signal; labels are inverted all at once, with Adam's moments.
         most = 1 << (28 if memory.labels_only else 29)
         bounds["values of all signals to invert"] = (n_kept * window, most, remedies)
     if "replay" in parts:  # they go through the last block all at once, labels through the others too
@@ -198,12 +198,12 @@ def check_kept(method: str, geometry: Architecture, n_classes: int, n_kept: int)
 
 
 def check_held(n_bytes: int) -> None:
-    """Refuse more bytes of tensors than a file has room for."""
+    """Refuse more bytes of tensors than a file can hold."""
     _check({"bytes in a file": (n_bytes, MOST_BYTES - _ROOM // 2, "fewer classes or examples")})
 
 
 def inverted_at_once(geometry: Architecture, most: int) -> int:
-    """Return how many samples to invert at once, so that memory is bounded: fewer where windows are large."""
+    """Return how many samples to invert at once: fewer where windows are large, to bound memory."""
     each = max(geometry.n_chans * geometry.n_times, _within(geometry))
     return max(1, min(most, _AT_ONCE // each))
 
@@ -213,7 +213,7 @@ def _latent(geometry: Architecture) -> tuple[int, ...]:
 
 
 def _within(geometry: Architecture) -> int:
-    """Return values that a network computes of a window, or scores of attention where these are most."""
+    """Return the number of values a network computes per window, or attention scores if these are more."""
     if isinstance(geometry, BackboneFor):
         return geometry.sizes.n_activations
     return geometry.depth * _scores(geometry)
@@ -234,33 +234,35 @@ def _scores(geometry: Geometry) -> int:
 def _check(bounds: dict[str, tuple[int, int, str]]) -> None:
     for words, (size, most, remedy) in bounds.items():
         if size > most:
-            raise ValueError(f"{size} {words} are too many, {most} at the most; use {remedy}")
+            raise ValueError(f"{size} {words} are too many, {most} at most; use {remedy}")
 
 
-# Control characters, halves of characters, ends of lines and paragraphs: no font shows them.
+# Unicode categories without a glyph: control characters, surrogates, line and paragraph separators.
 _UNSEEN = ("Cc", "Cs", "Zl", "Zp")
 
 
 def check_name(name: str) -> str:
-    r"""Return a name, if it can be shown on a line.
+    r"""Return a name if it is printable.
 
     Examples
     --------
     >>> check_name("left" + chr(0))
     Traceback (most recent call last):
-    ValueError: the name 'left\x00' holds '\x00', which nobody can see; leave it out
+    ValueError: the name 'left\x00' contains the invisible character '\x00'; leave it out
     """
     if not 0 < len(name) <= LONGEST_NAME:
         shown = f"{name[:20]!r} ... has {len(name)} characters" if name else "'' is empty"
         raise ValueError(f"the name {shown}; 1 to {LONGEST_NAME} are needed")
     for letter in name:
         if unicodedata.category(letter) in _UNSEEN:
-            raise ValueError(f"the name {name[:40]!r} holds {letter!r}, which nobody can see; leave it out")
+            raise ValueError(
+                f"the name {name[:40]!r} contains the invisible character {letter!r}; leave it out"
+            )
     return name
 
 
 def check_names(names: Iterable[Any]) -> None:
-    """Refuse names of which one cannot be shown, or two look the same; numbers and booleans are no names."""
+    """Refuse names that are not printable or look the same; numbers and booleans are not checked."""
     seen: dict[str, str] = {}
     for name in names:
         if isinstance(name, str):
@@ -270,10 +272,10 @@ def check_names(names: Iterable[Any]) -> None:
 
 
 def looks_like(name: Any, others: Iterable[Any]) -> Any | None:
-    """Return the other name that a reader would take for this one: it differs in spaces or case alone.
+    """Return another name that differs only in spaces or case, if there is one.
 
-    An underscore counts as a space. A space between digits tells numbers apart, and so does the case of a
-    single letter: annotations of heartbeats have both ``A`` and ``a``.
+    An underscore counts as a space. A space between digits is significant, and so is the case of a single
+    letter: annotations of heartbeats have both ``A`` and ``a``.
 
     Examples
     --------
@@ -294,7 +296,7 @@ def _rough(name: str) -> str:
 
 
 def _seen(name: str) -> str:
-    """Return what a reader sees: one form of each letter, and nothing that has no width of its own."""
+    """Return a normalised form of a name, without characters of zero width."""
     whole = unicodedata.normalize("NFC", name)
     return "".join(letter for letter in whole if not unicodedata.category(letter).startswith("C"))
 

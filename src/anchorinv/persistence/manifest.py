@@ -1,4 +1,4 @@
-"""What a model holds of its classes, in numbers and in sentences; and a model without one of them."""
+"""What a model file contains, as facts and as sentences; and forgetting a class."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -25,18 +25,17 @@ MEMORY = {
     "real recordings": "recordings of people",
 }
 
-#: What attacks found on real EMG of three people, by what a model keeps of people: docs/privacy.md.
+#: Results of attacks on real EMG of three people, by what a model stores: docs/privacy.md.
 MEASURED = {
-    "none": "members of a network's training data were told from others with an AUROC of 0.55, by guessing "
-    "with 0.50",
-    "class statistics": "whoever had the recordings could tell 94 % of the windows that the default method "
-    "had learned, at 1 % false alarms; class means of three people were linked to none of them, those of "
-    "classes that one person had taught to that person",
-    "anchors": "anchors were linked to the right one of three people in 74 %, recordings in 92 % (guessing: "
+    "none": "membership in a network's training data was inferred with an AUROC of 0.55 (chance: 0.50)",
+    "class statistics": "with the recordings at hand, 94 % of the windows that the default method had "
+    "learned were identified, at 1 % false alarms; class means of three people were linked to none of them, "
+    "those of classes that one person had taught to that person",
+    "anchors": "anchors were linked to the right one of three people in 74 %, recordings in 92 % (chance: "
     "33 %)",
-    "aggregate": "anchors of five windows were linked to the right one of three people in 35 % (guessing: "
+    "aggregate": "anchors of five windows were linked to the right one of three people in 35 % (chance: "
     "33 %)",
-    "epsilon": "an epsilon of 1 for each window left 1 % of the windows to be told at 1 % false alarms",
+    "epsilon": "with an epsilon of 1 for each window, 1 % of the windows were identified at 1 % false alarms",
     "real recordings": "recordings that were kept were linked to the right one of three people in 91 %",
 }
 
@@ -87,7 +86,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _backbone(header: Header) -> str | None:
-    """Return the network that is not this package's own, in words."""
+    """Describe a network that is not this package's."""
     if (facts := header.backbone) is None:
         return None
     version = f" {facts.version}" if facts.version else ""
@@ -136,27 +135,27 @@ def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def processing(how: Preprocessing) -> str:
-    """Return what recordings go through, and where they cannot."""
+    """Describe the preprocessing, and whether recordings can be processed likewise."""
     done = "; ".join(how.steps) or "none"
     if how.not_repeatable:
-        return f"{done}; recordings cannot be brought to it"
-    return f"{done}; live sources cannot be brought to it" if how.not_live else done
+        return f"{done}; cannot be repeated on recordings"
+    return f"{done}; cannot be repeated on live sources" if how.not_live else done
 
 
 def rejection(facts: Mapping[str, Any]) -> str:
-    """Return what becomes of windows that are like none of the classes."""
+    """Describe how windows of unknown classes are treated."""
     if not facts["tells_unknown"]:
-        return "windows of other classes are not detected: each is given one of the known classes"
+        return "unknown classes are not detected: every window gets one of the known classes"
     if facts["reject"] is None:
-        return "windows of other classes are detected by novelty, and rejected if you ask for it (--reject)"
+        return "unknown classes are detected by novelty, and rejected on request (--reject)"
     return f"windows with a novelty up to {facts['reject']:g} are rejected"
 
 
 def file_sentences(facts: Mapping[str, Any]) -> list[str]:
-    """Return what is and what is not in the file, without flattery."""
+    """Return sentences on what is and what is not in the file."""
     spec = METHODS[facts["method"]]
     lines = list(spec.holds)
-    # Methods that invert labels note how many signals they want, as anchors without values.
+    # Methods that invert labels store the number of signals as anchors without values.
     if spec.uses_anchors and any(facts["anchors"].values()):
         lines.append(
             "Anchors are feature vectors of real samples: computed from people's recordings, not recordings."
@@ -168,29 +167,29 @@ def file_sentences(facts: Mapping[str, Any]) -> list[str]:
     if any(facts["signals"].values()):
         lines.append("The inverted signals behind the replay are included; they are synthetic.")
     if any(facts["recordings"].values()):
-        lines.append("IT HOLDS REAL RECORDINGS. Commands refuse it without --allow-recordings.")
+        lines.append("IT CONTAINS REAL RECORDINGS. Commands refuse it without --allow-recordings.")
     else:
-        lines.append("It holds no recording and no part of one.")
+        lines.append("It contains no recording and no part of one.")
     if facts["base_statistics"] == "means, standard deviations, spectra and correlations":
         lines.append(
-            "To tell whether recordings are like the base data, it holds averages and standard deviations "
-            "over all base windows: of each channel, of its power in bands, of correlations between channels."
+            "To detect drift, it holds averages and standard deviations over all base windows: of each "
+            "channel, of its power in bands, of correlations between channels."
         )
     if facts["tells_unknown"]:
         lines.append(
-            f"To tell unknown classes, and how sure it may be, it holds {MOST_SCORES} quantiles each of "
-            f"distances and logits of base windows that were held out; of so few windows or fewer that is a "
-            f"number of each, and nothing more of any window by itself."
+            f"To detect unknown classes and to calibrate, it holds {MOST_SCORES} quantiles each of "
+            f"distances and logits of held-out base windows; with {MOST_SCORES} windows or fewer these are "
+            f"one number per window, and nothing else is stored of a single window."
         )
     if any(line["origin"].get("fingerprint") for line in facts["sessions"]):
         lines.append(
-            "Of each lesson it holds the date and a fingerprint of the windows: nothing can be computed back "
-            "from it, but whoever has the same windows can tell that they were learned."
+            "Of each lesson it holds the date and a fingerprint of the windows: it cannot be inverted, but "
+            "anyone who has the same windows can confirm that they were learned."
         )
     anchors = spec.uses_anchors and any(facts["anchors"].values())
     lines += privacy_sentences(privacy_from(facts["privacy"]), anchors=anchors)
     if measured := MEASURED.get(_measured_as(facts, anchors=anchors)):
-        lines.append(f"On real EMG {measured}; `anchorinv audit` tells of this model.")
+        lines.append(f"On real EMG, {measured}; `anchorinv audit` measures this model.")
     for label in facts["forgotten"]:
         lines.append(f"Class {label!r} was forgotten: {spec.forgetting}")
     return lines
@@ -208,7 +207,7 @@ KINDS = {"base": "base", "session": "taught", "shots": "more shots", "forgotten"
 
 
 def lesson_lines(facts: Mapping[str, Any]) -> list[str]:
-    """Return the history: what was learned, and below it when, by whom, from what and how losses fell."""
+    """Return the history as lines: what was learned, when, by whom, from which data, and the losses."""
     lines = []
     for line in facts["sessions"]:
         counts = ", ".join(f"{label} ({count})" for label, count in line["samples"])
@@ -218,7 +217,7 @@ def lesson_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def lesson_sentences(line: Mapping[str, Any]) -> list[str]:
-    """Return what is known of a lesson beside its counts; of files of former versions that may be nothing."""
+    """Return the provenance of a lesson as lines; files from earlier versions may have none."""
     origin, numbers = line["origin"], {**line["numbers"], "samples": line["samples"]}
     made_with = ", ".join(f"{name} {number}" for name, number in origin.get("versions", {}).items())
     lines = {
@@ -230,23 +229,22 @@ def lesson_sentences(line: Mapping[str, Any]) -> list[str]:
     }
     said = [sentence for sentence, known in lines.items() if known]
     if line["kind"] == "base":
-        said += score_lines(numbers) or ["no score: none was measured on windows that training did not use"]
+        said += score_lines(numbers) or ["no score on held-out windows was measured"]
     return [*said, *loss_lines({**numbers, "curves": line["curves"]})]
 
 
 def without_class(state: State, label: int) -> State:
     """Return the state without a class's prototype, anchors, replay and recordings; the network stays.
 
-    The logits of the other classes are those they had, unless they were measured by the covariance of
-    all. What finetuning wrote into the network's weights while the class was there stays in them. A base
-    class must remain, and two classes in all.
+    The logits of the other classes do not change, unless they depend on the covariance of all classes. What
+    finetuning wrote into the network's weights stays there. A base class must remain, and two classes in all.
     """
     if len(state.classes) <= 2:
-        raise ValueError("two classes at least must remain; teach another one before this one is forgotten")
+        raise ValueError("at least two classes must remain; teach another one before forgetting this one")
     column = state.classes.index(label)
     is_base = column < state.n_base
     if is_base and state.n_base == 1:
-        raise ValueError("it is the last of the base classes, and one must remain; train anew without it")
+        raise ValueError("it is the last base class, and one must remain; retrain without it")
     anchors = _without(state.anchors, label)
     confidence = state.confidence.without(column, state.n_base) if state.confidence else None
     return replace(

@@ -1,4 +1,4 @@
-"""The tensors of a model file: whether they fit each other, and anchors in half precision."""
+"""Validation of the tensors of a model file; anchors in half precision."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ from anchorinv.persistence import limits
 from anchorinv.persistence.format import Header, unpacked_head
 from anchorinv.signal.statistics import SHAPES, shapes_of
 
-# What tensors of a part may be made of; weights and replay are float32 throughout.
+# Allowed types of the tensors of each part; weights and replay are float32.
 _WHOLE = ("labels", "num_batches_tracked", "counts")
 _DOUBLE = ("standardisation", "statistics")
 _NETWORK = ("trunk", "tail")
-#: Of the tensors of networks from elsewhere.
+#: Allowed types in networks that are not this package's.
 _KINDS = (torch.float32, torch.int64, torch.int32, torch.uint8, torch.bool)
-#: Of the statistics of windows' shapes.
+#: Tensors of spectra and correlations of the base windows.
 LARGEST_SHAPE = 100.0
-#: What a head may make of tensors that are none of its own.
+#: Errors that a head may raise on malformed tensors.
 _ODD = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], *, own: bool = True) -> None:
-    """Refuse tensors of odd types or values; networks that are not this package's ``own`` have any type."""
+    """Refuse tensors of wrong types or values; networks other than this package's ``own`` may have any."""
     for name, tensor in tensors.items():
         part, last, shown = name.split(".")[0], name.split(".")[-1], repr(name[:60])
         if not own and part in _NETWORK and tensor.dtype in _KINDS:
@@ -45,19 +45,19 @@ def check_tensors(tensors: Mapping[str, Tensor], *, own: bool = True) -> None:
             raise ValueError(f"{shown} is {tensor.dtype}, {wanted} was expected")
         if (last == "labels" or part == "curves") and tensor.ndim != 1:
             raise ValueError(f"{shown} has {tensor.ndim} dimensions, 1 was expected")
-        # In full precision each takes as much as its replay; more would not fit beside the file's own bytes.
+        # In full precision each takes as much memory as its replay.
         if halved and 8 * tensor.numel() > limits.MOST_BYTES:
-            raise ValueError(f"{shown} has {tensor.numel()} values, {limits.MOST_BYTES // 8} at the most")
-        # A loss may have been infinite on the way; what is computed with may not.
+            raise ValueError(f"{shown} has {tensor.numel()} values, {limits.MOST_BYTES // 8} at most")
+        # Loss curves may contain infinities, other values may not.
         if part != "curves" and wanted.is_floating_point and tensor.numel() and not _finite(tensor):
             raise ValueError(f"{shown} holds values that are not finite")
     n_values = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("curves."))
     if n_values > limits.MOST_CURVE_VALUES:
-        raise ValueError(f"its curves have {n_values} values, {limits.MOST_CURVE_VALUES} at the most")
+        raise ValueError(f"its curves have {n_values} values, {limits.MOST_CURVE_VALUES} at most")
 
 
 def _finite(tensor: Tensor) -> bool:
-    # By the extremes: asked value by value, it would take the tensor's size in memory once more.
+    # By the extremes, without a mask as large as the tensor.
     return bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
@@ -75,7 +75,7 @@ def check_parts(header: Header, geometry: limits.Architecture, tensors: Mapping[
             f"it lists {n_classes} classes, {len(header.classes)} names, {len(header.counts)} counts"
         )
     if not 1 <= state.n_base <= n_classes:
-        raise ValueError(f"{state.n_base} base classes of {n_classes} cannot be")
+        raise ValueError(f"n_base (={state.n_base}) does not fit {n_classes} classes")
     if header.ch_names is not None and len(header.ch_names) != n_chans:
         raise ValueError(f"it names {len(header.ch_names)} channels and has {n_chans}")
     sizes = (_dim(header, geometry), *_views(header, geometry))
@@ -86,13 +86,13 @@ def check_parts(header: Header, geometry: limits.Architecture, tensors: Mapping[
 
 
 def needs_network(header: Header) -> bool:
-    """Say whether a model has a network of its own, or one among the blocks of its encoder."""
+    """Return whether a model has a network, by itself or among the blocks of its encoder."""
     encoder = header.state.encoder
     return NETWORK in encoder.blocks if encoder else METHODS[header.method].network
 
 
 def _views(header: Header, geometry: limits.Architecture) -> list[int]:
-    """Return how many features each view has, if the method has such views."""
+    """Return the number of features of each view, if the method has these views."""
     views = header.state.views
     sizes = [VIEWS[name].size(geometry.n_chans) for name in views]
     usual = set(views) <= set(limits.recipe_for(header.method, geometry).views) and len(set(views)) == len(
@@ -106,7 +106,7 @@ def _views(header: Header, geometry: limits.Architecture) -> list[int]:
 
 
 def _dim(header: Header, geometry: limits.Architecture) -> int:
-    """Return how many features the head is given, if encoder and method fit each other."""
+    """Return the number of features of the head, if encoder and method fit each other."""
     encoder, shape = header.state.encoder, (geometry.n_chans, geometry.n_times)
     spec, name = METHODS[header.method], header.method
     if (encoder is None) != spec.network:
@@ -124,10 +124,10 @@ def _dim(header: Header, geometry: limits.Architecture) -> int:
     n_columns = sum(BLOCKS[block](*shape).size for block in blocks)
     n_columns += n_networks * min(NetworkBlock.most, geometry.dim)
     if encoder.n_components > n_columns or encoder.n_components + encoder.n_random > limits.MOST_COLUMNS:
-        raise ValueError(f"{encoder.n_components} components of {n_columns} features cannot be")
+        raise ValueError(f"{encoder.n_components} components do not fit {n_columns} features")
     only = HEADS[spec.head].blocks
     if only and (encoder.blocks, encoder.n_components, encoder.n_random) != (only, n_columns, 0):
-        raise ValueError(f"{name} has an encoder of the {' and the '.join(only)} alone, as it is")
+        raise ValueError(f"{name} needs an encoder of the {' and the '.join(only)} alone, without components")
     return encoder.n_components + encoder.n_random
 
 
@@ -136,7 +136,7 @@ def _check_kept(
 ) -> None:
     method, classes = header.method, set(header.state.classes)
     memory, latent = limits.recipe_for(method, geometry).memory, limits.sizes_of(method, geometry).latent
-    if len(sizes) > 1:  # with views beside them, latents are laid out in a row
+    if len(sizes) > 1:  # with views, latents are flattened
         latent = (math.prod(latent) + sum(sizes[1:]),)
     signal = (geometry.n_chans, geometry.n_times)
     shapes = {
@@ -158,10 +158,10 @@ def _check_kept(
             raise ValueError(f"{name} do not fit the network")
         limits.check_kept(method, geometry, len(classes), len(labels))
         if len(labels) > most:
-            raise ValueError(f"{len(labels)} {name} are more than {method} keeps, {most} at the most")
+            raise ValueError(f"{len(labels)} {name} are more than {method} keeps, {most} at most")
         present = set(labels.tolist())
         if present - classes:
-            raise ValueError(f"{name} are of class {min(present - classes)}, which is not there")
+            raise ValueError(f"{name} are of the unknown class {min(present - classes)}")
         if name in stores and classes - present:
             raise ValueError(f"{name} of class {min(classes - present)} are missing")
 
@@ -177,7 +177,7 @@ def _check_standardisation(geometry: limits.Architecture, tensors: Mapping[str, 
 
 
 def _check_shapes(geometry: limits.Architecture, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse spectra and correlations of the base data that are none; files of former versions have none."""
+    """Refuse invalid spectra and correlations of the base data; files from earlier versions lack them."""
     fitting = shapes_of(geometry.n_chans, geometry.n_times)
     for name in SHAPES:
         parts = [tensors.get(f"statistics.{name}.{part}") for part in ("mean", "std")]
@@ -185,9 +185,9 @@ def _check_shapes(geometry: limits.Architecture, tensors: Mapping[str, Tensor]) 
             continue
         if any(part is None or tuple(part.shape) != fitting.get(name) for part in parts):
             raise ValueError(f"statistics.{name} do not fit {geometry.n_chans} channels")
-        # Logarithms of shares and transforms of correlations: none is large.
+        # Logarithms of shares and transformed correlations are small numbers.
         if any(not (part.abs() <= LARGEST_SHAPE).all() for part in parts if part is not None):
-            raise ValueError(f"statistics.{name} hold values that no windows have")
+            raise ValueError(f"statistics.{name} are out of range")
         if parts[1] is not None and not (parts[1] >= 0).all():
             raise ValueError("a standard deviation is below 0")
 
@@ -210,7 +210,7 @@ def _check_head(header: Header, sizes: tuple[int, ...], tensors: Mapping[str, Te
 
 
 def compressed_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keep in half precision the anchors that have been inverted: nothing is computed from them any more."""
+    """Store inverted anchors in half precision: nothing is computed from them any more."""
     if "anchors.values" not in tensors:
         return tensors
     values, inverted = tensors["anchors.values"], _inverted(tensors)
@@ -222,7 +222,7 @@ def compressed_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def restored_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors as a state packs them, from those of a file."""
+    """Return the tensors of a file as a state packs them."""
     if "anchors.labels" not in tensors:
         return tensors
     inverted = _inverted(tensors)
@@ -239,7 +239,7 @@ def restored_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _inverted(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return which anchors (n,) have their replay: in each class the first, as many as are replayed."""
+    """Return which anchors (n,) have replay: the first ones of each class."""
     labels = tensors["anchors.labels"].numpy()
     replayed = np.sort(tensors["replay.labels"].numpy()) if "replay.labels" in tensors else labels[:0]
     order = np.argsort(labels, kind="stable")

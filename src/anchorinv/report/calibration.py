@@ -35,7 +35,7 @@ _PARTS = {"base": "base classes", "new": "new classes"}
 _SHADES = {"base": COLOURS[1], "new": COLOURS[0]}
 _SIGNS = {"base": "o", "new": "s"}
 _GAP = "#999999"
-_MANY = 8  # panels; more are smaller, so that a page holds them
+_MANY = 8  # panels; with more, each is smaller
 _TICKS = (0, 0.5, 1)
 
 
@@ -99,8 +99,8 @@ def calibration_figure(slug: str, group: Group) -> Figure | None:
         caption = (
             "Reliability after the last session, all trials together: accuracy of predictions by their "
             f"largest probability, in {N_BINS} bins; a mark is as large as the share of windows in its bin. "
-            "On the dashed line probabilities are what they say; below it they promise too much. Numbers are "
-            "expected calibration errors of all trials together; the table has means over trials."
+            "On the dashed line confidence equals accuracy; below it predictions are overconfident. "
+            "Numbers are expected calibration errors of all trials together; the table has means over trials."
         )
         title = f"Reliability{f': {group.title}' if group.title else ''}"
         return finished(drawing, slug, title, alt, caption)
@@ -109,7 +109,7 @@ def calibration_figure(slug: str, group: Group) -> Figure | None:
 def reliability_figure(slug: str, both: SplitReliability, name: str = "") -> Figure:
     """Draw the reliability diagram of one model: bars of accuracy, gaps to confidence, windows in each bin.
 
-    A panel for windows of base classes, another for those of new ones; ``name`` stands above them.
+    One panel for base classes, one for new ones; ``name`` is the title.
     """
     parts: Mapping[str, Reliability] = {
         part: each for part in _PARTS if (each := getattr(both, part)).n or part == "base"
@@ -138,7 +138,7 @@ def reliability_figure(slug: str, both: SplitReliability, name: str = "") -> Fig
 
 
 def _rows(group: Group) -> dict[str, list[Cell]]:
-    """Return the cells of each line, the lowest value in bold where it is alone."""
+    """Return the cells of each line, a unique lowest value in bold."""
     cells = summarise(_measured(group), ["line"], CALIBRATION)
     rows: dict[str, list[Cell]] = {line: [] for line in group.lines}
     for name in CALIBRATION:
@@ -161,7 +161,7 @@ def _measured(group: Group) -> pd.DataFrame:
 
 
 def _missing(run: Run) -> list[str]:
-    """Say which results have no probabilities, where some have none."""
+    """Note the results without probabilities, if there are some."""
     last = pd.concat([group.scores[group.scores["session"] == group.last] for group in groups_of(run)])
     n = int(last["reliability"].isna().sum())
     if not n:

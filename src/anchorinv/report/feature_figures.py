@@ -1,4 +1,4 @@
-"""Figures of what a base model makes of signals: features and anchors in the plane, inverted signals."""
+"""Figures of a base model: features and anchors in the plane (t-SNE), inverted signals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,23 +33,23 @@ from anchorinv.study.scores import method_title
 
 #: The feature error that the paper reports where signals were inverted from zeros.
 FEATURE_MAE = "0.06–0.08"
-#: What decides over recordings and base model; variants that agree in it share both.
+#: Settings that determine recordings and base model; variants that agree in them share both.
 _SHARED = {"data", "synthetic", "geometry", "backbone", "protocol", "standardise", "training", "threads"}
 PERPLEXITY, ITERATIONS = 30, 1000
-MOST = 600  # real features shown: more hide each other, and take long to arrange
-#: Fewer steps would show where the inversion starts instead of where it leads.
+MOST = 600  # real features shown; more would overlap, and t-SNE would take long
+#: With fewer steps, the figure would show the start of the inversion rather than its result.
 LEAST_STEPS = 50
 _DRAWN = 300  # points of a trace; each is a bin's least and greatest value
 REAL, INVERTED = "#000000", "#D55E00"
 
 
-class Unavailable(ValueError):  # noqa: N818 — a reason, not a mistake
-    """Said in place of a figure: what is missing, and how to get it."""
+class Unavailable(ValueError):  # noqa: N818 (a reason, not a mistake)
+    """Shown in place of a figure: what is missing, and how to provide it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedRun:
-    """A variant's first base model and what it was made from: the base classes' training part, standardised.
+    """A variant's first base model and its training data: the standardised training part of the base classes.
 
     ``replay`` is what was inverted before session 1, for each variant and method with the same base model.
     """
@@ -72,7 +72,7 @@ class FittedRun:
 
 
 def chosen_variants(run: Run) -> list[str]:
-    """Return a variant for each data set: the one that stands for the others in figures of features."""
+    """Return one variant for each data set, to represent the others in figures of features."""
     first: dict[str, str] = {}
     for name, experiment in run.variants().items():
         usual = experiment.anchors.select == "random" and experiment.anchors.per_class >= 50
@@ -85,7 +85,7 @@ def chosen_variants(run: Run) -> list[str]:
 def fitted_run(
     run: Run, variant: str, datasets: Mapping[str, Dataset], bases: Path | None = None
 ) -> FittedRun:
-    """Return a variant's base model with its recordings; what is missing is said by :class:`Unavailable`.
+    """Return a variant's base model with its recordings; :class:`Unavailable` says what is missing.
 
     Data sets are by name; synthetic recordings are made again. ``bases`` is where base models are, if not in
     the run folder.
@@ -98,7 +98,7 @@ def fitted_run(
     data = opened(experiment, datasets)
     known = run.about["data"].get(experiment.data.name, {}).get("fingerprint")
     if experiment.synthetic is None and known != data.fingerprint:
-        raise Unavailable("needs the recordings of the run, and these are others: their fingerprints differ")
+        raise Unavailable("needs the recordings of the run; these have another fingerprint")
     seed, person = experiment.protocol.seeds[0], people(experiment, data)[0]
     condition = Condition.of(variant, experiment, data, seed, person)
     base = condition.samples(data).train.of(*condition.protocol.base_classes)
@@ -124,7 +124,7 @@ def fitted_run(
     except Unavailable:
         raise
     except ValueError as error:
-        raise Unavailable(f"needs files that are whole: {error}") from None
+        raise Unavailable(f"needs intact files: {error}") from None
     return FittedRun(experiment, data, base, state, seed, replay)
 
 
@@ -137,7 +137,7 @@ class Anchors:
 
 
 def selected_anchors(fitted: FittedRun, selections: Sequence[str], latents: Batch) -> dict[str, Anchors]:
-    """Return the anchors of each selection, and what the run inverted from them; ``latents`` of the base."""
+    """Return the anchors of each selection, and the signals that the run inverted from them."""
     settings = fitted.experiment.anchors
     own = {
         state.anchors.values.numpy().tobytes(): state
@@ -160,7 +160,7 @@ def selected_anchors(fitted: FittedRun, selections: Sequence[str], latents: Batc
 def tsne_figure(
     slug: str, fitted: FittedRun, selections: Sequence[str], class_names: Sequence[str], where: str = ""
 ) -> Figure:
-    """Arrange features, prototypes, anchors and inverted samples in the plane, a panel for each selection."""
+    """Draw features, prototypes, anchors and inverted samples in the plane, a panel for each selection."""
     state, base = fitted.state, fitted.base
     usual = dict.fromkeys(["random", "closest", fitted.experiment.anchors.select])
     latents = base.with_values(encode(state.trunk, base.values))
@@ -205,7 +205,7 @@ def tsne_figure(
         return finished(drawing, slug, f"Base features, anchors and inverted samples{where}", alt, caption)
 
 
-# How points are drawn; their colour is that of their class.
+# Style of points; their colour is that of their class.
 _FEATURE: dict[str, Any] = {"s": 7, "alpha": 0.3, "linewidths": 0}
 _ANCHOR: dict[str, Any] = {"s": 17, "facecolors": "none", "linewidths": 0.8, "zorder": 3}
 _INVERTED: dict[str, Any] = {"s": 14, "marker": "x", "linewidths": 0.9, "zorder": 4}
@@ -238,10 +238,10 @@ def _signs(shades: Mapping[str, str]) -> list[Line2D]:
 
 
 def arranged(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return t-SNE's places in the plane (n, 2) of values (n, dim), and the perplexity."""
+    """Return the t-SNE embedding (n, 2) of values (n, dim), and the perplexity."""
     from sklearn.manifold import TSNE
 
-    # An anchor that is a feature shown is one point, not two that push each other away.
+    # An anchor that equals a shown feature is one point: t-SNE would push two apart.
     _, first, place = np.unique(values.round(4), axis=0, return_index=True, return_inverse=True)
     if len(first) < 7:
         raise Unavailable(f"needs more features: {len(first)} points are too few to arrange")
@@ -252,7 +252,7 @@ def arranged(values: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _evenly_thinned(base: Batch) -> Tensor:
-    """Return the places of so many samples of each class that they can be told apart."""
+    """Return the indices of a few samples of each class, so that points do not overlap."""
     per_class = max(1, MOST // len(base.classes))
     places = [(base.labels == label).nonzero()[:, 0] for label in base.classes]
     even = [each[torch.linspace(0, len(each) - 1, min(per_class, len(each))).long()] for each in places]
@@ -261,7 +261,7 @@ def _evenly_thinned(base: Batch) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """A recording and the signal inverted from zeros until its features are the recording's, standardised.
+    """A recording and the signal inverted from zeros to the same features, both standardised.
 
     Both are (n_chans, n_times); ``error`` and ``start`` are the mean absolute error of the features at the
     end and at zeros.
@@ -329,7 +329,7 @@ def signals_figure(slug: str, fitted: FittedRun, pair: Pair, name: str) -> Figur
             "(Welch), logarithmic, each about its own mean level."
         )
         if fitted.experiment.synthetic is None:
-            caption += " This figure shows a person's recording: ask before it is passed on."
+            caption += " This figure shows a person's recording: ask before sharing it."
         alt = (
             f"{n_chans} channels of a real signal, of the signal inverted from the same features, and the "
             f"spectra of both; {error}."
@@ -338,7 +338,7 @@ def signals_figure(slug: str, fitted: FittedRun, pair: Pair, name: str) -> Figur
 
 
 def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Keep what the eye sees of a long trace: the least and greatest value of each bin, in their order."""
+    """Downsample a long trace for display: the least and greatest value of each bin, in order."""
     if len(y) <= 2 * _DRAWN:
         return x, y
     edges = pairwise(np.linspace(0, len(y), _DRAWN + 1).astype(int))
@@ -389,7 +389,7 @@ def curves_figure(slug: str, fitted: FittedRun, where: str) -> Figure:
             for name, values in panel.items():
                 ax.plot(values, color=shades[name], label=name)
             if max(values.max() / values.min() for values in panel.values()) > 5:
-                ax.set_yscale("log")  # less is seen better on a plain scale
+                ax.set_yscale("log")  # smaller ranges are clearer on a linear scale
             ax.set_ylabel(words)
             ax.locator_params(axis="x", integer=True)
         axes[-1].set_xlabel("step")
@@ -406,7 +406,7 @@ def curves_figure(slug: str, fitted: FittedRun, where: str) -> Figure:
 
 
 def _curve_name(variant: str, method: str, beside: Sequence[tuple[str, str]]) -> str:
-    """Return what a curve is called beside others: by its method, its variant, or both."""
+    """Return the label of a curve: its method, its variant, or both."""
     several = len({each for each, _ in beside}) > 1
     alone = len({each for _, each in beside}) == 1
     return ", ".join(
@@ -415,6 +415,6 @@ def _curve_name(variant: str, method: str, beside: Sequence[tuple[str, str]]) ->
 
 
 def class_title(names: Sequence[str], label: int) -> str:
-    """Return a class's name by its number; a name that is a number is said to be a class."""
+    """Return a class's name by its number; "class 3" where the name is a number."""
     name = names[label] if label < len(names) else str(label)
     return f"class {name}" if name.isdigit() else name

@@ -1,4 +1,4 @@
-"""Tables and figures as values, and their formats: CSV, LaTeX, Markdown; SVG, PNG, PDF in one look."""
+"""Tables and figures as values, and their formats: CSV, LaTeX, Markdown; SVG, PNG, PDF."""
 
 import io
 import re
@@ -22,7 +22,7 @@ SIGNIFICANT = "†"
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number as it is printed: ± its spread, so many digits, a plus, bold, and a raised mark behind it.
+    """A number as printed: ± its spread, digits, sign, bold, and a superscript mark.
 
     Examples
     --------
@@ -54,7 +54,7 @@ Cell = str | Number
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's head, and the head that it shares with its neighbours."""
+    """The header of a column, and the header it shares with its neighbours."""
 
     name: str
     group: str = ""
@@ -62,7 +62,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table for people; its slug names its files, its notes are sentences below it.
+    """A table; its slug names its files, its notes are printed below it.
 
     Examples
     --------
@@ -80,12 +80,12 @@ class Table:
     notes: Sequence[str] = ()
 
     def head_groups(self) -> list[tuple[str, int]]:
-        """Return the upper row of the head: text and number of columns; empty where there is none."""
+        """Return the upper header row: text and number of columns; empty where there is none."""
         groups = [(group, len([*same])) for group, same in groupby(column.group for column in self.columns)]
         return groups if any(group for group, _ in groups) else []
 
     def is_text(self, place: int) -> bool:
-        """Say whether a column holds words."""
+        """Return whether a column contains text."""
         return any(isinstance(row[place], str) and row[place] for row in self.rows)
 
 
@@ -151,7 +151,7 @@ def escaped(text: str) -> str:
     >>> escaped("95 % of A_1 ± 2")
     '95 \\% of A\\_1 $\\pm$ 2'
     """
-    # A backslash first becomes a word of its own, so that those which escaping adds stay.
+    # A backslash first becomes a placeholder, so that backslashes added by escaping stay.
     text = shown(text).replace("\\", "\0")
     text = re.sub(r"([&%$#_{}])", r"\\\1", text)
     for plain, tex in _SIGNS.items():
@@ -162,7 +162,7 @@ def escaped(text: str) -> str:
 _SIGNS = {
     "\0": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
     "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "–": "--", "’": "'", "“": "``", "”": "''",
-    "<": "$<$", ">": "$>$", "[": "{[}", "*": "{*}",  # after the end of a row these two would belong to it
+    "<": "$<$", ">": "$>$", "[": "{[}", "*": "{*}",  # arguments of a row end otherwise
     "β": r"$\beta$", "κ": r"$\kappa$", "×": r"$\times$", "Δ": r"$\Delta$", "…": r"\ldots{}", "µ": r"$\mu$",
     "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$",
 }  # fmt: skip
@@ -180,7 +180,7 @@ def markdown_text(text: str) -> str:
 
 
 def document(slugs: Sequence[str]) -> str:
-    """Return a LaTeX document that shows all tables, from files of their own."""
+    """Return a LaTeX document that includes the files of all tables."""
     return "\n".join([
         r"\documentclass{article}",
         r"\usepackage[utf8]{inputenc}",
@@ -231,20 +231,20 @@ def _latex_groups(table: Table) -> list[str]:
 #: Inches: one column of a two-column page, and both.
 COLUMN, PAGE = 3.5, 7.1
 
-# For lines that are no method, or a method without a colour of its own. First Okabe and Ito's colours without
-# their yellow, too faint on white, then colours between them: told apart by their markers as much.
+# For lines without a colour of their own: Okabe and Ito's colours without yellow, which is too faint on
+# white, then colours in between, which markers help to distinguish.
 COLOURS = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8C510A",
     "#332288", "#882255", "#999933", "#117777", "#EE8866", "#AA4499", "#661100", "#6699CC", "#44AA99",
 )  # fmt: skip
-#: As many classes as have a colour that is told apart without a marker.
+#: Number of classes whose colours are distinguishable without markers.
 N_DISTINCT = 8
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "8", "*", "H", "x", "+", "1")
-_LONG = 40  # points from which on a line is a trace
+_LONG = 40  # paths with more points have fewer digits
 _LONGEST = 700  # characters of a description
-# A picture cannot bring its font to the page; these are about as wide.
+# An SVG cannot embed its font; these are about as wide.
 _FONTS = "DejaVu Sans, Verdana, Geneva, Arial, sans-serif"
-# No dates inside: the same run gives the same files.
+# No dates, so that the same run gives the same files.
 FORMATS: dict[str, dict[str, None]] = {
     "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")), "png": {}, "pdf": {"CreationDate": None},
 }  # fmt: skip
@@ -256,16 +256,16 @@ _LOOK: dict[Any, Any] = {
     "xtick.labelsize": 7, "ytick.labelsize": 7, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
     "legend.fontsize": 7, "legend.frameon": False, "lines.linewidth": 1.2, "lines.markersize": 3.5,
     "figure.facecolor": "white", "savefig.dpi": 250, "path.simplify_threshold": 0.3,
-    "image.composite_image": False,  # one picture of all would be made at thousands of dots per inch
+    "image.composite_image": False,  # matplotlib would rasterise all at thousands of dots per inch
     "svg.fonttype": "none", "svg.hashsalt": "anchorinv", "pdf.fonttype": 42,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure, finished: an SVG for the page, PNG and PDF for files, which its slug names.
+    """A rendered figure: an SVG for the page, PNG and PDF for files, named after its slug.
 
-    ``alt`` is what it shows, for whoever does not see it; ``wide`` figures need both columns.
+    ``alt`` is the alternative text; ``wide`` figures span both columns.
     """
 
     slug: str
@@ -283,7 +283,7 @@ class Figure:
             self.write_to(folder / f"{self.slug}.{ending}")
 
     def write_to(self, path: Path) -> None:
-        """Write one file, in the format of its ending."""
+        """Write one file, in the format of its suffix."""
         contents = {".svg": self.svg.encode(), ".png": self.png, ".pdf": self.pdf}
         with replacing(path) as beside:
             beside.write_bytes(contents[path.suffix.lower()])
@@ -291,13 +291,13 @@ class Figure:
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Have figures inside the block look alike."""
+    """Apply the common style to figures inside the block."""
     with mpl.rc_context(_LOOK):
         yield
 
 
 def canvas(width: float, height: float) -> Canvas:
-    """Return an empty drawing (inches) whose parts make room for each other."""
+    """Return an empty drawing (inches) whose parts do not overlap."""
     return Canvas(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03))
 
 
@@ -321,7 +321,7 @@ def finished(drawing: Canvas, slug: str, title: str, alt: str, caption: str) -> 
     engine = drawing.get_layout_engine()
     assert engine is not None, "drawings come from canvas()"
     engine.execute(drawing)
-    drawing.set_layout_engine(None)  # its parts have found their places; each format would look again
+    drawing.set_layout_engine(None)  # the layout is done; each format would compute it again
     rendered = dict.fromkeys(("svg", "png", "pdf"), b"")
     for kind, metadata in FORMATS.items():
         buffer = io.BytesIO()
@@ -333,7 +333,7 @@ def finished(drawing: Canvas, slug: str, title: str, alt: str, caption: str) -> 
 
 
 def shortened(svg: str) -> str:
-    r"""Return an SVG in half the bytes: one font for all, coordinates to a hundredth of a point.
+    r"""Shrink an SVG to half its size: one font, coordinates to a hundredth of a point.
 
     Examples
     --------
@@ -353,7 +353,7 @@ def shortened(svg: str) -> str:
 
 
 def colours(lines: Sequence[str], *, ordered: bool = False) -> dict[str, str]:
-    """Return a colour for each line: a method's own, others in turn; a scale where lines have an order."""
+    """Return a colour for each line: the method's, or the next free one; a scale for ordered lines."""
     if ordered or len(lines) > len(COLOURS):
         scale, most = mpl.colormaps["viridis"], max(1, len(lines) - 1)
         return {line: mpl.colors.to_hex(scale(0.92 * i / most)) for i, line in enumerate(lines)}
@@ -361,7 +361,7 @@ def colours(lines: Sequence[str], *, ordered: bool = False) -> dict[str, str]:
 
 
 def markers(lines: Sequence[str]) -> dict[str, str]:
-    """Return a marker for each line, a method's own where it is one."""
+    """Return a marker for each line: the method's, or the next free one."""
     if len(lines) > len(MARKERS):
         return {line: MARKERS[i % len(MARKERS)] for i, line in enumerate(lines)}
     return _own_or_free(lines, {spec.title: spec.marker for spec in METHODS.values()}, MARKERS)
@@ -374,7 +374,7 @@ def _own_or_free(lines: Sequence[str], own: dict[str, str], others: Sequence[str
 
 
 def _listenable(alt: str) -> str:
-    """Return a description that can be listened to: what is too long for that ends with where to look."""
+    """Shorten an alternative text to a length that can be listened to."""
     if len(alt) <= _LONGEST:
         return alt
     return f"{alt[: alt.rindex(' ', 0, _LONGEST)].rstrip(' ,;:')} … The tables hold all numbers."

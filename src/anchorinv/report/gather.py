@@ -1,4 +1,4 @@
-"""What a report is made of: runs, the lines compared in them, and base models with their recordings."""
+"""Data of a report: runs, the lines compared in them, and verdicts on the comparisons."""
 
 import hashlib
 from collections import Counter
@@ -17,9 +17,9 @@ from anchorinv.study.results import Job
 from anchorinv.study.runner import SessionResult
 from anchorinv.study.scores import PARTS, Cell, Compared, compared, method_title, paired, summarise, tidy
 
-#: p from which on a difference is called one.
+#: Significance level.
 LEVEL = 0.05
-#: The paper's own value where a study varies it: what other values are compared with.
+#: The paper's value of settings that a study varies, used as reference.
 USUAL = {"anchors.select": "random", "anchors.per_class": 50, "protocol.shots": 10}
 
 
@@ -29,7 +29,7 @@ class Run:
 
     Its label is the study's name, with the folder's or file's where two runs would be called the same;
     ``file`` holds the results and ``about`` is all of ``config.json``. Of ``n_jobs`` jobs some are missing;
-    ``damage`` says what the file holds beside results of whole jobs, and is empty as a rule.
+    ``damage`` describes other lines of the file, and is usually empty.
     """
 
     label: str
@@ -89,7 +89,7 @@ def source_at(path: Path) -> RunFolder | Record:
 
 
 def gather(paths: Sequence[Path]) -> list[Run]:
-    """Read runs; one that is no run, or damaged beyond its results, is an error that names it."""
+    """Read runs; a path that is not a run, or is damaged, is an error that names it."""
     if len({path.resolve() for path in paths}) < len(paths):
         raise ValueError("the same run folder is named twice; name each once")
     sources = [source_at(path) for path in paths]
@@ -148,7 +148,7 @@ class Group:
         return {line: cell for line in self.lines if (cell := self.cell(line, session, part))}
 
     def best(self, session: int, part: str = "f1_all") -> str:
-        """Return the line with the highest mean as printed; "" where several have it, or one is alone."""
+        """Return the line with the highest mean as printed; "" for ties or a single line."""
         means = {line: round(cell.mean, 2) for line, cell in self.cells(session, part).items()}
         leading = [line for line, mean in means.items() if mean == max(means.values())]
         return leading[0] if len(leading) == 1 and len(means) > 1 else ""
@@ -169,7 +169,7 @@ class Group:
         return summarise(self.scores, ["line", "session"], list(PARTS))
 
 
-@lru_cache(maxsize=256)  # asked for by every table and figure
+@lru_cache(maxsize=256)  # used by every table and figure
 def _compared(group: Group, part: str, reference: str | None) -> list[Compared]:
     there = [line for line in group.lines if group.last in group.sessions(line)]
     if reference not in there or group.last == 0:
@@ -217,7 +217,7 @@ def _variants(run: Run, variants: Mapping[str, Experiment], title: str) -> Group
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Say in plain words why a run's numbers are not to be trusted, or not complete."""
+    """Return warnings why a run's numbers are meaningless or incomplete."""
     warnings = []
     if run.study.scale != "full":
         warnings.append(
@@ -226,12 +226,12 @@ def warnings_of(run: Run) -> list[str]:
         )
     elif run.synthetic:
         warnings.append(
-            f"{run.label} is on synthetic recordings: nobody's data, and no evidence about real people."
+            f"{run.label} is on synthetic recordings: no person's data, and no evidence about real people."
         )
     if run.damage:
         warnings.append(
-            f"{run.file.name} of {run.label} has {run.damage}; only jobs that are whole are shown. "
-            "The same run command mends it."
+            f"{run.file.name} of {run.label} has {run.damage}; only complete jobs are shown. "
+            "The same run command repairs it."
         )
     if run.missing:
         done = run.n_jobs - len(run.missing)
@@ -247,10 +247,10 @@ def warnings_of(run: Run) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a group of lines shows after its last session: which is best, by how much, and how sure that is.
+    """The comparison of a group's lines after the last session: the best line, its lead and significance.
 
-    ``clear`` says whether it would hold for other draws of the shots, by the test; ``further`` what it costs:
-    base classes forgotten, new ones learned.
+    ``clear`` says whether the test expects it to hold for other draws of the shots; ``further`` describes
+    base classes forgotten and new ones learned.
     """
 
     title: str
@@ -263,7 +263,7 @@ class Verdict:
 
 
 def leaders_of(verdicts: Sequence[Verdict]) -> str:
-    """Say who leads in how many variants, where there are several groups of methods."""
+    """Summarise which method is best in how many variants, if there are several."""
     if len(verdicts) < 2:
         return ""
     names = ["nobody alone" if v.margin.startswith("level") else v.best for v in verdicts]
@@ -273,7 +273,7 @@ def leaders_of(verdicts: Sequence[Verdict]) -> str:
 
 
 def verdict_of(group: Group) -> Verdict | None:
-    """Return what a group shows; None where it has not come to a new class."""
+    """Return the verdict on a group; None before the first new class."""
     last, cells = group.last, group.cells(group.last, "f1_all")
     if last == 0 or not cells:
         return None
@@ -291,7 +291,7 @@ def verdict_of(group: Group) -> Verdict | None:
 
 
 def _against_next(group: Group, ranked: Sequence[str]) -> tuple[str, str, bool]:
-    """Return by how much the best is ahead of the next, how sure that is, and whether it is clear."""
+    """Return the lead of the best line, its significance in words, and whether it is clear."""
     if len(ranked) < 2:
         return "", "There is nothing to compare it with.", False
     best, second, last = ranked[0], ranked[1], group.last
@@ -307,13 +307,13 @@ def _against_next(group: Group, ranked: Sequence[str]) -> tuple[str, str, bool]:
         f"{-c.difference:.1f} points above {second}, ahead in {int((won > 0).sum())} of {len(won)} trials"
     )
     if abs(c.difference) < 0.05:
-        return f"level with {second}", "There is no difference to be sure of.", False
+        return f"level with {second}", "There is no difference to test.", False
     if c.n < 2:
-        return margin, "One trial says nothing about how sure that is.", False
+        return margin, "One trial is too few for a test.", False
     tests = len(ranked) - 1
     tested = f"95 % interval {-c.high:+.1f} to {-c.low:+.1f} points".replace("-", "−") + (
         f"; p = {c.p_holm:.2g}" + (f", Holm-corrected over {tests} comparisons" if tests > 1 else "")
     )
     if c.p_holm < LEVEL:
         return margin, f"Clear, for other draws of the shots: {tested}.", True
-    return margin, f"Not sure: {tested}. Chance alone may put another first.", False
+    return margin, f"Not significant: {tested}.", False

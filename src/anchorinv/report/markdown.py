@@ -1,6 +1,6 @@
-"""A Markdown page whose tables and figures are made from runs, between marks; the words around them stay.
+"""Fill tables and figures of a Markdown page from runs, between marks; the text around them stays.
 
-A mark names runs by their folder or file, what is wanted of them, and a method where that matters::
+A mark names runs by their folder or file, the kind of table or figure, and a method where that matters::
 
     <!-- table: emg-longterm differences anchorinv -->
     <!-- end -->
@@ -55,7 +55,7 @@ Made = TypeVar("Made", Table, Figure)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    r"""A place on the page, from ``start`` to ``stop`` in its text, and what is wanted there.
+    r"""A mark on a page: its place, from ``start`` to ``stop``, and what to insert.
 
     A table or figure of runs by the names of their folders or files; an empty method is the study's
     reference.
@@ -77,7 +77,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A page with its contents, the figures that it shows, and the marks that wait for runs not given."""
+    """A filled page, its figures, and the marks whose runs were not given."""
 
     text: str
     figures: list[Figure]
@@ -94,8 +94,8 @@ def marks_of(text: str) -> list[Mark]:
         several = match[1] == "figure" and words[place] in _SEVERAL
         if not runs or len(rest) > 1 or (len(runs) > 1 and not several):
             raise ValueError(
-                f"{match[0].strip()} is no mark that can be filled; it takes a run, then one of "
-                f"{', '.join(known)}, then a method if need be"
+                f"{match[0].strip()} is not a valid mark; it takes a run, then one of "
+                f"{', '.join(known)}, then optionally a method"
             )
         stop = text.find(_END, match.end())
         if stop < 0 or _MARK.search(text, match.end(), stop):
@@ -105,9 +105,9 @@ def marks_of(text: str) -> list[Mark]:
 
 
 def filled(text: str, runs: Sequence[Run], folder: str) -> Filled:
-    """Return a page with tables and figures of the runs in their places; others are as they were.
+    """Return a page with tables and figures of the runs; other marks are unchanged.
 
-    ``folder`` is where its figures are, as seen from the page.
+    ``folder`` is the path of its figures, relative to the page.
     """
     known = {run.name: run for run in runs}
     if damaged := [run for run in runs if run.damage]:
@@ -123,7 +123,7 @@ def filled(text: str, runs: Sequence[Run], folder: str) -> Filled:
             waiting.append(mark)
             pieces.append(text[mark.start : mark.stop])
         elif mark.kind == "table":
-            # Blank lines: to Markdown, a comment goes on until one.
+            # Blank lines: in Markdown, a comment block continues until one.
             table = _TABLES[mark.what](known[mark.runs[0]], mark.method)
             pieces.append(f"\n{as_markdown(table)}\n")
         else:
@@ -142,7 +142,7 @@ def fill(page: Path, runs: Sequence[Run]) -> Filled:
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        raise ValueError(f"{page} is no page that can be read; name a Markdown file with marks") from None
+        raise ValueError(f"{page} is not a readable page; name a Markdown file with marks") from None
     if not marks_of(text):
         raise ValueError(f"{page} has no marks to fill, such as <!-- table: RUN scores --> and {_END}")
     result = filled(text, runs, page.stem)
@@ -178,7 +178,7 @@ def brief_scores(run: Run, *, between: bool = True) -> Table:
 def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Table:
     """Return the paired differences between one method and each other after the last session.
 
-    The one is the study's reference where it is not named; ``turned`` is the one minus the other.
+    By default the method is the study's reference; ``turned`` is that method minus the other.
     """
     group = only_group(run)
     one, sign = line_of(run, group, method), -1 if turned else 1
@@ -211,14 +211,14 @@ def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Ta
         "the same base seed and the same shots for both; interval by Student's t, p by the two-sided "
         f"Wilcoxon signed-rank test, Holm-corrected over the {len(rows)} comparisons; "
         f"{SIGNIFICANT} p < {LEVEL}. Trials of a base seed share base model and test set: interval and p "
-        "speak of other draws of the shots; the seeds' own means, of other base models."
+        "generalise to other draws of the shots; the seeds' means, to other base models."
     )
     slug = f"{run.slug}-{'advantage' if turned else 'differences'}"
     return Table(slug, f"Paired differences: {one}", [*map(Column, names)], rows, [note])
 
 
 def only_group(run: Run) -> Group:
-    """Return what is compared in a run, where that is one group of methods after a first session."""
+    """Return the group of methods compared in a run, if it is the only one and has a first session."""
     groups = groups_of(run) if run.results else []
     if len(groups) != 1 or groups[0].of != "methods" or not groups[0].last:
         raise ValueError(f"{run.path} does not compare methods in one variant; make its own report instead")
@@ -226,7 +226,7 @@ def only_group(run: Run) -> Group:
 
 
 def line_of(run: Run, group: Group, method: str = "") -> str:
-    """Return what a method is called in a group; the reference where none is named."""
+    """Return the line of a method in a group; the reference where none is named."""
     line = method_title(method) if method else group.reference
     if line is None or line not in group.lines or group.last not in group.sessions(line):
         there = ", ".join(frame["method"].iloc[0] for frame in group.lines.values())
@@ -235,14 +235,14 @@ def line_of(run: Run, group: Group, method: str = "") -> str:
 
 
 def _in_front(run: Run, method: str, title: str = "") -> Group:
-    """Return what is compared in a run, with a method of choice before the others."""
+    """Return the group of a run, with one method before the others."""
     group = only_group(run)
     return replace(group, title=title, reference=line_of(run, group, method))
 
 
 def _calibrated(run: Run, made: Made | None) -> Made:
     if made is None:
-        raise ValueError(f"{run.path} has no probabilities of its predictions; run the study anew")
+        raise ValueError(f"{run.path} has no probabilities of its predictions; run the study again")
     return made
 
 

@@ -1,4 +1,4 @@
-"""Make a report: one page that holds everything it shows, and tables and figures as files beside it."""
+"""Make a report: one self-contained page, and its tables and figures as files."""
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
@@ -44,12 +44,12 @@ from anchorinv.report.tables import run_tables, runs_table
 from anchorinv.study.config import Experiment, Study, dotted
 from anchorinv.study.loading import load, scaled, shipped
 
-#: What every run of this package keeps to.
+#: What holds for every run of this package.
 SEEN = (
     "A method sees the base classes' training part, then each session's shots, and nothing else. Test data "
     "go to the scorer alone. In a trial all methods get the same shots."
 )
-#: Why a setting may differ from the text, where there is a reason beyond this run.
+#: Reasons why a setting differs from the paper's text.
 _WHY = {
     "standardise.by": "the text says training data, future classes too; ours are base classes alone: no leak",
     "data.sfreq": "the text says 64 Hz, but its windows of 1280 samples in 5 s need 256 Hz",
@@ -75,7 +75,7 @@ def make_report(
     bases: Path | None = None,
     selections: Sequence[str] = (),
 ) -> Path:
-    """Write ``report.html``, ``tables`` and ``figures`` into a folder, and return where the page is.
+    """Write ``report.html``, ``tables`` and ``figures`` into a folder, and return the path of the page.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def make_report(
     datasets : mapping of str to Dataset, optional
         By name, for the figures that show recordings or features.
     bases : Path, optional
-        Where base models are, if not in the run folders.
+        Folder of base models, if not in the run folders.
     selections : sequence of str, default=()
         Of anchors to show in the feature space; the usual ones where none are named.
     """
@@ -96,7 +96,7 @@ def make_report(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"cannot write to {out}: {error.strerror}; choose another folder with --out") from None
-    # Drawing makes objects by the million; collecting them need not look at all that was imported, too.
+    # Drawing makes millions of objects; frozen, what was imported is not scanned by each collection.
     gc.freeze()
     try:
         groups = {r.label: groups_of(r)[0] for r in runs if r.results and len(groups_of(r)) == 1}
@@ -126,7 +126,7 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a run was made, in sentences and facts, and the commands that make it and the page again."""
+    """Provenance of a run, in sentences and facts, and the commands that reproduce it."""
 
     lengths: str
     seen: str
@@ -137,7 +137,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A setting that is not the paper's, in which variants (empty for all), and why, if that is known."""
+    """A setting that differs from the paper's: its variants (empty for all), and the reason, if known."""
 
     key: str
     paper: str
@@ -156,7 +156,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chapter:
-    """All that the page says of one run."""
+    """The content of the page on one run."""
 
     run: Run
     warnings: list[str]
@@ -172,7 +172,7 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Page:
-    """What the page is made of: a chapter for each run, and what compares runs."""
+    """The content of the page: a chapter for each run, and comparisons of runs."""
 
     chapters: Sequence[Chapter]
     tables: Sequence[Table]
@@ -201,7 +201,9 @@ def chapter(
         tick(f"report of {run.label}", 1, 3)
         more, absent = _feature_figures(run, datasets, bases, selections)
         figures += [*more, cost_figure(f"{run.slug}-cost", run)]
-        figures.sort(key=lambda figure: figure.wide)  # those of a column first, so that they fill both
+        figures.sort(
+            key=lambda figure: figure.wide
+        )  # one-column figures first, so that they fill both columns
         tick(f"report of {run.label}", 3, 3)
     return Chapter(run, warnings_of(run), verdicts, leaders_of(verdicts), tables, figures, absent,
                    deviations(run), not_published(run), provenance(run, asked))  # fmt: skip
@@ -235,7 +237,7 @@ def _feature_figures(
 def _tasks(
     slug: str, where: str, selections: Sequence[str], names: Sequence[str]
 ) -> dict[str, Callable[[FittedRun], list[Figure]]]:
-    n_classes = 1 if where else 2  # with several data sets a class of each is enough to see
+    n_classes = 1 if where else 2  # with several data sets, one class of each is enough
 
     def signals(fitted: FittedRun) -> list[Figure]:
         pairs = {class_title(names, pair.label): pair for pair in inverted_pairs(fitted, n_classes)}
@@ -254,7 +256,7 @@ def _tasks(
 
 
 def provenance(run: Run, asked: str) -> Provenance:
-    """Return how a run was made; ``asked`` is the command that made the report."""
+    """Return the provenance of a run; ``asked`` is the command that made the report."""
     seeds = sorted({seed for each in run.study.variants.values() for seed in each.protocol.seeds})
     start, unknown = run.starts[-1] if run.starts else {}, "not recorded"
     device = start.get("device", "cpu")
@@ -278,9 +280,9 @@ def provenance(run: Run, asked: str) -> Provenance:
 
 
 def command(run: Run) -> str:
-    """Return the command that makes the run again."""
+    """Return the command that repeats the run."""
     study = run.study
-    # Where the run was, or, if there is but a record of it, could be again.
+    # The folder of the run, or a possible one if there is only a record.
     record = run.path == run.file
     folder = Path("runs") / run.name if record else run.path
     settings = f"the first line of {run.file.name}" if record else "config.json"
@@ -306,7 +308,7 @@ def command(run: Run) -> str:
 
 
 def _same(ours: Study, usual: Study) -> bool:
-    """Say whether a study is the shipped one, up to what the command line can change."""
+    """Return whether a study is the shipped one, up to what the command line can change."""
     changed: Any = {"methods": True, "threads": True, "protocol": {"trials", "seeds"}}
     one, other = (
         [(name, each.model_dump(exclude=changed)) for name, each in study.variants.items()]
@@ -320,7 +322,7 @@ def _lengths(run: Run) -> str:
     if not (load(name).paper if name in shipped() else name.endswith("-published")):
         return (
             "The numbers of finetuning steps are the config's. No code of this package chooses them by test "
-            "data; how whoever wrote the config chose them, this page cannot know."
+            "data; how they were chosen in the config is not known to this page."
         )
     prefix, scale = "finetuning.steps.", run.study.scale
     ours = ", ".join(key.removeprefix(prefix) for key in not_published(run) if key.startswith(prefix))
@@ -414,18 +416,18 @@ def rendered(page: Page) -> str:
 
 
 def address(svg: str) -> str:
-    """Return an SVG as an address that holds it, to stand between double quotes in a page."""
-    # As text, a quarter shorter than base64; what would end an attribute or an address becomes %XX.
+    """Return an SVG as a data URL, for use between double quotes."""
+    # Percent-encoded text, a quarter shorter than base64.
     return "data:image/svg+xml," + quote(svg, safe="<>/:;,=()- !*'@+$?[]{}|~")
 
 
 def _finalised(value: object) -> object:
-    """Return a value as the page may hold it; what is HTML already was made of such values."""
+    """Escape a value for the page, unless it is markup already."""
     return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _printed(cell: Cell) -> Markup:
-    """Return a cell's content: bold where it is the best, marks raised."""
+    """Return a cell's content: the best in bold, marks as superscripts."""
     if isinstance(cell, str):
         return escape(shown(cell))
     text = Markup("<strong>{}</strong>").format(str(cell)) if cell.best else escape(str(cell))

@@ -18,21 +18,21 @@ from anchorinv.report.tables import CLASSES, costs
 from anchorinv.study.config import Experiment
 from anchorinv.study.scores import confidence_interval, method_title
 
-#: Settings whose variation is a figure: key, words for its axis, how to read it.
+#: Settings that a figure may vary: key, axis label, and how to read the value.
 _SWEEPS: dict[str, tuple[str, Callable[[Experiment], int]]] = {
     "protocol.shots": ("shots per new class", lambda e: e.protocol.shots),
     "anchors.per_class": ("anchors per base class", lambda e: e.anchors.per_class),
     "protocol.base_classes": ("number of base classes", lambda e: len(e.protocol.base_classes)),
 }
-_CROWDED = 9  # lines; more are too many for a band each, and for a column
-_LEGIBLE = 0.15  # inches of a cell's side from which on its share is written into it
-_HIGHEST = 8.2  # inches of all matrices of a column: a page of a paper holds no more
-_DOTS = 8  # of a picture for a cell's side: viewers that smooth pictures leave cells their edges
+_CROWDED = 9  # with more lines only the reference has a band, and the figure is wide
+_LEGIBLE = 0.15  # smallest cell, in inches, that shows its value
+_HIGHEST = 8.2  # maximum height of a column of matrices, in inches
+_DOTS = 8  # pixels per side of a cell, so that smoothing viewers keep its edges
 _STEP = 1.08  # from one matrix to the next; each has a side of 1
 
 
 def score_figures(run: Run) -> list[Figure]:
-    """Draw what the scores of a run show."""
+    """Draw the figures of a run's scores."""
     groups = groups_of(run)
 
     def numbered(what: str, place: int, of: Sequence[Group]) -> str:
@@ -110,9 +110,9 @@ def small_sessions_figure(slug: str, groups: Sequence[Group]) -> Figure:
 
 
 def differences_figure(slug: str, groups: Sequence[Group], *, turned: bool = False) -> Figure | None:
-    """Draw for each trial how far a line lies from the reference after the last session, a panel per group.
+    """Draw each line's differences from the reference per trial after the last session, a panel per group.
 
-    ``turned``, a difference is the reference minus the line, not the line minus the reference.
+    With ``turned``, a difference is the reference minus the line.
     """
     panels = {group.title: values for group in groups if (values := _differences(group, turned=turned))}
     groups = [group for group in groups if group.title in panels]
@@ -213,7 +213,7 @@ def cost_figure(slug: str, run: Run) -> Figure:
             f"{method_title(m)} {s:.2f} s" for m, s in by_method["session"].fillna(0.0).items()
         )
         alt = f"Bars of the mean seconds of a session and of the peak memory per method. A session: {listed}."
-        caption = "Mean seconds to learn a session, and the most memory that the process held meanwhile."
+        caption = "Mean seconds to learn a session, and the peak memory of the process."
         return finished(drawing, slug, "Seconds and memory per method", alt, caption)
 
 
@@ -227,7 +227,7 @@ def confusion_figure(slug: str, group: Group, class_names: Sequence[str]) -> Fig
         width = COLUMN if n_sessions * most <= 12 else PAGE
         side = min((width - 0.95) / n_sessions, _HIGHEST / len(lines))
         drawing = canvas(min(width, side * n_sessions + 1.25), side * len(lines) + 0.55)
-        # One pair of axes for all: a pair for each of fifty matrices takes seconds.
+        # One pair of axes for all: fifty pairs would take seconds.
         ax = drawing.subplots()
         for (line, session), matrix in counts.items():
             _draw_confusion(ax, matrix, session * _STEP, lines.index(line) * _STEP, side)
@@ -259,7 +259,7 @@ def confusion_figure(slug: str, group: Group, class_names: Sequence[str]) -> Fig
 
 
 def _references(groups: Sequence[Group]) -> Group:
-    """Return the reference of each group as a line of one, for what would be too much of all."""
+    """Return a group of the references of all groups, for figures that cannot show all lines."""
     chosen = {group.title: group.reference or next(iter(group.lines)) for group in groups}
     frames = [group.lines[chosen[group.title]].assign(line=group.title) for group in groups]
     title = ", ".join(dict.fromkeys(chosen.values()))
@@ -272,7 +272,7 @@ def _sweeps(run: Run, groups: Sequence[Group]) -> list[Figure]:
     drawn = []
     for key, (words, value) in _SWEEPS.items():
         places = {name: value(experiment) for name, experiment in variants.items()}
-        # Other settings may follow the number of base classes, and names differ while numbers do not.
+        # Other settings may depend on the number of base classes, and names differ while numbers do not.
         if key not in keys or len(set(places.values())) < len(places):
             continue
         points = [
@@ -319,7 +319,7 @@ def _draw_differences(ax: Axes, differences: dict[str, np.ndarray], shades: dict
     names = list(differences)[::-1]
     for height, name in enumerate(names):
         values = differences[name]
-        # Spread out evenly and the same each time, so that points do not hide each other.
+        # Deterministic jitter, so that points do not overlap.
         jitter = 0.28 * (np.arange(len(values)) % 7 - 3) / 3
         ax.scatter(values, height + jitter, s=9, color=shades[name], alpha=0.65, linewidths=0)
         if len(values) > 1:

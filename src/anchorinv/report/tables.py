@@ -1,4 +1,4 @@
-"""The tables of a report: scores in the paper's layout, the paper beside ours, tests, ablations, costs."""
+"""The tables of a report: scores in the paper's layout, differences from the paper, tests, costs."""
 
 import tomllib
 from collections.abc import Collection, Sequence
@@ -12,11 +12,11 @@ from anchorinv.report.formats import SIGNIFICANT, Cell, Column, Number, Table
 from anchorinv.report.gather import LEVEL, Group, Run, groups_of, varied
 from anchorinv.study.scores import PARTS, TRIAL, assumptions, method_title
 
-#: Scores over classes and what columns and panels call them.
+#: Scores over classes, and their names in columns and panels.
 CLASSES = {part: f"{words} classes" for part, words in PARTS.items()}
 
 
-#: In the authors' code a run of so many trials at the most is one that looks for the number of steps.
+#: In the authors' code, runs of at most this many trials search for the number of steps.
 MOST_CHOOSING = 10
 CHOSEN_BY_TEST = (
     "In the authors' code a run of at most ten trials scores the test set every 50 iterations of finetuning, "
@@ -26,7 +26,7 @@ CHOSEN_BY_TEST = (
 
 
 def run_tables(run: Run) -> list[Table]:
-    """Return all tables that a run makes up."""
+    """Return all tables of a run."""
     made = [scores_table(run), selection_table(run), pairs_table(run), n_base_table(run), paper_table(run),
             comparisons_table(run), cost_table(run)]  # fmt: skip
     return [table for table in made if table]
@@ -36,9 +36,9 @@ def score(
     group: Group, line: str, session: int, part: str = "f1_all", *, digits: int = 2,
     marked: Collection[tuple[str, int]] = (),
 ) -> Cell:  # fmt: skip
-    """Return a line's score as a cell, bold where it is the best; empty where there is none.
+    """Return a line's score as a cell, the best in bold; empty where there is none.
 
-    ``marked`` are lines and sessions that differ from the reference, of :func:`significant`.
+    ``marked`` are the lines and sessions of :func:`significant`.
     """
     cell = group.cell(line, session, part) if line in group.lines else None
     if cell is None:
@@ -67,7 +67,7 @@ def scores_table(run: Run) -> Table:
 
 
 def significant(group: Group, part: str = "f1_all") -> set[tuple[str, int]]:
-    """Return the lines and sessions that differ from the reference, by the corrected test over trials."""
+    """Return the lines and sessions that differ significantly from the reference, by the corrected test."""
     return {
         (each.comparison.method, each.session)
         for each in group.compared(part)
@@ -76,7 +76,7 @@ def significant(group: Group, part: str = "f1_all") -> set[tuple[str, int]]:
 
 
 def test_notes(run: Run, groups: Sequence[Group]) -> list[str]:
-    """Say what marks mean and what the test assumes; nothing where nothing was tested."""
+    """Explain the marks and the assumptions of the test, if there was one."""
     tested = [each for group in groups for each in group.compared()]
     if not tested:
         return []
@@ -93,7 +93,7 @@ def test_notes(run: Run, groups: Sequence[Group]) -> list[str]:
 
 
 def comparisons_table(run: Run) -> Table | None:
-    """Return every paired test against the reference; None where there is nothing to compare."""
+    """Return all paired tests against the reference; None where there is nothing to compare."""
     groups = groups_of(run)
     rows: list[list[Cell]] = []
     for group in groups:
@@ -129,7 +129,7 @@ def comparisons_table(run: Run) -> Table | None:
 
 
 def paper_table(run: Run) -> Table | None:
-    """Return ours, the paper's numbers and the difference for each session; None where the paper has none."""
+    """Return our scores, the paper's and their difference for each session; None where the paper has none."""
     numbers = published(run.study.name)
     lines = {
         (group.variants[line], frame["method"].iloc[0]): (group, line)
@@ -179,16 +179,15 @@ def paper_table(run: Run) -> Table | None:
         notes.append(warning)
     if run.synthetic:
         notes.insert(0, "This run is on synthetic recordings: the differences mean nothing.")
-    title = f"Beside the paper ({numbers[0].table}): macro-F1 in percent"
+    title = f"Comparison with the paper ({numbers[0].table}): macro-F1 in percent"
     return Table(f"{run.slug}-paper", title, columns, rows, [*notes, *doubts])
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A number of the paper, in percent; misprints are marked by the reason of a doubt, not corrected.
+    """A number of the paper, in percent; likely misprints have a ``doubt``, and are not corrected.
 
-    Session -1 is the last one. The caption says how many trials are behind it, if at all; ``marked`` says
-    whether the paper marks it as different from its reference.
+    Session -1 is the last one. ``marked`` says whether the paper marks it as different from its reference.
 
     Examples
     --------
@@ -210,7 +209,7 @@ class Published:
 
 @cache
 def published(config: str) -> tuple[Published, ...]:
-    """Return all numbers that the paper gives for a shipped config; none for other studies."""
+    """Return the paper's numbers for a shipped config; none for other studies."""
     numbers: list[Published] = []
     for table in tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))["tables"]:
         if config not in table["configs"]:
@@ -232,7 +231,7 @@ def published(config: str) -> tuple[Published, ...]:
 
 
 def caveat(config: str) -> str:
-    """Say what a reader must know who compares a run with the paper's numbers for its config."""
+    """Return caveats of the comparison with the paper's numbers."""
     chosen = any(number.trials and number.trials <= MOST_CHOOSING for number in published(config))
     return CHOSEN_BY_TEST if chosen else ""
 
@@ -302,7 +301,7 @@ def runs_table(groups: dict[str, Group]) -> Table:
     """Return the last session's macro-F1 of several runs side by side."""
     note = (
         "Macro-F1 over all classes after each run's last session, in percent; mean ± standard deviation "
-        f"over trials. {SIGNIFICANT} differs from the run's reference; the run's own tables say how that is "
+        f"over trials. {SIGNIFICANT} differs from the run's reference; the run's tables say how that is "
         "tested."
     )
     columns = [Column("Method"), *map(Column, groups)]
@@ -348,7 +347,7 @@ def costs(scores: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def averaged_over(run: Run) -> str:
-    """Say over what a table's means are."""
+    """Describe what a table's means are over."""
     if (n_people := run.scores["subject"].nunique()) > 1:
         return f"Mean ± population standard deviation over {n_people} people; best in bold."
     lines = run.scores.groupby(["variant", "method"]).size().index
@@ -370,7 +369,7 @@ def of_group(group: Group, groups: Sequence[Group]) -> list[Cell]:
 
 
 def line_columns(groups: Sequence[Group]) -> list[Column]:
-    """Return the columns that say which line a row is of."""
+    """Return the columns that identify a row's line."""
     methods = groups[0].of == "methods"
     first = [Column("Variant" if methods else "Data")] if len(groups) > 1 else []
     return [*first, Column("Method" if methods else "Variant")]

@@ -1,1 +1,1 @@
-"""What runs on a fitted model: live streams, files, scores, and reports on learning. Nothing here prints."""
+"""Use of fitted models: streaming, files, evaluation, audits and export. Nothing here prints."""

@@ -1,4 +1,4 @@
-"""Evaluate files by a model: scores on labelled windows, and how far windows are from its base data."""
+"""Evaluate a model on files: scores on labelled windows, and drift from its base data."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from anchorinv.signal.limits import missing_labels
 from anchorinv.signal.pipeline import Window
 from anchorinv.validation import similar_names
 
-#: Channels that a table shows; of more, those that differ most.
+#: Maximum number of channels in a table; those that differ most.
 MOST_SHOWN = 12
 
 
@@ -45,12 +45,11 @@ class Evaluation:
     counts : ndarray, shape (n_classes, n_classes)
         Number of windows.
     unknown : dict of str to int
-        Number of windows of each class that the model does not know; they are in no row.
+        Number of windows of each unknown class; they are in no row.
     reliability : SplitReliability or None, default=None
-        Of the probabilities of the same windows, of base and of new classes apart.
+        Calibration on the same windows, separately for base and new classes.
     detection : Detection or None, default=None
-        How well windows of classes that the model does not know are detected; None if the model
-        gives no novelty.
+        Detection of windows of unknown classes; None if the model has no novelty.
 
     Examples
     --------
@@ -67,7 +66,7 @@ class Evaluation:
 
     @property
     def scores(self) -> Scores:
-        """All scores that derive from the matrix."""
+        """All scores derived from the matrix."""
         return scores(self.counts, self.n_base)
 
     @property
@@ -126,7 +125,9 @@ def evaluate_file(
     windows: Iterable[Window]
     if labelling is not None:
         ((_, values, labels),) = from_events(model, [path], labelling, reading)
-        by_name = {str(label): label for label in model.classes_.tolist()}  # these may be numbers or booleans
+        by_name = {
+            str(label): label for label in model.classes_.tolist()
+        }  # classes may be numbers or booleans
         truth = [by_name.get(name, name) for name in labels.tolist()]
         windows = (Window(i, each, True) for i, each in enumerate(values))
     else:
@@ -146,7 +147,7 @@ def evaluate_file(
         )
     predictions = list(classify(model, windows if note is None else observed(windows, note)))
     known = [i for i, label in enumerate(truth) if label in classes]
-    # By probabilities alone: a label may say that a window was rejected, which is counted apart.
+    # By probabilities: a label may mean that a window was rejected, which is counted separately.
     probabilities = np.stack([_probabilities(predictions[i]) for i in known])  # (n_known, n_classes)
     probabilities = probabilities[:, [in_order.index(label) for label in classes]]
     columns = np.array([classes.index(truth[i]) for i in known])
@@ -160,7 +161,7 @@ def evaluate_file(
 def detect(
     novelty: Sequence[float | None], known: Sequence[bool], threshold: float | None = None
 ) -> Detection | None:
-    """Measure how well p-values of novelty tell known windows from others; None where there is no p-value.
+    """Measure how well p-values of novelty detect unknown classes; None without p-values.
 
     Windows are rejected up to the threshold, :data:`~anchorinv.core.reliability.REJECT` where it is None.
 
@@ -179,14 +180,14 @@ def detect(
 
 
 def check_picture(path: Path) -> None:
-    """Refuse the name of a figure that is no picture, before anything is computed."""
+    """Refuse an unsupported figure format, before anything is computed."""
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"a figure is a .png, .pdf or .svg file, got {path.name!r}")
+        raise ValueError(f"a figure must be a .png, .pdf or .svg file, got {path.name!r}")
 
 
 def draw_reliability(evaluation: Evaluation, path: Path, name: str = "") -> None:
-    """Draw the reliability diagram of an evaluation into a file; ``name`` stands above it."""
-    from anchorinv.report.calibration import reliability_figure  # takes a second, and few ask for it
+    """Draw the reliability diagram of an evaluation into a file; ``name`` is its title."""
+    from anchorinv.report.calibration import reliability_figure  # takes a second, and is rarely used
 
     check_picture(path)
     if evaluation.reliability is None:
@@ -195,7 +196,7 @@ def draw_reliability(evaluation: Evaluation, path: Path, name: str = "") -> None
 
 
 def _probabilities(prediction: Prediction) -> np.ndarray:
-    assert prediction.probabilities is not None, "labelled windows with missing samples are refused before"
+    assert prediction.probabilities is not None, "labelled windows with missing samples are refused earlier"
     return prediction.probabilities
 
 
@@ -256,11 +257,11 @@ def _detection_lines(found: Detection) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileCheck:
-    """How far a file is from the base data."""
+    """Drift of a file from the base data."""
 
     path: Path
     n_windows: int  # that were compared
-    n_gaps: int  # windows with missing samples, which were not
+    n_gaps: int  # windows with missing samples, not compared
     drift: Drift
 
     def facts(self) -> dict[str, Any]:
@@ -318,7 +319,7 @@ def _columns(drift: Drift) -> Mapping[str, np.ndarray | None]:
 
 def _most_unlike(drift: Drift) -> np.ndarray:
     """Return the channels, those that differ most first."""
-    # All in multiples of what is unusual; a channel that went flat comes before all others.
+    # In multiples of the unusual level; flat channels come first.
     worst = np.nan_to_num(np.log(drift.distance), posinf=1e3)
     for part in (drift.spectrum, drift.covariance):
         if part is not None:

@@ -1,4 +1,4 @@
-"""Windows of files through a model: from files of windows, from recordings, from the events of recordings."""
+"""Read windows for a model, from files of windows, recordings, or events of recordings, and predict them."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +22,13 @@ from anchorinv.signal.preprocessing import conversion
 from anchorinv.signal.readers import Recording, open_recording, select_inputs
 from anchorinv.validation import read_signals, shape_mismatch
 
-#: Called with windows (n, n_chans, n_times) on their way to a model.
+#: Called with the windows (n, n_chans, n_times) passed to a model.
 Observer = Callable[[np.ndarray], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a user knows about files beyond what is written in them.
+    """How files are read, where they do not say so themselves.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ class ReadOptions:
     scale : float, default=1.0
         Factor for the signals; for those of a recording, beyond its own unit.
     rename : mapping of str to str or None, default=None
-        Names of channels in the file, and those that the model knows them by.
+        Maps channel names in the file to the model's.
     sfreq : float or None, default=None
-        Rate in Hz of recordings that do not give theirs.
+        Sampling rate in Hz of recordings that do not state it.
 
     Examples
     --------
@@ -73,13 +73,13 @@ class PredictedWindow:
     time: float | None  # its start in seconds; None in files of windows
     label: Any
     probabilities: np.ndarray | None  # (n_classes,), in the order of ``classes_``
-    raw_label: Any = None  # its class by itself, if predictions are steadied
-    novelty: float | None = None  # p-value of its being of a known class, where the model can tell
+    raw_label: Any = None  # its class before smoothing
+    novelty: float | None = None  # p-value of novelty, if the model has it
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPlace:
-    """Where a window is from."""
+    """The source of a window."""
 
     path: Path
     window: int  # its number in the file, from 0
@@ -117,7 +117,7 @@ def check_inputs(
     *,
     steady: Smoothing | str | None = None,
 ) -> None:
-    """Read the beginning of each file, so that one that cannot be predicted is found before any other is."""
+    """Read the beginning of each file, to find unusable ones before predicting any."""
     for path in paths:
         with errors_naming(path):
             if steady is not None:
@@ -126,17 +126,17 @@ def check_inputs(
 
 
 def _check_sequence(path: Path) -> None:
-    """Refuse to steady predictions of windows that do not follow each other."""
+    """Refuse to smooth predictions of separate windows."""
     if is_windowed(path):
         raise ValueError(
-            f"{path.name} holds separate windows, which are no sequence in time: their predictions cannot be "
-            f"made steady; predict the continuous recording, or leave out --steady and its settings"
+            f"{path.name} contains separate windows, not a sequence in time: their predictions cannot be "
+            f"smoothed; predict the continuous recording, or leave out --steady and its settings"
         )
 
 
 @contextmanager
 def errors_naming(path: Path) -> Iterator[None]:
-    """Have every error name the file that it is about."""
+    """Prefix errors with the name of the file."""
     try:
         yield
     except ValueError as error:
@@ -173,7 +173,7 @@ def read_unlabelled(
 
 
 def write_shots(path: Path, signals: np.ndarray, *, model: AnchorInvClassifier) -> None:
-    """Write windows as a model takes them (n, n_chans, n_times) to an ``.npz`` file, to be taught from."""
+    """Write windows as a model takes them (n, n_chans, n_times) to an ``.npz`` file, for teaching."""
     about: dict[str, Any] = {} if model.sfreq_ is None else {"sfreq": model.sfreq_}
     if model.ch_names_ is not None:
         about["ch_names"] = np.array(model.ch_names_)
@@ -232,9 +232,9 @@ def from_windows(
 def from_recording(
     model: AnchorInvClassifier, path: Path, reading: ReadOptions = DEFAULTS, *, task: str = "predicting"
 ) -> Iterator[Window]:
-    """Yield the windows of a recording, brought to what the model was trained on as ``prepare`` does."""
+    """Yield the windows of a recording, preprocessed as by ``prepare``."""
     recording = open_recording(path).renamed(reading.rename)
-    select_inputs(recording, model.preprocessing_, n_chans=model.n_chans_)  # before their length is looked at
+    select_inputs(recording, model.preprocessing_, n_chans=model.n_chans_)  # before their length is checked
     rate, n_step = _rates(model, recording, reading)
     yield from _windows(model, recording, rate, n_step, scale=reading.scale, task=task)
 
@@ -249,9 +249,8 @@ def from_events(
 ) -> Iterator[tuple[Path, np.ndarray, np.ndarray]]:
     """Yield each recording with its windows (n, n_chans, n_times), cut around its events, and labels (n,).
 
-    A trial longer than a window gives several, a step apart; windows with gaps are left out. A recording is
-    processed as a whole before windows are cut, as ``prepare`` does. An event must occur in one of the
-    recordings, not in each.
+    A trial longer than a window gives several, a step apart; windows with gaps are left out. Recordings are
+    preprocessed before windows are cut, as by ``prepare``. An event must occur in at least one recording.
     """
     entries = [ManifestRow(i, path.name, path) for i, path in enumerate(paths)]
     rows, problems = rows_of_events(entries, labelling, sfreq=reading.sfreq)
@@ -281,7 +280,7 @@ def _from_rows(
                 )
     if not labels:
         raise ValueError(
-            f"{path.name}: no stretch is as long as a window of the model, {model.n_times_ / rate:g} s; "
+            f"{path.name}: no segment is as long as a window of the model, {model.n_times_ / rate:g} s; "
             f"choose a later --to"
         )
     cut = _windows(model, recording, sfreq, sorted(labels), scale=reading.scale, task=task)
@@ -298,12 +297,12 @@ def _without_gaps(windows: Iterable[Window], path: Path) -> tuple[np.ndarray, li
 
 
 def _rates(model: AnchorInvClassifier, recording: Recording, reading: ReadOptions) -> tuple[float, int]:
-    """Return the rate of a recording and the samples between windows, if the model can take it."""
+    """Return the rate of a recording and the samples between windows, if the model can process it."""
     how, name = model.preprocessing_, recording.path.name
     rate = how.sfreq
     if rate is None:
         raise ValueError(
-            "the model does not know its rate; train it with sfreq (--sfreq), or predict windows (.npz, .npy)"
+            "the model has no sampling rate; train it with sfreq (--sfreq), or predict windows (.npz, .npy)"
         )
     if how.not_repeatable:
         raise ValueError(
@@ -313,9 +312,9 @@ def _rates(model: AnchorInvClassifier, recording: Recording, reading: ReadOption
     n_step = model.n_times_ if reading.step is None else round(reading.step * rate)
     if n_step < 1:
         raise ValueError(f"a step of {reading.step} s is less than a sample at {rate:g} Hz")
-    sfreq = recording.sfreq or reading.sfreq  # a file's own comes first
+    sfreq = recording.sfreq or reading.sfreq  # that of the file has priority
     if sfreq is None:
-        raise ValueError(f"{name} does not say its rate; give it with --sfreq (the model's is {rate:g} Hz)")
+        raise ValueError(f"{name} has no sampling rate; pass it with --sfreq (the model's is {rate:g} Hz)")
     fourier = how.resampling == "fourier"
     if resampled_length(recording.n_times, sfreq, rate, fourier=fourier) < model.n_times_:
         raise ValueError(

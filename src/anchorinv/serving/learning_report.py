@@ -1,4 +1,4 @@
-"""Teach a model and report on it: what new classes did to the old ones, and what more examples did."""
+"""Teach a model and report the effect: of new classes on old ones, and of more examples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.serving.streaming import probabilities
 from anchorinv.suggestion import embedded, known_means, nearest_rivals, similarity
 
-#: A new class looks like others if this share of its examples is nearer to one of them.
+#: A new class is similar to others if this share of its examples is nearer to one of them.
 ALIKE = 1 / 3
-#: Features drawn for each class that no sample is kept of.
+#: Features drawn for each class without kept samples.
 DRAWN = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """How well the examples of a new class are separated from other classes, in the features before learning.
+    """Separation of the examples of a new class from other classes, in the features before learning.
 
     Examples
     --------
@@ -36,7 +36,7 @@ class Separation:
     shots: int
     own: int  # examples nearer to the mean of the others of their class than to any other class
     rival: Any  # the class that most of the remaining ones are nearest to; None if there is none
-    nearer: int  # how many these are
+    nearer: int  # their number
 
     @property
     def alike(self) -> bool:
@@ -46,7 +46,7 @@ class Separation:
 
 @dataclass(frozen=True, slots=True)
 class LearningReport:
-    """What learning new classes did to a model.
+    """Effect of learning new classes.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class LearningReport:
     apart: tuple[Separation, ...]  # of each new class; empty if the method knows no class means
     #: Each old class with its accuracy before and after, where samples are kept or can be drawn.
     by_class: tuple[tuple[Any, float, float], ...] = ()
-    #: Whether samples were drawn from the statistics of classes, as none are kept.
+    #: Whether samples were drawn from the statistics of classes, for lack of kept ones.
     drawn: bool = False
     #: The old class that is most similar to the mean of each new one; empty if no class means are known.
     nearest: tuple[Any, ...] = ()
@@ -68,7 +68,7 @@ class LearningReport:
     def lines(self) -> list[str]:
         """Return the report as sentences."""
         if self.before is None or self.after is None:
-            lines = ["Old classes: this method keeps no samples, so the effect on them cannot be told."]
+            lines = ["Old classes: this method keeps no samples, so the effect on them cannot be measured."]
         else:
             whose = "samples drawn from their statistics" if self.drawn else "samples kept of them"
             lines = [
@@ -77,7 +77,7 @@ class LearningReport:
             ]
         for each in self.apart:
             if each.shots == 1:
-                lines.append(f"Class {each.name!r}: a single example, so how it stands apart cannot be told.")
+                lines.append(f"Class {each.name!r}: a single example, so its separation cannot be measured.")
             else:
                 lines.append(
                     f"Class {each.name!r}: {each.own} of {each.shots} examples are nearer to the others of "
@@ -97,7 +97,7 @@ class LearningReport:
 
 @dataclass(frozen=True, slots=True)
 class AddedShots:
-    """What more examples of a known class did.
+    """Effect of more examples of a known class.
 
     Examples
     --------
@@ -107,8 +107,8 @@ class AddedShots:
 
     name: Any
     shots: int  # new ones
-    total: int  # all that the class has been learned from
-    before: int  # how many of the new ones are classified rightly without them
+    total: int  # all examples of the class
+    before: int  # new ones classified correctly before learning them
     after: int
 
     def line(self) -> str:
@@ -123,10 +123,10 @@ class AddedShots:
 def learn_classes(
     model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any], *, force: bool = False
 ) -> LearningReport:
-    """Teach a model new classes from examples (n, n_chans, n_times), and report what that did.
+    """Teach a model new classes from examples (n, n_chans, n_times), and report the effect.
 
-    The model learns in place, by :meth:`~anchorinv.AnchorInvClassifier.partial_fit`, and stays as it was if
-    it cannot. With ``force`` it also learns from examples whose scale is far from that of the base data.
+    The model learns in place, by :meth:`~anchorinv.AnchorInvClassifier.partial_fit`; after an error it is
+    unchanged. With ``force`` it also learns from examples whose scale is far from that of the base data.
     """
     before = model.state_
     model.partial_fit(signals, labels, force=force)
@@ -149,17 +149,16 @@ def learn_classes(
 
 
 def drawn_features(state: State) -> Batch | None:
-    """Return features of windows that the classes of a discriminant might have, by its statistics.
+    """Draw features from the class means and the covariance of a discriminant.
 
-    It keeps no sample; but windows drawn from the means and the shared covariance of its classes show which
-    of them a new class crowds.
+    It keeps no samples; the drawn ones show which classes a new one is close to.
     """
     head = state.head
     if not isinstance(head, Discriminant):
         return None
     whitening = head.posterior.whitening
     noise = torch.randn(DRAWN, len(whitening), generator=stream(state.seed, "report")).to(whitening)
-    # The whitening is triangular: what it whitens to noise is a draw from the covariance.
+    # Solving with the triangular whitening turns noise into draws from the covariance.
     spread = torch.linalg.solve_triangular(whitening, noise, upper=True, left=False)
     values = torch.cat([mean + spread for mean in head.means])
     return Batch(values, torch.tensor(state.classes).repeat_interleave(DRAWN))
@@ -168,7 +167,7 @@ def drawn_features(state: State) -> Batch | None:
 def add_examples(
     model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any], *, force: bool = False
 ) -> list[AddedShots]:
-    """Give a model more examples of classes that it knows, and report what that did to each class.
+    """Give a model more examples of known classes, and report the effect on each class.
 
     As :func:`learn_classes`, by :meth:`~anchorinv.AnchorInvClassifier.add_shots`.
     """
@@ -184,7 +183,7 @@ def add_examples(
 
 
 def _correct(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -> np.ndarray:
-    """Return which examples are classified rightly (n,); the model refuses odd labels."""
+    """Return which examples are classified correctly (n,)."""
     best = model.classes_[probabilities(model, signals)[0].argmax(1)].tolist()
     return np.array([guess == label for guess, label in zip(best, labels, strict=True)], dtype=bool)
 
@@ -194,14 +193,14 @@ def _kept(state: State, before: State) -> Batch | None:
     if state.replay:
         replay = state.replay.of(*before.classes)
         return replay.with_values(encode(state.tail, replay.values)) if len(replay) else None
-    # Anchors are features of the network before, which are right as long as it has not changed.
+    # Anchors are features of the old network: valid only if it has not changed.
     if state.anchors and state.anchors.values.shape[1] and state.tail is before.tail:
         return state.anchors.of(*before.classes)
     return None
 
 
 def _accuracies(state: State, features: Batch) -> dict[int | None, float]:
-    """Return how many features of each class are classified rightly, and at None of all of them."""
+    """Return how many features of each class, and under None of all, are classified correctly."""
     right = (encode(state.head, features.values).argmax(1) == state.columns(features.labels)).float()
     shares: dict[int | None, float] = {None: float(right.mean())}
     return shares | {n: float(right[features.labels == n].mean()) for n in features.classes}
@@ -212,7 +211,7 @@ def _separations(
 ) -> tuple[list[Separation], tuple[Any, ...]]:
     """Return how well examples (n, n_chans, n_times) of new classes are separated, if that is known.
 
-    And the old class that each is most similar to.
+    Also return the old class that is most similar to each.
     """
     if (means := known_means(before)) is None:
         return [], ()

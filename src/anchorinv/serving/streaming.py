@@ -1,4 +1,4 @@
-"""Predict windows as they arrive, from a live source or a long file, and watch them for drift."""
+"""Predict windows as they arrive, from a live source or a long file, and monitor drift."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -31,14 +31,14 @@ class Prediction:
     start : int
         First sample of the window, at the model's rate, counted from the beginning of the source.
     label : object
-        Its class, steadied if that was asked for; None if samples are missing.
+        Its class, after smoothing if there is any; None if samples are missing.
     probabilities : ndarray, shape (n_classes,), or None
-        In the order of ``classes_``; None if samples are missing. Averaged if that was asked for; the largest
-        need not be that of the steadied class.
+        In the order of ``classes_``; None if samples are missing. Averaged if smoothing does so; the largest
+        need not be that of the smoothed class.
     raw_label : object, default=None
-        Its class by itself, whatever came before; the same as ``label`` if nothing is steadied.
+        Its class before smoothing; equal to ``label`` without smoothing.
     novelty : float or None, default=None
-        p-value of the window being of a known class; None if samples are missing, or the model cannot tell.
+        p-value of novelty; None if samples are missing, or the model has no novelty.
 
     Examples
     --------
@@ -56,9 +56,8 @@ class Prediction:
 class StreamingPredictor:
     """Predict each window of a live source as soon as it is complete, from chunks of any length.
 
-    Predictions equal those of the whole recording at once, however it is cut into chunks; memory holds one
-    window and one chunk. A single warning is issued if the windows are far from the base data, as in another
-    unit.
+    Predictions do not depend on the chunks; memory is bounded by one window and one chunk. A single warning
+    is issued if the windows are far from the base data, as in another unit.
 
     Parameters
     ----------
@@ -76,7 +75,7 @@ class StreamingPredictor:
     rename : mapping of str to str or None, default=None
         Names of channels in the source, and those that the model knows them by.
     steady : Smoothing, "balanced" or None, default=None
-        How predictions are made steady over time, by those before; None if each window is by itself.
+        Smoothing of predictions over time; None for none.
 
     Examples
     --------
@@ -106,7 +105,7 @@ class StreamingPredictor:
         if how.not_live:
             files = "windows" if how.not_repeatable else "whole files"
             raise ValueError(
-                f"the model was trained on {how.not_live}, which no live source allows; train it on "
+                f"the model was trained on {how.not_live}, which is impossible live; train it on "
                 f"recordings filtered causally (anchorinv prepare own --filter), or predict {files}"
             )
         if sfreq is not None and not (isinstance(sfreq, int | float | np.number) and 0 < sfreq < np.inf):
@@ -123,7 +122,7 @@ class StreamingPredictor:
         self.reset()
 
     def reset(self) -> None:
-        """Begin again as with a new source: no sample, no window and no warning is remembered."""
+        """Reset to a new source: samples, windows and warnings are forgotten."""
         self._windows = Windows(
             Pipeline(self.model.preprocessing_, self._sfreq), self.model.n_times_, self._step
         )
@@ -148,7 +147,7 @@ class StreamingPredictor:
     def cut(self, chunk: Any) -> list[Window]:
         """Take the next samples and return the windows that they complete, as the model sees them.
 
-        With :meth:`predict` it does what :meth:`feed` does, for whoever needs the windows as well.
+        Followed by :meth:`predict` it is equivalent to :meth:`feed`, for callers who need the windows.
         """
         samples = np.asarray(chunk, dtype=np.float64)
         if samples.ndim != 2 or len(samples) != self._n_chans:
@@ -184,8 +183,8 @@ def _picks(
         return pick_channels(how.inputs, present, source="the source")
     if len(present) != n_chans:
         raise ValueError(
-            f"the source has {len(present)} channels, the model takes {n_chans} and does not know their "
-            f"names; hand in those"
+            f"the source has {len(present)} channels, the model takes {n_chans} and has no names for "
+            f"them; pass those"
         )
     return None
 
@@ -195,9 +194,7 @@ def _factor(how: Preprocessing, unit: str) -> float:
     if (spelled := unit_of(unit)) is None:
         raise ValueError(f"unit (={unit!r}) must be one of {', '.join(UNITS)}")
     if how.unit is None:
-        raise ValueError(
-            f"the source is in {spelled}, and the model does not know its unit; train it with one (--unit)"
-        )
+        raise ValueError(f"the source is in {spelled}, and the model has no unit; train it with one (--unit)")
     return UNITS[how.unit] / UNITS[spelled]
 
 
@@ -207,7 +204,7 @@ def classify(
     """Predict windows as they come, a batch at a time; windows with gaps get no class."""
     rest = iter(windows)
     while batch := list(islice(rest, BATCH)):
-        now = copy(model)  # as it is: another thread may be teaching it
+        now = copy(model)  # a snapshot: another thread may be teaching it
         whole = [window.values for window in batch if window.whole]
         answers = iter(_answers(now, np.stack(whole)) if whole else ())
         for window in batch:
@@ -245,9 +242,9 @@ def probabilities(model: AnchorInvClassifier, signals: np.ndarray) -> tuple[np.n
 
 
 class DriftMonitor:
-    """Accumulate statistics of windows on their way to a fitted model, to compare them with its base data.
+    """Accumulate statistics of windows, to compare them with a model's base data.
 
-    So many windows as ``batch`` says are held until their statistics are computed together, which is faster.
+    Statistics are computed for ``batch`` windows at a time, which is faster.
 
     Examples
     --------
@@ -264,14 +261,14 @@ class DriftMonitor:
         self._statistics: Statistics | None = None
 
     def __call__(self, signals: np.ndarray) -> None:
-        """Take in windows (n, n_chans, n_times)."""
+        """Add windows (n, n_chans, n_times)."""
         self._pending.append(signals)
         if sum(map(len, self._pending)) >= self._batch:
             self._update()
 
     @property
     def drift(self) -> Drift | None:
-        """How far all windows so far are from the base data; None if there were none."""
+        """Drift of all windows so far from the base data; None if there were none."""
         self._update()
         if self._statistics is None:
             return None
@@ -294,10 +291,10 @@ class DriftMonitor:
 
 
 class DriftAlarm:
-    """Warn once, as soon as the windows of a live source are far from the base data.
+    """Warn once when the windows of a live source are far from the base data.
 
-    After the first window only if every channel is extreme: a single one may hold an artefact. After that,
-    all windows so far are compared when there are :data:`~anchorinv.signal.drift.FEWEST`, and whenever
+    After the first window only if every channel is extreme, as it may contain an artefact. After that, all
+    windows so far are compared when there are :data:`~anchorinv.signal.drift.FEWEST`, and whenever
     their number has doubled. Of overlapping windows only those that do not overlap are used.
     """
 
@@ -307,7 +304,7 @@ class DriftAlarm:
         self._due, self._start = 1, 0  # windows until the next comparison; where the next one may begin
 
     def __call__(self, window: Window) -> None:
-        """Take in a window; warn if it is time to."""
+        """Add a window; warn if necessary."""
         if self._monitor is None or not window.whole or window.start < self._start:
             return
         self._start = window.start + self._n_times

@@ -1,1 +1,1 @@
-"""From recordings, in files or live, to windows: piece by piece, in bounded memory."""
+"""From recordings, in files or live, to windows: chunk by chunk, in bounded memory."""

@@ -1,4 +1,4 @@
-"""Arrays in ``.npz`` and ``.npy`` files, tables in text: nothing is run, no header is believed unchecked."""
+"""Read ``.npz``, ``.npy`` and text tables safely: no pickles, and headers are checked."""
 
 import csv
 import gzip
@@ -36,16 +36,16 @@ _HEADERS = {
     b"\x01\x00": (2, np.lib.format.read_array_header_1_0),
     b"\x02\x00": (4, np.lib.format.read_array_header_2_0),
 }
-_LONGEST_HEADER = 10_000  # numpy's own limit, seen only after it was read
+_LONGEST_HEADER = 10_000  # numpy's own limit, which it checks after reading
 _BESIDE = 64 << 20  # bytes of an array that is not the signals
 _COLUMNS = 1000  # of a table
 _LINE = 1 << 20  # characters of a line of samples
-_SKIPPED = 1000  # so many more lines without values than with
+_SKIPPED = 1000  # excess of lines without values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredArray:
-    """An array that stays in its file; whatever is wrong with a part of it is raised when that part is read.
+    """An array that stays in its file; a damaged part raises when it is read.
 
     Examples
     --------
@@ -61,8 +61,8 @@ class StoredArray:
     member: str  # its name in an .npz file; "" in an .npy file
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fortran_order: bool  # whether the first axis runs fastest
-    offset: int  # bytes before its values
+    fortran_order: bool  # Fortran order
+    offset: int  # of its values in the file, in bytes
 
     @property
     def n_bytes(self) -> int:
@@ -77,13 +77,13 @@ class StoredArray:
     def blocks(self, size: int) -> Iterator[npt.NDArray[Any]]:
         """Yield it block by block, ``size`` entries of the first axis at a time."""
         n = self.shape[0]
-        if not self.member or self.fortran_order:  # in that order no entry is in one place
+        if not self.member or self.fortran_order:  # in Fortran order, entries are not contiguous
             whole = self.memmap() if not self.member else self.read()
             for start in range(0, n, size):
                 yield np.array(whole[start : start + size])
             return
         with ExitStack() as stack:
-            # Each read is guarded by itself: whoever takes the blocks has warnings of his own.
+            # Each read is guarded separately: the caller's warnings are not silenced.
             with _reading(self.path):
                 file = self._opened(stack)
             for start in range(0, n, size):
@@ -92,7 +92,7 @@ class StoredArray:
                 yield block
 
     def memmap(self) -> npt.NDArray[Any]:
-        """Return the array of an ``.npy`` file, read from the disk where it is looked at."""
+        """Memory-map the array of an ``.npy`` file."""
         with reading(self.path):
             if not self.n_bytes:
                 return np.empty(self.shape, self.dtype)
@@ -103,7 +103,7 @@ class StoredArray:
         return "F" if self.fortran_order else "C"
 
     def _opened(self, stack: ExitStack) -> IO[bytes]:
-        """Return the file at the first value."""
+        """Open the file at the first value."""
         if self.member:
             archive = stack.enter_context(zipfile.ZipFile(self.path))
             file = stack.enter_context(archive.open(f"{self.member}.npy"))
@@ -118,7 +118,7 @@ class StoredArray:
 
 
 def open_array(path: Path, *, anew: str | None = None) -> StoredArray:
-    """Return the array of an ``.npy`` file, values unread; ``anew`` says how a damaged one is made again."""
+    """Return the array of an ``.npy`` file, values unread; ``anew`` is the remedy for a damaged one."""
     anew = _anew(path) if anew is None else anew
     with reading(path, anew=anew):
         _refuse_text(path)
@@ -159,12 +159,12 @@ def load_array(array: StoredArray) -> npt.NDArray[Any]:
         )
     values = array.read()
     if values.dtype.kind == "U" and values.dtype.itemsize and not _is_text(values):
-        raise ValueError(f"{array.path}: {array.member} holds text that is none; is it damaged?")
+        raise ValueError(f"{array.path}: {array.member} contains invalid text; is it damaged?")
     return values
 
 
 def _is_text(values: npt.NDArray[np.str_]) -> bool:
-    """Say whether all letters are letters: NumPy keeps any four bytes for one, and Python breaks on them."""
+    """Return whether all characters are valid: NumPy stores any four bytes, and Python fails on some."""
     letters = np.ascontiguousarray(values).reshape(-1).view(values.dtype.byteorder.replace("|", "=") + "u4")
     return not ((letters > 0x10FFFF) | ((letters >= 0xD800) & (letters < 0xE000))).any()
 
@@ -176,7 +176,7 @@ def read_sfreq(path: Path, values: npt.NDArray[Any] | None) -> float | None:
     rates = np.ravel(values)
     if len(rates) != 1 or rates.dtype.kind not in "fiu" or not SLOWEST <= rates[0] <= FASTEST:
         raise ValueError(
-            f"{path}: sfreq is {listed(rates.tolist(), most=3)}; one rate in Hz above 0 is wanted, "
+            f"{path}: sfreq is {listed(rates.tolist(), most=3)}; expected one rate in Hz above 0, "
             f"from {SLOWEST:g} to {FASTEST:g}"
         )
     return float(rates[0])
@@ -187,28 +187,30 @@ def _reading(path: Path) -> AbstractContextManager[None]:
 
 
 def _anew(path: Path) -> str:
-    """Say how a file of arrays is made again."""
+    """Return the remedy for a damaged file of arrays."""
     call = "np.savez({!r}, X=X, y=y)" if path.suffix.lower() == ".npz" else "np.save({!r}, X)"
     return f"save it again with {call.format(path.name)}, or copy it anew"
 
 
 def _refuse_text(path: Path) -> None:
-    """Refuse a text by the name of a file of arrays: it is another kind of file, not a damaged one."""
+    """Refuse a text file named like a file of arrays: it is not damaged, but of another kind."""
     check_regular(path)
     with path.open("rb") as file:
         start = file.read(1000)
     text = start.decode("utf-8", errors="ignore")
     if len(text.encode()) >= len(start) - 3 and text and all(c.isprintable() or c.isspace() for c in text):
-        raise ValueError(f"{path} is a text and holds no arrays; known are {KNOWN}")
+        raise ValueError(f"{path} is a text file without arrays; known formats: {KNOWN}")
 
 
 def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> StoredArray:
-    """Return what the header of an array says, held to the ``size`` bytes that there are."""
+    """Parse the header of an array, checked against the ``size`` bytes available."""
     source = f"{path}: {name}" if name else str(path)
     start = file.read(8)
     width, parse = _HEADERS.get(start[6:], (0, None))
     if start[:6] != np.lib.format.MAGIC_PREFIX or parse is None:
-        raise ValueError(damaged(source, "it is no array in NumPy's format 1 or 2" if start else "", anew))
+        raise ValueError(
+            damaged(source, "it is not an array in NumPy's format 1 or 2" if start else "", anew)
+        )
     prefix = file.read(width)
     if (length := int.from_bytes(prefix, "little")) > _LONGEST_HEADER:
         raise ValueError(damaged(source, f"it has a header of {length} bytes", anew))
@@ -222,14 +224,14 @@ def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> 
         )
     array = StoredArray(path, name, shape, dtype, fortran_order, len(start) + len(header))
     if dtype.kind == "V" or min(shape, default=0) < 0 or array.n_bytes != size - array.offset:
-        reason = f"it speaks of {dtype} {shape}, and has {size - array.offset} bytes"
+        reason = f"it declares {dtype} {shape}, and has {size - array.offset} bytes"
         raise ValueError(damaged(source, reason, anew))
     return array
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    r"""Columns of a table in text.
+    r"""Columns of a text table.
 
     Examples
     --------
@@ -246,16 +248,16 @@ class Table:
 
 
 def read_table(path: Path, wanted: Collection[str], *, delimiters: str = ",") -> Table:
-    """Read the wanted columns of a table with a name (in lower case) on top of each; empty lines are skipped.
+    """Read columns of a table by their names (in lower case) in its first line; empty lines are skipped.
 
-    Columns that it lacks are left out. Of the delimiters the one counts that the first line has most of.
+    Missing columns are left out. The delimiter is the most frequent one of the first line.
     """
     text = read_text(path)
     first = text.partition("\n")[0]
     if max(map(first.count, delimiters)) >= _COLUMNS:
-        raise ValueError(f"{path} has more than {_COLUMNS} columns; is it the table it should be?")
+        raise ValueError(f"{path} has more than {_COLUMNS} columns; is it the right table?")
     rows = csv.reader(StringIO(text, newline=""), delimiter=max(delimiters, key=first.count))
-    same: dict[str, str] = {}  # a text that comes a million times is kept once
+    same: dict[str, str] = {}  # repeated texts are stored once
     lines: list[int] = []
     try:
         names = tuple(name.strip().casefold() for name in next(rows, []))
@@ -263,20 +265,20 @@ def read_table(path: Path, wanted: Collection[str], *, delimiters: str = ",") ->
         columns: dict[str, list[str]] = {name: [] for name in places}
         for cells in filter(None, rows):
             if len(lines) == ROWS:
-                raise ValueError(f"{path} has more than a million rows; is it the table it should be?")
+                raise ValueError(f"{path} has more than a million rows; is it the right table?")
             lines.append(rows.line_num)
             for name, i in places.items():
                 cell = cells[i] if i < len(cells) else ""
                 columns[name].append(same.setdefault(cell, cell))
     except csv.Error as error:
         raise ValueError(
-            f"{path} is no table ({error}, line {rows.line_num}); is a quote left open?"
+            f"{path} is not a table ({error}, line {rows.line_num}); is a quote left open?"
         ) from None
     return Table(names, columns, lines)
 
 
 def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float64], float | None]:
-    """Read a table, maybe compressed, with a column per channel and its name on top.
+    """Read a table, possibly compressed, with a column per channel and names in the first line.
 
     Returns
     -------
@@ -284,7 +286,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
     signals : array, shape (n_chans, n_times)
         An empty cell is NaN.
     sfreq : float or None
-        By a column ``time`` in seconds; None without one.
+        From a column ``time`` in seconds; None without one.
     """
     openers: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
     with openers.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig") as file:
@@ -293,7 +295,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
         check_claim(path, len(names), 0)
         if names and all(map(_is_number, names)):
             raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
-        # One row more than will be taken; numpy would ask for the room of all of them at once.
+        # One row more than allowed: numpy would allocate all of them at once.
         most = min(limits.LONGEST, limits.LARGEST // len(names)) + 1
         form: dict[str, Any] = {"delimiter": ",", "ndmin": 2, "usecols": range(len(names))}
         try:
@@ -301,7 +303,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
         except ValueError as error:
             if str(error).startswith(str(path)):
                 raise
-            # An empty cell is a missing sample; looking at each cell is slow.
+            # An empty cell is a missing sample; checking each cell is slow.
             file.seek(0)
             lines = _lines(path, file)
             next(lines)
@@ -310,13 +312,13 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
     times = next((i for i, name in enumerate(names) if name.casefold() in ("time", "time_s")), None)
     sfreq = _rate(path, values[:, times]) if times is not None and len(values) > 1 else None
     ch_names = tuple(name for i, name in enumerate(names) if i != times)
-    # The time stands first as a rule; then nothing is copied.
+    # If time is the first column, as usual, nothing is copied.
     signals = values.T[1:] if times == 0 else values.T if times is None else np.delete(values.T, times, 0)
     return ch_names, signals, sfreq
 
 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:
-    """Yield the lines of a table; one without end, or more than the file can well hold, is refused."""
+    """Yield the lines of a table; too long lines, or too many, are refused."""
     left, skipped = room(path.stat().st_size), -_SKIPPED
     while line := file.readline(_LINE + 1):
         left -= len(line)
@@ -339,7 +341,7 @@ def _is_number(text: str) -> bool:
 
 
 def _rate(path: Path, times: npt.NDArray[np.float64]) -> float:
-    """Return the rate of evenly spaced times in seconds; a whole number where it is one but for rounding."""
+    """Return the rate of evenly spaced times in seconds, rounded if nearly a whole number."""
     steps = np.diff(times)
     rate = (len(times) - 1) / (times[-1] - times[0])
     if not np.isfinite(rate) or np.abs(steps * rate - 1).max() > 0.5:

@@ -1,6 +1,6 @@
-"""How far new recordings are from the base data of a model, in numbers and in a sentence.
+"""Drift: how much new recordings differ from the base data of a model, in numbers and in a sentence.
 
-Scale and offset of each channel, its spectrum, and its correlations with the others; what may be the cause.
+Compared are the scale and offset of each channel, its spectrum, and its correlations with the others.
 """
 
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ import numpy as np
 from anchorinv.errors import listed
 from anchorinv.signal.statistics import BaseStatistics, MeanStd, Statistics, band_edges
 
-#: A spread that many times larger or smaller, or an offset of that many spreads: odd, and extreme.
+#: Ratio of standard deviations, or offset in standard deviations: odd, and extreme.
 ODD, EXTREME = 3.0, 30.0
-#: A spread that many times smaller is extreme: muscles at rest are thirty times quieter than at work.
+#: Ratio at which a smaller spread is extreme: resting muscles are thirty times quieter than active ones.
 QUIET = 100.0
-#: A spectrum or covariance that many standard deviations between base windows away: odd, and far.
-#: Chosen on four sets of EMG, ECG and EEG, where days and people who were not seen stay below 4.2 and white
-#: noise exceeds 5; nothing was set aside to confirm it.
+#: Distance of a spectrum or covariance, in standard deviations between base windows: odd, and far.
+#: Chosen on four sets of EMG, ECG and EEG, where unseen days and people stay below 4.2 and white
+#: noise exceeds 5; not confirmed on further data.
 UNLIKE, FAR = 2.0, 4.5
-#: Half of the channels that many times as loud: another gain. Motions that were not taught are that loud on
-#: some channels, but reached no more than 2.4 in the median over channels.
+#: Median ratio over channels that indicates another gain. Untaught motions exceed it on some channels, but
+#: their median over channels was 2.4 at most.
 LOUD = 4.0
-#: Windows below which spectra and covariances are not compared: one of them may be an artefact.
+#: Minimum number of windows to compare spectra and covariances: a single one may be an artefact.
 FEWEST = 5
-#: Differences below these are of no interest, however steady the base data are: of log shares of power, of
-#: transformed correlations, of the logarithm of what channels share.
+#: Smallest standard deviations used: of log shares of power, of transformed correlations, and of the log of
+#: shared variance.
 _STEADY_BAND, _STEADY_PAIR, _STEADY_SHARE = 0.3, 0.1, 0.35
-#: Two channels are one if the transform of their correlation exceeds this (0.9985), and that is new.
+#: Two channels are considered shorted if their transformed correlation newly exceeds this (0.9985).
 _ONE, _NEW = 3.6, 3.0
 #: A swap is reported if it explains this share of the distance, of so many windows, where there is one.
 _EXPLAINED, _WINDOWS, _DISTANT = 0.5, 10, 0.05
@@ -36,16 +36,16 @@ _MAINS = (50.0, 60.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpectrumDrift:
-    """How far spectra are from those of the base data, in standard deviations between its windows."""
+    """Distance of spectra from the base data's, in standard deviations between base windows."""
 
     distance: np.ndarray  # (n_chans,), root mean square over bands; 0 for a channel that is flat, or was
     bands: np.ndarray  # (n_chans, n_bands), positive where there is more power
-    even: np.ndarray  # (n_chans,), whether all bands hold about the same power, as of white noise
+    even: np.ndarray  # (n_chans,), whether the spectrum is flat, as of white noise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CovarianceDrift:
-    """How far correlations between channels are, in standard deviations between base windows."""
+    """Distance of correlations between channels, in standard deviations between base windows."""
 
     distance: np.ndarray  # (n_chans,), of each channel with the others; 0 for one that is flat, or was
     alone: np.ndarray  # (n_chans,), how much less a channel shares with all others
@@ -55,7 +55,7 @@ class CovarianceDrift:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drift:
-    """How far recordings are from the base data.
+    """Differences between recordings and the base data.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Drift:
     sfreq : float or None, default=None
         Of windows, to name frequencies.
     scaled : float, default=1.0
-        What the signals had been multiplied by (--scale), to name the number that is right.
+        Factor already applied to the signals (--scale), to suggest the right one.
 
     Examples
     --------
@@ -101,19 +101,19 @@ multiply it by 0.001 (--scale 0.001)
 
     @property
     def distance(self) -> np.ndarray:
-        """Of each channel the larger of the shift and the factor between the spreads; 1 is none."""
+        """For each channel, the larger of the shift and the ratio of spreads; 1 is no difference."""
         with np.errstate(divide="ignore"):
             factor = np.maximum(self.scale, np.where(self.scale > 0, 1 / self.scale, np.inf))
         return np.asarray(np.maximum(factor, self.shift))
 
     @property
     def beyond(self) -> np.ndarray:
-        """Of each channel whether its scale or offset is extreme."""
+        """Whether the scale or offset of each channel is extreme."""
         return np.asarray((self.scale > EXTREME) | (self.shift > EXTREME) | (self.scale < 1 / QUIET))
 
     @property
     def extreme(self) -> bool:
-        """Whether scale or offset are such that nothing should be learned from these signals."""
+        """Whether scale or offset differ so much that nothing should be learned from these signals."""
         return bool(self.beyond.any())
 
     @property
@@ -129,10 +129,10 @@ multiply it by 0.001 (--scale 0.001)
 
     @property
     def artefact(self) -> bool:
-        """Whether this is rather a fault of the recording than signals of another class.
+        """Whether this is probably an artefact rather than signals of another class.
 
-        A class has correlations of its own, and is loud or quiet in places. Noise, mains hum, a flat channel
-        or another gain show as a spectrum that is far off, an extreme scale, or most channels being loud.
+        A class has its own correlations, and is loud or quiet on some channels. Noise, mains hum, a flat
+        channel or another gain show as a distant spectrum, an extreme scale, or most channels being loud.
         """
         alive = self.scale[~self.silent]
         loud = bool(len(alive)) and float(np.median(alive)) > LOUD
@@ -150,7 +150,7 @@ multiply it by 0.001 (--scale 0.001)
 
     @property
     def factor(self) -> float | None:
-        """By which the spread of (nearly) all channels differs, as by a wrong unit; None if they vary."""
+        """Common ratio of the spreads of (nearly) all channels, as with a wrong unit; None if they vary."""
         alive = ~self.silent & (self.scale > 0)
         if not alive.any() or alive.sum() < 0.9 * (~self.silent).sum():
             return None
@@ -162,19 +162,19 @@ multiply it by 0.001 (--scale 0.001)
 
     @property
     def unit_factor(self) -> float | None:
-        """The power of ten that the factor stands for; None if it stands for none."""
+        """The power of ten nearest to the factor, as of another unit; None if there is none."""
         if self.factor is None:
             return None
         exponent = np.log10(self.factor)
         thousands, tens = 3 * round(exponent / 3), round(exponent)
-        # Units are thousands apart, so that a person four times as strong is no doubt about them.
+        # Units differ by thousands, so that a signal four times as strong is not ambiguous.
         if thousands and abs(exponent - thousands) < 0.65:
             return float(10.0**thousands)
         return float(10.0**tens) if abs(exponent - tens) < 0.3 else None
 
     @property
     def verdict(self) -> str:
-        """One sentence: as the base data, or what differs, in which channels, with a guess at the cause."""
+        """One sentence: like the base data, or what differs in which channels, and a likely cause."""
         parts = [*_scale_words(self), *_spectrum_words(self), *_covariance_words(self)]
         if not parts:
             parts = ["the recordings are like the base data in every channel"]
@@ -182,7 +182,7 @@ multiply it by 0.001 (--scale 0.001)
 
     @property
     def units(self) -> str:
-        """What there is to say of scale and offset alone; empty if nothing."""
+        """The sentence on scale and offset; empty if they do not differ."""
         return "; ".join(_scale_words(self))
 
 
@@ -194,7 +194,7 @@ def drift(
     n_times: int = 0,
     sfreq: float | None = None,
 ) -> Drift:
-    """Compare statistics with those of the base data; a channel flat in both is no drift.
+    """Compare statistics with those of the base data; a channel that is flat in both does not count.
 
     ``n_times`` and ``sfreq`` are those of windows, to name frequencies.
     """
@@ -207,9 +207,9 @@ def drift(
     alive = ~was_flat & (std > 0)
     spectrum, covariance, missing = None, None, None
     if not base.has_shapes:
-        missing = "the model holds no spectra and covariances of its base data"
+        missing = "the model has no spectra and covariances of its base data"
     elif new.n < FEWEST or new.shapes is None:
-        missing = f"of fewer than {FEWEST} windows spectra and covariances are not compared"
+        missing = f"spectra and covariances are not compared with fewer than {FEWEST} windows"
     else:
         means = {name: part.mean for name, part in new.shapes.items()}
         if base.spectra and "spectra" in means:
@@ -222,7 +222,7 @@ def drift(
 
 def _spectrum_drift(mean: np.ndarray, base: MeanStd, n: int, alive: np.ndarray) -> SpectrumDrift:
     away = (mean - base.mean) / np.maximum(base.std, _STEADY_BAND)
-    # Less what so few windows differ by chance.
+    # Minus the expected chance difference of so few windows.
     distance = np.sqrt(np.maximum(0, (away**2).mean(axis=1) - 1 / n))
     even = np.ptp(mean, axis=1) < 0.5
     return SpectrumDrift(np.where(alive, distance, 0.0), away, even)
@@ -238,10 +238,10 @@ def _covariance_drift(
     std = np.maximum(pairs.std, _STEADY_PAIR)
     away = np.where(both, (here - pairs.mean) / std, 0.0)
     n_others = np.maximum(_square(both.astype(float), rows, cols).sum(axis=1), 1)
-    # Less what so few windows differ by chance.
+    # Minus the expected chance difference of so few windows.
     apart = np.sqrt(np.maximum(0, _square(away**2, rows, cols).sum(axis=1) / n_others - 1 / n))
     alone = np.maximum(0, (shared.mean - sharing) / np.maximum(shared.std, _STEADY_SHARE))
-    if not alive.all():  # with a channel gone, all others share less
+    if not alive.all():  # without one channel, all others share less
         alone = np.zeros_like(alone)
     one = np.flatnonzero((here > _ONE) & (away > _NEW))
     same = tuple((int(rows[i]), int(cols[i])) for i in one)
@@ -254,10 +254,10 @@ def _covariance_drift(
 
 
 def _swapped(here: np.ndarray, base: np.ndarray, weights: np.ndarray) -> tuple[int, int] | None:
-    """Return the two channels whose exchange brings matrices (n_chans, n_chans) together, if any does."""
+    """Return the two channels whose swap explains the difference of matrices (n_chans, n_chans), if any."""
     # (i, j): the distance of channel j's correlations from those that channel i should have.
     cost = weights @ here.T**2 - 2 * (weights * base) @ here.T + (weights * base**2).sum(axis=1)[:, None]
-    cost -= weights * base**2  # the correlation of j with itself is none
+    cost -= weights * base**2  # without the correlation of j with itself
     own = np.diag(cost)
     kept = weights * (here - base) ** 2  # that of the two with each other stays
     gain = own[:, None] + own[None, :] - 2 * kept - cost - cost.T
@@ -275,7 +275,7 @@ def _square(pairs: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray
 
 
 def _scale_words(drift: Drift) -> list[str]:
-    """Return what there is to say of scale and offset, and what to do about it."""
+    """Describe differences in scale and offset, and the remedy."""
     far = drift.beyond if drift.extreme else drift.distance > ODD
     if not far.any():
         return []
@@ -321,7 +321,7 @@ def _spectrum_words(drift: Drift) -> list[str]:
         unlike = far
     word = "far from" if far.any() else "somewhat unlike"
     away = spectrum.bands[unlike].mean(axis=0)
-    # What has come in says more than what it has taken the share of.
+    # Gained power is more informative than the shares it reduced.
     band = int(np.argmax(np.where(away > 0, 2 * away, -away)))
     more = "more" if away[band] > 0 else "less"
     words = f"the spectrum of {_named(drift, unlike)} is {word} the base data's: {more} of its power"

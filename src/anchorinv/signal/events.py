@@ -1,4 +1,4 @@
-"""Events of a recording: from its file or a BIDS table beside it; the stretches that they label."""
+"""Events of a recording, from its file or its BIDS table, and the segments that they label."""
 
 import math
 import re
@@ -28,12 +28,12 @@ from anchorinv.signal.limits import (
 from anchorinv.signal.preprocessing import UNITS, unit_of
 from anchorinv.signal.readers import PIECE, open_mne, original_unit
 
-#: The class of each wanted event, by its label.
+#: The class of each event, by the event's label.
 Classes = Mapping[str, str]
 _LATEST = 1e9  # seconds: thirty years
 _ROUNDING = 1e-6  # seconds: times in files are decimal, and the end of a recording is a quotient
-_SIGN = re.compile(r"\\?.", re.DOTALL)  # a backslash belongs to what follows it
-#: What the name of a recording ends in, and that of its table does not.
+_SIGN = re.compile(r"\\?.", re.DOTALL)  # a backslash escapes the next character
+#: Suffixes of recordings that names of BIDS tables do not have.
 _KINDS = frozenset(("eeg", "emg", "ieeg", "meg", "ecg", "physio", "raw"))
 _MISSING = ("", "n/a")
 _COLUMNS = ("onset", "duration", "trial_type", "value")
@@ -43,7 +43,7 @@ _TEXTS = frozenset(("+", '"'))
 _STIMULUS = re.compile(r"(sti|stim|stimulus|status|trig|trigger)[ _-]*\d*", re.IGNORECASE)
 #: Channels that hold the codes of all the others, as mne prefers them.
 _COMPOSITE = ("STI101", "STI 101", "STI 014", "STI014")
-_CODE_BITS = 0xFFFF  # of a BDF status channel; those above are about the amplifier
+_CODE_BITS = 0xFFFF  # bits of a BDF status channel; higher ones describe the amplifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Event:
     onset : float
         Seconds from the first sample; below 0 where it came before.
     duration : float
-        Seconds; 0 where it has none, or nobody says.
+        Seconds; 0 where it has none, or it is unknown.
     label : str
-        As the file writes it, without blanks around.
+        As in the file, without surrounding spaces.
 
     Examples
     --------
@@ -80,13 +80,13 @@ class Stretch:
 
 
 def sort_events(path: Path, events: Iterable[Event], *, most: int) -> list[Event]:
-    """Return events by their onset; times that are none, and more events than ``most``, are refused."""
+    """Sort events by onset; invalid times, and more events than ``most``, are refused."""
     checked: list[Event] = []
     for event in events:
         if not (abs(event.onset) < _LATEST and 0 <= event.duration < _LATEST):
             raise ValueError(
                 f"{path} has an event {event.label[:80]!r} at {event.onset} s for {event.duration} s, which "
-                "no recording can have; is it damaged?"
+                "is impossible; is it damaged?"
             )
         if len(checked) == most:
             raise ValueError(f"{path} has more than {most} events; is it damaged?")
@@ -95,13 +95,13 @@ def sort_events(path: Path, events: Iterable[Event], *, most: int) -> list[Event
 
 
 def parse_events(text: str) -> dict[str, str]:
-    r"""Return the class of each wanted event; a backslash takes the meaning from ``,``, ``=`` and itself.
+    r"""Parse EVENT=CLASS pairs; a backslash escapes ``,``, ``=`` and itself.
 
     Parameters
     ----------
     text : str
-        Such as "T1=left,T2=right", or "T1,T2" where events are named as classes should be. Several events may
-        be of one class.
+        Such as "T1=left,T2=right", or "T1,T2" where classes have the events' names. Several events may have
+        the same class.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def parse_events(text: str) -> dict[str, str]:
 
 
 def _split(text: str, at: str) -> list[str]:
-    """Return what stands between signs that no backslash stands before."""
+    """Split at unescaped separators."""
     parts = [""]
     for sign in _SIGN.findall(text):
         if sign == at:
@@ -149,7 +149,7 @@ def _plain(text: str) -> str:
 
 
 def check_wanted(events: Sequence[Event], wanted: Classes, *, name: str) -> None:
-    """Refuse wanted events that do not occur, and name those that do, the most frequent first."""
+    """Refuse events that do not occur; the message lists those that do, most frequent first."""
     present = {event.label for event in events}
     if not present:
         raise ValueError(f"{name} has no events; {listed(list(wanted))} asked")
@@ -214,7 +214,7 @@ def labelled_parts(
 def stretches(
     events: Sequence[Event], wanted: Classes, start: float, stop: float | None, *, name: str, length: float
 ) -> tuple[list[Stretch], int]:
-    """Return what :func:`labelled_parts` does, of one file of many: wanted events need not occur in it."""
+    """As :func:`labelled_parts`, for one file of many: events need not occur in it."""
     check_stretch(start, stop)
     parts, n_outside = [], 0
     for event in (event for event in events if event.label in wanted):
@@ -250,7 +250,7 @@ def events_beside(path: Path) -> Path | None:
 
 
 def without_suffix(path: Path) -> str:
-    """Return a file's name without what says its format.
+    """Return a file's name without its suffix.
 
     Examples
     --------
@@ -263,7 +263,7 @@ def without_suffix(path: Path) -> str:
 def read_event_table(path: Path) -> list[Event]:
     """Return the events of a table by their onset; rows that name none are left out.
 
-    An event is named by ``trial_type``, or by ``value`` where that column is missing or says nothing.
+    An event is named by ``trial_type``, or by ``value`` where that column is missing or empty.
     """
     with reading(path):
         table = read_table(path, _COLUMNS, delimiters="\t")
@@ -312,14 +312,14 @@ def _seconds(path: Path, line: int, name: str, text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events of a recording, by their onset, and where they were read from, in words; "" if nowhere."""
+    """The events of a recording by onset, and a description of their source; "" if there is none."""
 
     source: str
     events: tuple[Event, ...]
 
 
 def read_events(path: Path) -> list[Event]:
-    """Return the events of a recording, by their onset; none where it has none.
+    """Return the events of a recording, by onset.
 
     Parameters
     ----------
@@ -359,9 +359,9 @@ def _mne_events(path: Path) -> Events:
     if len(notes):
         if len(notes) > EVENTS:
             raise ValueError(f"{path} has more than {EVENTS} annotations; is it damaged?")
-        # mne counts from where the amplifier was started, which a FIF file can be later than.
+        # mne counts from the start of the amplifier, which may precede a FIF file.
         onsets = np.asarray(notes.onset, dtype=float) - float(raw.first_time)
-        # A marker of one sample is how GDF and BrainVision say that an event has no duration.
+        # In GDF and BrainVision, a marker of one sample is an event without duration.
         durations = np.where(notes.duration * raw.info["sfreq"] < 1.5, 0.0, notes.duration)
         labels = [str(label).strip(" \t\r\n\0") for label in notes.description]
         rows = zip(onsets.tolist(), durations.tolist(), labels, strict=True)
@@ -374,7 +374,7 @@ def _mne_events(path: Path) -> Events:
 
 
 def _stimulus_channels(raw: Any) -> list[int]:
-    """Return the places of channels that hold codes of events: by their kind, or else by their name."""
+    """Return the indices of stimulus channels: by type, or else by name."""
     typed = [i for i, kind in enumerate(raw.get_channel_types()) if kind == "stim"]
     whole = [i for name in _COMPOSITE for i in typed if raw.ch_names[i] == name]
     named = [i for i, name in enumerate(raw.ch_names) if _STIMULUS.fullmatch(name.strip())]
@@ -382,12 +382,12 @@ def _stimulus_channels(raw: Any) -> list[int]:
 
 
 def _changes(path: Path, raw: Any, channel: int) -> Iterator[Event]:
-    """Yield an event wherever a channel takes another value than 0; what it starts with is none.
+    """Yield an event wherever a channel changes to a value other than 0; its initial value is ignored.
 
-    As ``mne.find_events`` with ``consecutive=True``, but with a piece of the recording in memory at a time.
+    As ``mne.find_events`` with ``consecutive=True``, but chunk by chunk.
     """
     stim = raw.get_channel_types([channel])[0] == "stim"
-    # mne took a channel in millivolts, say, for a voltage: its codes are to be whole again.
+    # mne may have scaled the channel like a voltage: restore whole codes.
     factor = 1.0 if stim else UNITS[unit_of(original_unit(raw, channel) or "") or "V"]
     bits = _CODE_BITS if path.suffix.lower() == ".bdf" else -1
     sfreq, before = float(raw.info["sfreq"]), None
@@ -419,7 +419,7 @@ def _wfdb_events(path: Path) -> Events:
 
 
 def _beat(symbol: object, code: int, note: str | None) -> str:
-    """Return the text of an annotation where that says more than its symbol, the code where it has none."""
+    """Return the text of an annotation if more informative than its symbol; the code if it has none."""
     sign = symbol.strip() if isinstance(symbol, str) else ""
     words = (note or "").strip(" \t\r\n\0")
     return (words if sign in _TEXTS else "") or sign or str(code)
@@ -433,7 +433,7 @@ def _annotator(path: Path) -> Path | None:
     files = [file for file in beside if file.is_file()]
     if len(files) > 1 and files[0].suffix != ".atr":
         raise ValueError(
-            f"{path} has several files of annotations, {listed([file.name for file in files])}; hand in one "
+            f"{path} has several files of annotations, {listed([file.name for file in files])}; name one "
             "of them instead"
         )
     return files[0] if files else None

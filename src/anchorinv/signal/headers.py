@@ -1,4 +1,4 @@
-"""Headers of recordings: held to their files, and to those beside them, before a reader believes them."""
+"""Checks of the headers of recordings against their files, before a reader trusts them."""
 
 import gzip
 import re
@@ -13,10 +13,10 @@ import numpy.typing as npt
 from anchorinv.signal.limits import CHANNELS, EVENTS, FASTEST, SLOWEST, check_claim, room
 
 _GDF_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8, 18: 16, 279: 3, 535: 3}
-#: FIF's numbers for a directory's place, and for references to the files before and after a part.
+#: FIF tags of the directory, and of references to the previous and next part of a split recording.
 _DIRECTORY, _ROLE, _FILE_NUMBER, _FILE_NAME, _PREVIOUS, _NEXT = 101, 115, 117, 118, 1, 2
 _TAGS = 200_000
-#: Bytes of a header in text, and characters of a line: patterns of readers take the square of its length.
+#: Bytes of a text header, and characters of a line: readers' regular expressions take quadratic time.
 _HEADER, _LINE = 4 << 20, 2_000
 _SIGNAL = re.compile(r"(\S+)\s+(\d{1,4})(?:x(\d{1,9}))?(?::(\d{1,9}))?(?:\+(\d{1,12}))?(?!\S)")
 _RECORD = re.compile(r"([^\s/]+)(/\d+)?\s+(\d{1,9})(?!\S)(?:\s+\S+)?(?:\s+(\d{1,12})(?!\S))?")
@@ -24,7 +24,7 @@ _CODEPAGE = re.compile(r"utf-?8|ansi|ascii|latin-?1|(cp|windows-|iso-8859-)\d{1,
 
 
 def check_header(path: Path) -> None:
-    """Refuse an EDF, BDF, GDF, FIF or BrainVision file that is not one, or whose header does not fit it."""
+    """Refuse a file that is not EDF, BDF, GDF, FIF or BrainVision, or whose header does not fit it."""
     suffix = path.suffix.lower()
     if suffix in (".fif", ".gz"):
         _check_fif(path)
@@ -35,19 +35,19 @@ def check_header(path: Path) -> None:
 
 
 def check_wfdb(path: Path) -> None:
-    """Refuse a WFDB header that names files elsewhere, or speaks of more than its files hold."""
+    """Refuse a WFDB header that refers to other folders, or declares more than its files contain."""
     header = path.with_suffix(".hea")
     lines = [line for line in _lines(header) if not line.startswith("#")]
     record = _RECORD.match(lines[0]) if lines else None
     if record is None:
-        raise ValueError(f"{path} is no WFDB header; is it damaged?")
+        raise ValueError(f"{path} is not a WFDB header; is it damaged?")
     if record[2]:
-        raise ValueError(f"{path} is a record of several segments; hand in one of them")
+        raise ValueError(f"{path} is a record of several segments; name one of them")
     if int(record[3]) != len(lines) - 1:
-        raise ValueError(f"{path} speaks of {record[3]} signals and describes {len(lines) - 1}")
+        raise ValueError(f"{path} declares {record[3]} signals and describes {len(lines) - 1}")
     signals = [_SIGNAL.match(line) for line in lines[1:]]
     if not signals or None in signals:
-        raise ValueError(f"{path} has no signals, or lines that describe none; is it damaged?")
+        raise ValueError(f"{path} has no signals, or invalid lines; is it damaged?")
     fields = [signal.groups() for signal in signals if signal is not None]
     files = {_beside(path, name) for name, *_ in fields}
     n_samples = int(record[4] or 0)
@@ -59,7 +59,7 @@ def check_wfdb(path: Path) -> None:
 
 
 def _check_brainvision(path: Path) -> None:
-    """Refuse a BrainVision header that names files elsewhere, or has a reader wait for ever."""
+    """Refuse a BrainVision header that refers to other folders, or would keep a reader busy forever."""
     lines = _lines(path)
     folded = [line.casefold() for line in lines]
     lines = lines[: folded.index("[comment]")] if "[comment]" in folded else lines
@@ -75,12 +75,12 @@ def _check_brainvision(path: Path) -> None:
     for key, most in (("NumberOfChannels", CHANNELS), ("SkipLines", 1000)):
         for value in values[key]:
             if not re.fullmatch(r"\d{1,6}", value) or int(value) > most:
-                raise ValueError(f"{path} has {key} {value[:40]!r}, and at most {most} are taken")
+                raise ValueError(f"{path} has {key} {value[:40]!r}, and at most {most} are allowed")
     channels = (re.match(r"Ch\d+(?=\s*=)", line, re.IGNORECASE) for line in lines)
     described = {channel[0].casefold() for channel in channels if channel}
     if [str(len(described))] != values["NumberOfChannels"]:
         claimed = ", ".join(values["NumberOfChannels"]) or "no"
-        raise ValueError(f"{path} speaks of {claimed} channels and describes {len(described)}")
+        raise ValueError(f"{path} declares {claimed} channels and describes {len(described)}")
     markers = [path.parent / name for name in values["MarkerFile"]] + [path.with_suffix(".vmrk")]
     for file in {marker for marker in markers if marker.is_file()}:
         events = _lines(file)
@@ -89,19 +89,19 @@ def _check_brainvision(path: Path) -> None:
         values["Codepage"] += [line.partition("=")[2] for line in events if "codepage=" in line.casefold()]
     for name in values["Codepage"]:
         if not _CODEPAGE.fullmatch(name.strip()):
-            raise ValueError(f"{path} is written in {name[:40]!r}, which is no known code page")
+            raise ValueError(f"{path} is written in {name[:40]!r}, which is not a known encoding")
 
 
 def _lines(path: Path) -> list[str]:
     """Return the lines of a header that are not empty."""
     if not path.is_file():
-        raise ValueError(f"{path} is not there; keep the header beside its samples")
+        raise ValueError(f"{path} is missing; keep the header next to its samples")
     if path.stat().st_size > _HEADER:
         raise ValueError(f"{path} has more than {_HEADER >> 20} MB, too much for a header; is it damaged?")
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:  # an older code page; names in it are only compared with those of files
+    except UnicodeDecodeError:  # an older encoding; names are only compared with file names
         text = content.decode("latin-1")
     lines = [line.strip() for line in text.splitlines()]
     if max(map(len, lines), default=0) > _LINE:
@@ -110,20 +110,20 @@ def _lines(path: Path) -> list[str]:
 
 
 def _beside(path: Path, *names: str) -> Path:
-    """Return the one file of samples that a header names; it lies beside the header, or nowhere."""
+    """Return the file of samples that a header names, in the header's folder."""
     if len(names) != 1:
-        raise ValueError(f"{path} names {len(names)} files of samples, one is wanted; is it damaged?")
+        raise ValueError(f"{path} names {len(names)} files of samples, expected one; is it damaged?")
     _check_plain(path, names[0])
     if not (path.parent / names[0]).is_file():
-        raise ValueError(f"{path} speaks of {names[0]}, which is not beside it; keep both in one folder")
+        raise ValueError(f"{path} refers to {names[0]}, which is not next to it; keep both in one folder")
     return path.parent / names[0]
 
 
 def _check_plain(path: Path, name: str) -> None:
-    """Refuse a name that a header gives a file, unless it can only lie beside the header."""
+    """Refuse a file name in a header unless it is in the header's folder."""
     if not name or re.search(r"[/\\:%\0]", name) or name in (".", ".."):
         raise ValueError(
-            f"{path} names {name[:80]!r}, which does not lie beside it; files elsewhere are not read"
+            f"{path} names {name[:80]!r}, which is not in its folder; files elsewhere are not read"
         )
 
 
@@ -135,20 +135,20 @@ def _check_records(path: Path) -> None:
             raise ValueError(f"{path} is cut short: a header has 256 bytes, the file {len(fixed)}")
         gdf = fixed[:3] == b"GDF"
         if gdf != (path.suffix.lower() == ".gdf"):
-            raise ValueError(f"{path} is no {path.suffix[1:].upper()} file: it starts with {fixed[:8]!r}")
+            raise ValueError(f"{path} is not a {path.suffix[1:].upper()} file: it starts with {fixed[:8]!r}")
         try:
             claimed = _gdf(fixed, file, size) if gdf else _edf(path, fixed, file, size)
         except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise ValueError(f"{path} has a damaged header ({error}); download or export it again") from None
     if claimed > size:
         raise ValueError(
-            f"{path} is cut short: its header speaks of {claimed} bytes, the file has {size}; "
+            f"{path} is cut short: its header declares {claimed} bytes, the file has {size}; "
             "download or export it again"
         )
 
 
 def _check_fif(path: Path, *before: Path) -> None:
-    """Follow the tags of a FIF file and of the parts that it goes on in: a circle would be read for ever."""
+    """Follow the tags of a split FIF recording: a cycle of parts would be read forever."""
     packed = path.suffix.lower() == ".gz"
     opener: Any = gzip.open if packed else open
     with opener(path, "rb") as file:
@@ -158,14 +158,14 @@ def _check_fif(path: Path, *before: Path) -> None:
         following = path.parent / name
         if following in (path, *before) or not following.is_file():
             raise ValueError(
-                f"{path} goes on in another file, {name!r}, which is not there or was read already; keep all "
+                f"{path} continues in another file, {name!r}, which is missing or was read already; keep all "
                 "parts of a recording in one folder, under their own names"
             )
         _check_fif(following, path, *before)
 
 
 def _unpacked(path: Path) -> int:
-    """Return the size of what a file unpacks to."""
+    """Return the uncompressed size of a file."""
     most, size = room(path.stat().st_size), 0
     with gzip.open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -176,14 +176,14 @@ def _unpacked(path: Path) -> int:
 
 
 def _next_part(path: Path, file: IO[bytes], size: int) -> str | None:
-    """Return the name of the file that a FIF file goes on in, if it does."""
+    """Return the name of the next part of a FIF file, if there is one."""
     at, role, n_tags, directory = 0, 0, 0, -1
     name, places = None, set()
     while at < size:
         kind, _, length, following = _tag(path, file, at)
         end = at + 16 + length
         if not at < end <= size or (following > 0 and not at < following <= size) or following < -1:
-            raise ValueError(f"{path} is damaged or cut short: a tag at {at} leads to {end} of {size} bytes")
+            raise ValueError(f"{path} is damaged or cut short: a tag at {at} points to {end} of {size} bytes")
         if (n_tags := n_tags + 1) > _TAGS:
             raise ValueError(f"{path} has more than {_TAGS} tags; is it damaged?")
         if kind in (_ROLE, _DIRECTORY):
@@ -193,7 +193,7 @@ def _next_part(path: Path, file: IO[bytes], size: int) -> str | None:
             other = file.read(min(length, 1000)).decode("latin-1") if kind == _FILE_NAME else name
             name = name or other if role == _NEXT else name
             if role not in (_PREVIOUS, _NEXT) or (role == _NEXT and (not other or other != name)):
-                raise ValueError(f"{path} goes on in another file that it does not name; is it damaged?")
+                raise ValueError(f"{path} continues in another file that it does not name; is it damaged?")
             places.add(at)
         if following == -1:
             break
@@ -212,7 +212,7 @@ def _tag(path: Path, file: IO[bytes], at: int) -> tuple[int, ...]:
 
 
 def _check_directory(path: Path, file: IO[bytes], at: int, places: set[int]) -> None:
-    """Hold the list of tags at the end of a file, which readers believe, to where other files were named."""
+    """Check the directory at the end of a file, which readers trust, against references to other files."""
     length = _tag(path, file, at)[2]
     if not 0 <= length <= 16 * _TAGS:
         raise ValueError(f"{path} has a directory of {length} bytes; is it damaged?")
@@ -220,7 +220,7 @@ def _check_directory(path: Path, file: IO[bytes], at: int, places: set[int]) -> 
     entries = np.frombuffer(listed[: len(listed) // 16 * 16], ">i4").reshape(-1, 4)
     others = entries[np.isin(entries[:, 0], (_FILE_NUMBER, _FILE_NAME))]
     if not set(others[:, 3].tolist()) <= places:
-        raise ValueError(f"{path} goes on in another file that it does not name; is it damaged?")
+        raise ValueError(f"{path} continues in another file that it does not name; is it damaged?")
 
 
 def _edf(path: Path, fixed: bytes, file: IO[bytes], size: int) -> int:
@@ -242,7 +242,7 @@ def _edf(path: Path, fixed: bytes, file: IO[bytes], size: int) -> int:
             length = samples[i] * width
             starts = range(header + sum(samples[:i]) * width, size - length + 1, per_record)
             _check_notes(_pieces(file, starts, length), len(starts))
-    # -1 records: the recording was not closed, and readers go by the size of the file.
+    # -1 records: the recording was not closed, and readers use the size of the file.
     return header + max(n_records, 0) * per_record
 
 
@@ -252,7 +252,7 @@ def _check_rate(samples: int, seconds: float) -> None:
 
 
 def _pieces(file: IO[bytes], starts: range, length: int) -> Iterator[bytes]:
-    """Yield the bytes that a signal has in each record, so many records at once as give a megabyte."""
+    """Yield the bytes of a signal in each record, about a megabyte at a time."""
     many = max(1, (1 << 20) // length)
     for first in range(0, len(starts), many):
         piece = bytearray()
@@ -263,18 +263,18 @@ def _pieces(file: IO[bytes], starts: range, length: int) -> Iterator[bytes]:
 
 
 def _check_notes(pieces: Iterable[bytes], n_records: int) -> None:
-    """Refuse annotations for which the pattern that mne finds them by would take the square of their size."""
-    n_notes, tail = -n_records, b""  # each record has one that only tells its time
+    """Refuse annotations for which mne's regular expression would take quadratic time."""
+    n_notes, tail = -n_records, b""  # each record has one with only its time
     for piece in pieces:
         notes = tail + piece
         n_notes += notes.count(b"\x14\x00")
         if re.search(rb"[0-9]{40}", notes) or n_notes > EVENTS:
-            raise ValueError("annotations that are none, or too many")
+            raise ValueError("invalid annotations, or too many")
         for line in notes.split(b"\n"):
             tail = line.rpartition(b"\x14\x00")[2]
             if len(tail) > 1000 and b"\x14" in tail:
                 raise ValueError("annotations without an end")
-        tail = tail if b"\x14" in tail else tail[-100:]  # one may begin at the end of a piece
+        tail = tail if b"\x14" in tail else tail[-100:]  # one may begin at the end of a chunk
 
 
 def _gdf(fixed: bytes, file: IO[bytes], size: int) -> int:
@@ -303,7 +303,7 @@ def _gdf(fixed: bytes, file: IO[bytes], size: int) -> int:
 
 
 def _event_bytes(table: bytes, version: float) -> int:
-    """Return the bytes of a table of events: each has a sample and a type, maybe a channel and a duration."""
+    """Return the size of a table of events: sample and type, optionally channel and duration."""
     if len(table) < 8:
         raise ValueError("a table of events without its size")
     n_events = int.from_bytes(table[4:8] if version < 1.94 else table[1:4], "little")
@@ -317,7 +317,7 @@ def gdf_limits(path: Path) -> npt.NDArray[np.float64]:
     with path.open("rb") as file:
         fixed = file.read(256)
         n_chans = _integer(fixed, 252, "<u4" if float(fixed[4:8]) < 1.9 else "<u2")
-        # Labels (16 bytes), transducers (80) and units (8) stand before.
+        # After labels (16 bytes), transducers (80) and units (8).
         file.seek(256 + 104 * n_chans)
         return np.frombuffer(file.read(16 * n_chans), "<f8").reshape(2, n_chans).copy()
 

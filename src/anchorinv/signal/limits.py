@@ -1,7 +1,4 @@
-"""Which files are read, and what they may ask for: no more than they hold, times a stated factor.
-
-docs/data.md has the limits as a table.
-"""
+"""Known file formats, and limits on what files may allocate; docs/data.md has them as a table."""
 
 import warnings
 from collections.abc import Iterator
@@ -13,7 +10,7 @@ import numpy.typing as npt
 
 from anchorinv.errors import MissingExtra
 
-#: What the names of files end in: of windows, of tables of samples, of WFDB and of all continuous recordings.
+#: Suffixes of files: windows, tables of samples, WFDB, and all continuous recordings.
 WINDOWS = (".npz", ".npy")
 TABLES = (".csv", ".csv.gz", ".csv.xz")
 WFDB = (".hea", ".dat")
@@ -21,43 +18,43 @@ RECORDINGS = (".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".vhdr", *WFDB, *TABLES
 FILES = ".npz, .npy, EDF, BDF, GDF, FIF, BrainVision (.vhdr), WFDB (.hea, .dat), CSV"
 KNOWN = f"a prepared folder, {FILES}"
 
-#: Of mne's kinds of channels, those that are voltages.
+#: mne's channel types that are voltages.
 VOLTAGES = frozenset(("eeg", "eog", "emg", "ecg", "seeg", "ecog", "dbs", "bio", "resp"))
 
-#: What PhysioNet's annotators are called; the first is the reference of a set.
+#: PhysioNet's annotator names; the first is the reference.
 ANNOTATORS = (
     "atr", "ann", "ari", "ecg", "qrs", "gqrs", "sqrs", "wqrs", "man", "pu", "pu0", "pu1", "q1c", "q2c", "qt1",
     "qt2", "q1t", "q2t", "st", "sta", "stb", "stc", "stf", "apn", "hyp", "pwave", "wabp", "xws",
 )  # fmt: skip
 
-#: Values of a recording in memory: so many (480 MB) leave room to work in.
+#: Values of a recording in memory (480 MB).
 LARGEST = 60_000_000
-#: Samples of a channel that is filtered as a whole, which takes several copies of it.
+#: Samples of a channel that is filtered at once, which takes several copies.
 LONGEST = 15_000_000
-#: Bytes that a byte of a file may unpack to, and values that it may stand for: signals stay far below.
+#: Bytes that a byte of a file may unpack to, and values that it may encode: signals stay far below.
 EXPANSION = 200
-#: So many bytes need no such proportion: a short file of zeros is no attack.
+#: Bytes always allowed: a short file of zeros is not an attack.
 SMALL = 16 << 20
 CHANNELS = 10_000
 #: Rows of a table, labels, windows.
 ROWS = 1_000_000
-#: Bytes of a header or a table in text.
+#: Bytes of a text header or table.
 TEXT = 64 << 20
-#: Events in the file of a recording, and in a file of their own: heartbeats of two days.
+#: Events in a recording, and in a separate file: heartbeats of two days.
 EVENTS, BEATS = 20_000, 250_000
 #: Sampling rates in Hz.
 SLOWEST, FASTEST = 0.01, 1e7
-#: Values beyond cannot be computed with.
+#: Largest absolute value.
 REACH = 1e30
 
 
 def has_suffix(path: Path, *suffixes: str) -> bool:
-    """Say whether a name ends in one of these, in any case; ``.fif.gz`` is one suffix."""
+    """Return whether a name has one of these suffixes, in any case; ``.fif.gz`` is one suffix."""
     return path.name.lower().endswith(suffixes)
 
 
 def is_recording(path: Path) -> bool:
-    """Say whether a path names a continuous recording; a WFDB record may have no suffix."""
+    """Return whether a path is a continuous recording; a WFDB record may have no suffix."""
     return has_suffix(path, *RECORDINGS) or header_of(path) is not None
 
 
@@ -72,29 +69,29 @@ def unknown_format(path: Path) -> ValueError:
     """Return the error for a file of a format that is not read."""
     header = path.with_suffix(".vhdr")
     if has_suffix(path, ".eeg", ".vmrk") and header.is_file():
-        return ValueError(f"{path} is a part of a BrainVision recording; hand in its header, {header}")
-    return ValueError(f"{path} is of no known format; known are {KNOWN}")
+        return ValueError(f"{path} is a part of a BrainVision recording; name its header, {header}")
+    return ValueError(f"{path} has an unknown format; known formats: {KNOWN}")
 
 
 def missing_labels(path: Path) -> ValueError:
-    """Return the error for windows, or a recording, whose classes are needed and not given."""
+    """Return the error for windows, or a recording, without labels."""
     events = "name its events with --events, or " if is_recording(path) else ""
     return ValueError(
-        f"{path} has no labels of its windows; {events}hand in a folder prepared of it (anchorinv prepare "
+        f"{path} has no labels of its windows; {events}use a prepared folder (anchorinv prepare "
         f"own), or an .npz with X and y"
     )
 
 
 def room(n_bytes: int) -> int:
-    """Return what so many bytes of a file may unpack to."""
+    """Return the bytes that a file of this size may unpack to."""
     return SMALL + EXPANSION * n_bytes
 
 
 @contextmanager
 def reading(path: Path, *, anew: str | None = None) -> Iterator[None]:
-    """Turn whatever a reader raises into an error that names the file; its warnings are silenced.
+    """Turn any error of a reader into one that names the file, and silence its warnings.
 
-    Where ``anew`` says how such a file is made again, a library's own words are left out: they help nobody.
+    ``anew`` is the remedy for a damaged file; with it, the library's own message is left out.
     """
     try:
         with warnings.catch_warnings():
@@ -103,7 +100,7 @@ def reading(path: Path, *, anew: str | None = None) -> Iterator[None]:
     except MissingExtra:
         raise
     except Exception as error:
-        if isinstance(error, ValueError) and str(error).startswith(str(path)):  # already in words
+        if isinstance(error, ValueError) and str(error).startswith(str(path)):  # already a message
             raise
         if anew is not None and not isinstance(error, OSError | MemoryError):
             raise ValueError(damaged(path, "", anew)) from error
@@ -112,12 +109,12 @@ def reading(path: Path, *, anew: str | None = None) -> Iterator[None]:
 
 
 def damaged(source: object, reason: str, anew: str) -> str:
-    """Return the sentence about a file that is not whole, and how it is made again, if that is known."""
+    """Return the message for a damaged file, with the remedy if known."""
     return f"{source} is cut short or damaged{f': {reason}' if reason else ''}{f'; {anew}' if anew else ''}"
 
 
 def check_size(path: Path, n_chans: int, n_samples: int, *, in_one: bool = True) -> None:
-    """Refuse what does not fit into memory with room to work in; ``in_one`` recording is filtered at once."""
+    """Refuse what does not fit into memory; with ``in_one`` the recording is filtered at once."""
     if in_one and n_samples > LONGEST:
         raise ValueError(
             f"{path} has {n_samples} samples in each channel, and at most {LONGEST // 10**6} million are "
@@ -131,27 +128,27 @@ def check_size(path: Path, n_chans: int, n_samples: int, *, in_one: bool = True)
 
 
 def check_claim(path: Path, n_chans: int, n_samples: int, *files: Path) -> None:
-    """Refuse a header that speaks of more values than the bytes of ``files`` (or ``path``) can stand for."""
+    """Refuse a header that declares more values than the bytes of ``files`` (or ``path``) can encode."""
     n_bytes = sum(file.stat().st_size for file in files or (path,))
     if n_chans > CHANNELS:
-        raise ValueError(f"{path} speaks of {n_chans} channels, and at most {CHANNELS} are read")
+        raise ValueError(f"{path} declares {n_chans} channels, and at most {CHANNELS} are read")
     if n_chans * n_samples > room(n_bytes):
         raise ValueError(
-            f"{path} speaks of {n_samples} samples in {n_chans} channels, which {n_bytes} bytes cannot hold; "
+            f"{path} declares {n_samples} samples in {n_chans} channels, which {n_bytes} bytes cannot hold; "
             "is its header damaged?"
         )
 
 
 def check_rate(path: Path, sfreq: float) -> float:
-    """Return a sampling rate that a recording can have."""
+    """Return a sampling rate if it is plausible."""
     if not SLOWEST <= sfreq <= FASTEST:
-        taken = f"from {SLOWEST:g} to {FASTEST:g} are taken"
+        taken = f"{SLOWEST:g} to {FASTEST:g} are allowed"
         raise ValueError(f"{path} says a rate of {sfreq} Hz, {taken}; is its header damaged?")
     return float(sfreq)
 
 
 def check_reach(path: Path, signals: npt.NDArray[np.float64]) -> None:
-    """Refuse signals (n_chans, n_samples), gaps and all, with values beyond what can be computed with."""
+    """Refuse signals (n_chans, n_samples), which may have gaps, with too large values."""
     for channel in signals:
         if (largest := np.max(np.abs(channel), where=np.isfinite(channel), initial=0.0)) > REACH:
             raise ValueError(
@@ -161,12 +158,12 @@ def check_reach(path: Path, signals: npt.NDArray[np.float64]) -> None:
 
 
 def read_text(path: Path, *, encoding: str = "utf-8-sig") -> str:
-    """Return the text of a header or a table; what is no text, or too long for one, is refused."""
+    """Return the text of a header or a table; binary or too long files are refused."""
     if (size := path.stat().st_size) > TEXT:
         raise ValueError(
             f"{path} has {size} bytes, and at most {TEXT >> 20} MB are read as a table or header"
         )
     try:
-        return path.read_bytes().decode(encoding)  # line ends as they are: a quoted one is part of a name
+        return path.read_bytes().decode(encoding)  # keep line ends: a quoted one is part of a name
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is no text in UTF-8; save the table as CSV (UTF-8)") from None
+        raise ValueError(f"{path} is not UTF-8 text; save the table as CSV (UTF-8)") from None

@@ -1,8 +1,8 @@
-"""The one way from samples to windows, for files and live sources: gaps, stages, windows, chunk by chunk.
+"""The pipeline from samples to windows, for files and live sources alike, chunk by chunk.
 
 A stage's ``push`` takes the next samples (n_chans, n) and returns those that are done; ``finish`` returns the
-rest. What comes out does not depend on how the samples were cut into chunks, and little is held at any time.
-Samples before a channel's first value are NaN all the way: a stage goes on as if that value had always been.
+rest. The output does not depend on the chunks, and memory is bounded. Samples before a channel's first value
+are NaN throughout: a stage proceeds as if that value had always been there.
 """
 
 import math
@@ -18,16 +18,16 @@ import numpy.typing as npt
 from anchorinv.signal.limits import LARGEST
 from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Filter, Preprocessing
 
-#: Samples that a stage with a view to both sides takes at once.
+#: Block length of non-causal stages, in samples.
 BLOCK = 1 << 14
-#: What a change of rate can make of a sample, and still be a signal.
+#: Smallest and largest ratio of resampling.
 _LEAST_RATIO, _MOST_RATIO = 1 / 5000, 64
 _NEVER = 2**62
 _Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Stage(Protocol):
-    """One step on the way from a recording to windows."""
+    """A stage of the pipeline."""
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Take the next samples (n_chans, n); return those that are done."""
@@ -38,7 +38,7 @@ class Stage(Protocol):
 
 
 class _Pointwise(Stage):
-    """A stage that looks at no sample's neighbours, such as a reference."""
+    """A stage that works sample by sample, such as a reference."""
 
     def __init__(self, transform: _Transform) -> None:
         self._transform = transform
@@ -48,7 +48,7 @@ class _Pointwise(Stage):
 
 
 class _Limit(Stage):
-    """Clip samples to both sides of 0, and count those that lay beyond."""
+    """Clip samples to ±limit, and count those beyond it."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -60,7 +60,7 @@ class _Limit(Stage):
 
 
 class CausalFilter(Stage):
-    """A filter of second-order sections, shape (n_sections, 6), that runs forwards.
+    """A causal filter of second-order sections, shape (n_sections, 6).
 
     It starts as if the first sample had always been there; ``from_rest`` as if there had been zeros before.
 
@@ -77,7 +77,9 @@ class CausalFilter(Stage):
         self._sections = sections
         self._steady = np.zeros((len(sections), 2)) if from_rest else sosfilt_zi(sections)
         self._memory: np.ndarray | None = None  # (n_sections, n_chans, 2)
-        self._waiting: np.ndarray | None = None  # (n_chans,) without a value so far; None once all have one
+        self._waiting: np.ndarray | None = (
+            None  # (n_chans,) channels without a value so far; None once all have one
+        )
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Return as many samples (n_chans, n) as came."""
@@ -95,7 +97,7 @@ class CausalFilter(Stage):
             here = np.flatnonzero(self._waiting & ~before.all(axis=1))
             samples = np.where(before, 0.0, samples)
             start = np.take_along_axis(samples, first[:, None], axis=1)[here]
-            # A constant leaves the memory of a steady start as it is.
+            # A constant input does not change the state of a steady start.
             samples[here] = np.where(before[here] & bool(self._steady.any()), start, samples[here])
             self._memory[:, here] = self._steady[:, None, :] * start[None]
             self._waiting[here] = False
@@ -117,13 +119,13 @@ class _Overlapping(Stage):
         self, transform: _Transform, margin: int, ratio: Fraction, *, least: int, hold_ends: bool = False
     ) -> None:
         self._transform, self._ratio, self._hold_ends = transform, ratio, hold_ends
-        # Whole numbers of output samples, so that blocks join without a gap.
+        # A whole number of output samples, so that blocks join without a gap.
         self._step = ratio.denominator
         self._margin = -(-margin // self._step) * self._step
         self._least = -(-least // self._step) * self._step
         self._most = max(self._least, -(-max(BLOCK, 2 * margin) // self._step) * self._step)
         self._held: np.ndarray | None = None
-        self._left = 0  # samples held that are out already
+        self._left = 0  # held samples that were already returned
         self._n_in = self._n_out = 0
 
     def push(self, samples: np.ndarray) -> np.ndarray:
@@ -139,7 +141,7 @@ class _Overlapping(Stage):
             done.append(self._part(held[:, : last + self._margin], last))
             drop = max(0, last - self._margin)
             held, self._left = held[:, drop:], last - drop
-        self._held = held.copy()  # not a view: that would keep all of a long recording
+        self._held = held.copy()  # a copy: a view would keep the whole recording in memory
         return np.concatenate(done, axis=1) if done else samples[:, :0]
 
     def finish(self) -> np.ndarray | None:
@@ -163,7 +165,7 @@ class _Overlapping(Stage):
 
 
 class _Whole(Stage):
-    """A transform of the recording as a whole; no live source allows it."""
+    """A transform of the whole recording; impossible for live sources."""
 
     def __init__(self, transform: _Transform) -> None:
         self._transform = transform
@@ -174,7 +176,7 @@ class _Whole(Stage):
         if sum(piece.size for piece in self._held) > LARGEST:
             raise ValueError(
                 f"a recording of more than {LARGEST // 10**6} million values cannot be resampled by its "
-                f"spectrum, which takes it as a whole; cut it into several files"
+                f"spectrum at once; cut it into several files"
             )
         return samples[:, :0]
 
@@ -196,7 +198,7 @@ def _backfilled(samples: np.ndarray) -> np.ndarray:
 def filtering(how: Filter, rate: float) -> Stage:
     """Return a filter as a stage, for signals at a rate in Hz.
 
-    One of zero phase forgets what is left of the past below 1e-7.
+    Zero-phase filters ignore transients below 1e-7.
     """
     from scipy.signal import sos2zpk, sosfiltfilt
 
@@ -207,7 +209,7 @@ def filtering(how: Filter, rate: float) -> Stage:
     _, poles, _ = sos2zpk(sections)
     radius = min(float(np.abs(poles).max()), 1 - 1e-9)
     settle = math.ceil(math.log(1e-7) / math.log(radius)) + 1
-    # Short recordings leave less room for the usual extension at their ends.
+    # Short recordings have less padding at their ends.
     return _Overlapping(
         lambda x: np.asarray(sosfiltfilt(sections, x, axis=1, padlen=min(padlen, x.shape[1] - 1))),
         settle,
@@ -217,7 +219,7 @@ def filtering(how: Filter, rate: float) -> Stage:
 
 
 def resampled_length(n: int, source: float, target: float, *, fourier: bool = False) -> int:
-    """Return how many samples ``n`` of them become by a change of rate.
+    """Return the length of ``n`` samples after resampling.
 
     Examples
     --------
@@ -228,7 +230,7 @@ def resampled_length(n: int, source: float, target: float, *, fourier: bool = Fa
 
 
 def rate_ratio(source: float, target: float) -> Fraction:
-    """Return the samples at the rate ``target`` for each at ``source``, in numbers small enough to filter by.
+    """Return the resampling ratio from ``source`` to ``target`` Hz, with small enough terms for a filter.
 
     Examples
     --------
@@ -258,7 +260,7 @@ def resampling(source: float, target: float, *, fourier: bool = False) -> Stage:
     up, down = ratio.numerator, ratio.denominator
     half = 10 * max(up, down)
     taps = firwin(2 * half + 1, 1 / max(up, down), window=("kaiser", 5.0))  # resample_poly's own
-    # As soon as they can be: a live source waits for ten samples of the lower rate, and no longer.
+    # As soon as possible: a live source waits for ten samples of the lower rate.
     return _Overlapping(
         lambda x: np.asarray(resample_poly(x, up, down, axis=1, window=taps.copy())),
         math.ceil(half / up) + 1,
@@ -269,7 +271,7 @@ def resampling(source: float, target: float, *, fourier: bool = False) -> Stage:
 
 
 class _Gaps:
-    """Fill missing samples with the last value or 0, which keeps filters calm; remember where they were."""
+    """Fill missing samples with the last value or 0, to avoid transients; remember where they were."""
 
     def __init__(self, *, hold: bool) -> None:
         self._hold = hold
@@ -306,7 +308,7 @@ class _Gaps:
 
 
 class Pipeline:
-    """Samples of a recording in, in the model's unit; samples as the model sees them out.
+    """All stages: from samples of a recording, in the model's unit, to preprocessed samples.
 
     ``sfreq`` is the rate of the recording in Hz; None for that of ``how``.
 
@@ -322,7 +324,7 @@ class Pipeline:
         target = how.sfreq or source
         if source is None and how.filter is not None:
             raise ValueError("a filter needs a rate, and neither recording nor model has one; give sfreq")
-        # A fraction, not a float: a gap that begins where a window ends is none of its samples.
+        # A fraction, not a float: a gap that begins where a window ends is not part of it.
         self.ratio = rate_ratio(source, target) if source and target else Fraction(1)
         self.gaps = _Gaps(hold=how.gaps == "hold")
         self._limit = _Limit(how.limit) if how.limit is not None else None
@@ -338,11 +340,11 @@ class Pipeline:
 
     @property
     def n_clipped(self) -> int:
-        """Samples so far that lay beyond the limit."""
+        """Number of samples beyond the limit so far."""
         return self._limit.n_beyond if self._limit is not None else 0
 
     def push(self, samples: np.ndarray) -> Iterator[np.ndarray]:
-        """Take the next samples (n_inputs, n), missing ones as NaN; yield what is done (n_chans, m)."""
+        """Take the next samples (n_inputs, n), missing ones as NaN; yield finished samples (n_chans, m)."""
         for start in range(0, samples.shape[1], BLOCK):
             yield self._through(self.gaps.push(samples[:, start : start + BLOCK]), 0)
 
@@ -355,7 +357,7 @@ class Pipeline:
     def _through(self, samples: np.ndarray, first: int) -> np.ndarray:
         for stage in self._stages[first:]:
             samples = stage.push(samples)
-        # Without a gap there was no channel to wait for: nothing to look for in each chunk of a live source.
+        # Without gaps there is nothing to check in each chunk of a live source.
         waited = self.gaps.n_missing and np.isnan(samples).any()
         return np.nan_to_num(samples, copy=False) if waited else samples
 
@@ -366,7 +368,7 @@ class Window:
 
     start: int  # in samples after the preprocessing
     values: np.ndarray
-    whole: bool  # whether all of it was recorded
+    whole: bool  # whether no sample is missing
 
 
 def window_starts(n_samples: int, n_times: int, *, overlap: float = 0.0) -> npt.NDArray[np.int64]:
@@ -380,7 +382,7 @@ def window_starts(n_samples: int, n_times: int, *, overlap: float = 0.0) -> npt.
     [0, 2, 4, 6]
     """
     if n_times < 1:
-        raise ValueError(f"a window has at least one sample, got {n_times}; choose a longer window")
+        raise ValueError(f"a window must have at least one sample, got {n_times}; choose a longer window")
     if not 0 <= overlap < 1:
         raise ValueError(f"overlap is a share from 0 to below 1, got {overlap}; 0.5 is half a window")
     step = max(1, round(n_times * (1 - overlap)))
@@ -400,7 +402,7 @@ def missing_stretches(missing: npt.NDArray[np.bool_], *, first: int = 0) -> list
 
 
 class Windows:
-    """Chunks in, windows of ``n_times`` samples out, cut after the pipeline.
+    """Cut chunks into windows of ``n_times`` samples, after the pipeline.
 
     ``starts`` is the step between windows, or the start of each, rising.
 
@@ -441,7 +443,7 @@ class Windows:
             self._next = next(self._starts, _NEVER)
         keep = min(max(self._next - self._first, 0), held.shape[1])
         rest = held[:, keep:]
-        # A view keeps all of its base: taken where that is ours and little more than the rest.
+        # A view keeps its whole base in memory: only used where that is little more.
         light = held is not samples and 2 * rest.shape[1] > held.shape[1]
         self._held = rest if light else rest.copy()
         self._first += keep
@@ -451,15 +453,15 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Processed:
-    """A recording as the model sees it, shape (n_samples, n_chans), as prepared folders hold it."""
+    """A preprocessed recording, shape (n_samples, n_chans), as in prepared folders."""
 
     samples: npt.NDArray[np.float32]
-    n_missing: int  # values that were not recorded
-    n_clipped: int  # values that lay beyond the limit
+    n_missing: int  # missing values
+    n_clipped: int  # clipped values
 
 
 def process(how: Preprocessing, signals: npt.ArrayLike, sfreq: float | None = None) -> Processed:
-    """Return a recording (n_inputs, n), with NaN for missing samples, as the model sees it.
+    """Preprocess a whole recording (n_inputs, n), with NaN for missing samples.
 
     ``sfreq`` is the rate of the recording in Hz; None for that of ``how``.
 
@@ -472,7 +474,7 @@ def process(how: Preprocessing, signals: npt.ArrayLike, sfreq: float | None = No
     pipeline = Pipeline(how, sfreq)
     pieces = []
     for piece in chain(pipeline.push(values), pipeline.finish()):
-        # Little by little into what is kept: a long recording is not there twice in float64.
+        # In pieces, so that a long recording is not in memory twice in float64.
         pieces.append(piece.T.astype(np.float32))
         pipeline.gaps.forget(np.inf)
     n_chans = len(how.ch_names) if how.ch_names else len(values)
@@ -483,7 +485,7 @@ def process(how: Preprocessing, signals: npt.ArrayLike, sfreq: float | None = No
 def process_trials(
     how: Preprocessing, trials: npt.ArrayLike, sfreq: float | None = None
 ) -> npt.NDArray[np.float32]:
-    """Return trials (n, n_inputs, n_times), each processed by itself, as (n, n_chans, m)."""
+    """Preprocess trials (n, n_inputs, n_times) separately; returns (n, n_chans, m)."""
     done = [process(how, trial, sfreq).samples.T for trial in np.asarray(trials)]
     return np.stack(done) if done else np.empty((0, 0, 0), dtype=np.float32)
 

@@ -1,7 +1,7 @@
-"""What recordings go through before a model sees them: one value, in code and in files of any kind.
+"""The preprocessing of recordings as one value, used in code and in files.
 
-:class:`Filter` and :class:`Preprocessing` are the values; as plain facts they stand in prepared folders,
-model files and the settings of a study.
+:class:`Filter` and :class:`Preprocessing` are stored as plain values in prepared folders, model files and the
+settings of a study.
 """
 
 import json
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from anchorinv.errors import listed
 from anchorinv.signal.limits import CHANNELS, FASTEST, SLOWEST
 
-#: How many of each unit make a volt, the unit in which recordings are read.
+#: Units per volt, the unit in which recordings are read.
 UNITS = {"V": 1.0, "mV": 1e3, "µV": 1e6, "nV": 1e9}
 _FORMS = {"v": "V", "mv": "mV", "uv": "µV", "µv": "µV", "μv": "µV", "nv": "nV"}
 AVERAGE, BIPOLAR = "average", "bipolar"
@@ -38,7 +38,7 @@ class Filter:
         Run forwards only, as a live source allows; otherwise forwards and backwards, without delay.
     attenuation : float or None, default=None
         None for Butterworth; otherwise Chebyshev type II with so many dB in the stop band, and ends as MATLAB
-        has them (:meth:`padlen`), since such filters are there to repeat what was done with it.
+        has them (:meth:`padlen`), since such filters exist to reproduce MATLAB code.
     from_rest : bool, default=False
         Start a causal filter as if there had been zeros before, as some published preprocessing does;
         otherwise as if the first sample had always been there, so that an offset leaves no trace.
@@ -71,13 +71,13 @@ class Filter:
 
     def sections(self, sfreq: float) -> npt.NDArray[np.float64]:
         """Return second-order sections, shape (n_sections, 6), for a sampling rate in Hz."""
-        # Imported here: settings are made of filters, and need not wait for scipy.
+        # Imported here, so that settings load without scipy.
         from scipy import signal
 
         edges = self._edges
         if max(edges) >= sfreq / 2:
             raise ValueError(
-                f"a filter to {max(edges):g} Hz reaches beyond what a rate of {sfreq:g} Hz holds; "
+                f"a filter to {max(edges):g} Hz is above the Nyquist frequency of a rate of {sfreq:g} Hz; "
                 f"more than {2 * max(edges):g} Hz is needed"
             )
         kind = "bandpass" if len(edges) == 2 else "highpass" if self.high is None else "lowpass"
@@ -87,7 +87,7 @@ class Filter:
         return np.asarray(signal.cheby2(self.order, self.attenuation, at, kind, fs=sfreq, output="sos"))
 
     def padlen(self, sfreq: float) -> int:
-        """Return by how many samples both ends are mirrored about their last value before it runs both ways.
+        """Return by how many samples both ends are extended before filtering in both directions.
 
         By scipy's rule three times the coefficients of the transfer function; by MATLAB's (``filtfilt``)
         three times one less, its order. Both then start as if the first value had always been there.
@@ -102,11 +102,11 @@ class Filter:
         way = "causal" if self.causal else "zero phase, not causal"
         way += ", from rest" if self.causal and self.from_rest else ""
         if not self.causal and self.attenuation is not None:
-            way += ", ends as MATLAB has them"
+            way += ", ends as in MATLAB"
         return f"{low}-{high} Hz, {name} of order {self.order}, {way}"
 
 
-#: What EEG-Conformer's preprocessing does to each cut window.
+#: The filter of EEG-Conformer's preprocessing, applied to each cut window.
 CONFORMER = Filter(4.0, 40.0, order=6, causal=False, attenuation=60.0)
 
 
@@ -129,7 +129,7 @@ def parse_band(text: str, *, order: int = 5, causal: bool = True) -> Filter:
 
 
 def unit_of(text: str) -> str | None:
-    """Return one of ``UNITS`` however it is spelled, None if it is none.
+    """Return one of ``UNITS`` for any of its spellings; None for other units.
 
     Examples
     --------
@@ -140,41 +140,41 @@ def unit_of(text: str) -> str | None:
 
 
 def conversion(source: str | None, target: str | None) -> float:
-    """Return what values in one unit are multiplied by to be in another; 1 where either is not known."""
+    """Return the factor from one unit to another; 1 where either is unknown."""
     return UNITS[target] / UNITS[source] if source and target else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """How recordings become the signals that a model sees.
+    """Preprocessing of recordings for a model.
 
     The steps in order: channels, unit, gaps, filter, limit, reference, rate, windows.
 
     Parameters
     ----------
     ch_names : tuple of str or None, default=None
-        Channels in the order of the signals; None where nobody knows.
+        Channels in the order of the signals; None where unknown.
     unit : str or None, default=None
-        Of voltages, one of ``UNITS``; None where nobody knows: recordings are then taken in volts.
+        Of voltages, one of ``UNITS``; None where unknown: recordings are then taken in volts.
     filter : Filter or None, default=None
         Applied to recordings before windows are cut; None for none.
     unrepeatable : str or None, default=None
-        Something that was done and that we cannot repeat, in words.
+        Description of a step that cannot be repeated.
     reference : str or None, default=None
         None as recorded; "average" subtracts the mean over all channels at every sample; "bipolar" makes
         channels called A-B of electrodes A and B; otherwise the name of a channel to subtract.
     limit : float or None, default=None
         Samples beyond it, in ``unit``, are clipped to it before the reference.
     gaps : {"hold", "zero"}, default="hold"
-        What stands for missing samples until windows are cut: the last value, or 0.
+        Value of missing samples until windows are cut: the last one, or 0.
     sfreq : float or None, default=None
-        Of the signals, in Hz; recordings at another rate are resampled. None where nobody knows.
+        Of the signals, in Hz; recordings at another rate are resampled. None where unknown.
     resampling : {"polyphase", "fourier"}, default="polyphase"
         "fourier" is by the spectrum of the whole recording, as some authors did.
     by_trial : bool, default=False
         Whether trials were cut out first and then filtered or resampled one by one.
     n_times : int or None, default=None
-        Samples of a window; None where nobody knows.
+        Samples of a window; None where unknown.
     step : int or None, default=None
         Samples from a window's start to the next one's; None for a window.
 
@@ -236,7 +236,7 @@ class Preprocessing:
 
     @property
     def not_repeatable(self) -> str | None:
-        """Why a continuous recording cannot be brought to what the model was trained on; None if it can."""
+        """Why the preprocessing cannot be repeated on a continuous recording; None if it can."""
         if self.unrepeatable:
             return f"signals processed by {self.unrepeatable}, which cannot be repeated"
         if self.by_trial:
@@ -246,7 +246,7 @@ class Preprocessing:
 
     @property
     def not_live(self) -> str | None:
-        """Why a live source cannot be brought to what the model was trained on; None if it can."""
+        """Why the preprocessing cannot be repeated on a live source; None if it can."""
         if (reason := self.not_repeatable) is not None:
             return reason
         if self.filter is not None and not self.filter.causal:
@@ -255,12 +255,12 @@ class Preprocessing:
 
     @property
     def factor(self) -> float:
-        """What voltages, read in volts, are multiplied by."""
+        """Factor for voltages, which are read in volts."""
         return UNITS[self.unit] if self.unit else 1.0
 
     @property
     def steps(self) -> list[str]:
-        """What is done, in words."""
+        """Descriptions of the steps."""
         steps = {
             "bipolar pairs": self.reference == BIPOLAR,
             f"{'each trial ' if self.by_trial else ''}filtered: {self.filter}": self.filter is not None,
@@ -272,13 +272,13 @@ class Preprocessing:
         return [words for words, done in steps.items() if done]
 
 
-#: Nothing known, nothing done.
+#: No preprocessing, or none known.
 AS_GIVEN = Preprocessing()
 
 
 def _visible(text: str) -> str:
     if any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in text):
-        raise ValueError("it holds characters that nobody can see")
+        raise ValueError("it contains invisible characters")
     return text
 
 
@@ -320,13 +320,13 @@ class PreprocessingFacts(_Facts):
 
     @property
     def value(self) -> Preprocessing:
-        """What these facts stand for; a ValueError if they contradict each other."""
+        """The value; a ValueError if fields contradict each other."""
         facts = {name: getattr(self, name) for name in type(self).model_fields if name != "filter"}
         return Preprocessing(**facts, filter=None if self.filter is None else Filter(**dict(self.filter)))
 
 
 def facts_of(how: Preprocessing) -> dict[str, Any]:
-    """Return a preprocessing as plain JSON values; what has its default is left out."""
+    """Return a preprocessing as plain JSON values, without defaults."""
     defaults = asdict(AS_GIVEN)
     facts = {name: value for name, value in asdict(how).items() if value != defaults[name]}
     if how.filter is not None:
@@ -340,14 +340,14 @@ def facts_of(how: Preprocessing) -> dict[str, Any]:
 
 
 def preprocessing_from(facts: Mapping[str, Any]) -> Preprocessing:
-    """Return the preprocessing that plain values stand for; a ValueError names the first that is wrong."""
+    """Return the preprocessing from plain values; a ValueError names the first wrong one."""
     return PreprocessingFacts.model_validate_json(json.dumps(facts)).value
 
 
 def preprocessing_of(meta: Mapping[str, Any], **known: Any) -> Preprocessing:
-    """Return what the ``meta`` of a prepared folder says, beside fields ``known`` from places of their own.
+    """Return the preprocessing in the ``meta`` of a prepared folder; other fields are ``known``.
 
-    Folders of former versions say less.
+    Folders from earlier versions have fewer fields.
     """
     if isinstance(facts := meta.get("preprocessing"), Mapping):
         return preprocessing_from({**facts_of(Preprocessing(**known)), **facts})
@@ -355,7 +355,7 @@ def preprocessing_of(meta: Mapping[str, Any], **known: Any) -> Preprocessing:
     known["unit"] = unit_of(unit) if isinstance(unit, str) else None
     started: dict[str, bool] = {}
     if meta.get("form") == "own" or meta.get("name") == "grabmyo":
-        # As former versions did: filters from rest, zeros in gaps, rates by the spectrum, trials one by one.
+        # As earlier versions did: filters from rest, zeros in gaps, rates by the spectrum, trials one by one.
         options = meta.get("options") if isinstance(meta.get("options"), Mapping) else {}
         resampled = bool(options and options.get("resample")) or meta.get("name") == "grabmyo"
         cut = any(str(name).endswith(".npz") for name in meta.get("sources") or ())

@@ -1,4 +1,4 @@
-"""Recordings that stay in their files, all formats as one value; channels by name, in any spelling."""
+"""Readers of recordings, which stay in their files, for all formats; channels by name, in any spelling."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from anchorinv.signal.preprocessing import UNITS, Preprocessing, unit_of
 
 #: Values read at once, over all channels.
 PIECE = 1 << 22
-#: Files of a recording that has a header apart.
+#: Suffixes of recordings with a separate header.
 _APART = frozenset((*WFDB, ".vhdr", ".vmrk", ".eeg"))
 _KIND = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
 _REFERENCE = re.compile(r"[-_ ]+(ref|le|avg)$", re.IGNORECASE)
@@ -53,14 +53,14 @@ class Recording:
     """
 
     path: Path
-    ch_names: tuple[str, ...]  # of its signals; trigger channels are none
-    units: tuple[str, ...]  # "V" for voltages, whatever the file has them in; else as the file says, or ""
+    ch_names: tuple[str, ...]  # of its signals; without trigger channels
+    units: tuple[str, ...]  # "V" for voltages, whatever the unit in the file; else as in the file, or ""
     sfreq: float | None  # in Hz; None where the file does not say
     n_times: int
     read: Callable[[int, int, list[int]], npt.NDArray[np.float64]]
 
     def renamed(self, rename: Mapping[str, str] | None) -> "Recording":
-        """Return it with other names for some channels."""
+        """Return the recording with some channels renamed."""
         return replace(self, ch_names=renamed(self.ch_names, rename, source=self.path.name))
 
     def pieces(self, channels: Sequence[int], *, task: str | None = None) -> Iterator[np.ndarray]:
@@ -76,7 +76,7 @@ class Recording:
                 tick(task, stop, self.n_times)
 
     def load(self, channels: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Return the channels, shape (n, n_times), if there is room for them in memory."""
+        """Return the channels, shape (n, n_times), if they fit in memory."""
         check_size(self.path, len(channels), self.n_times)
         signals, at = np.empty((len(channels), self.n_times)), 0
         for piece in self.pieces(channels):
@@ -86,7 +86,7 @@ class Recording:
 
 
 def open_recording(path: Path) -> Recording:
-    """Open a recording by its suffix; as a rule nothing but the header is read.
+    """Open a recording by its suffix; usually only the header is read.
 
     A WFDB record may be named without a suffix, or by a file of its annotations.
     """
@@ -108,7 +108,7 @@ def open_recording(path: Path) -> Recording:
 
 
 def companions(path: Path) -> tuple[Path, ...]:
-    """Return all files of a recording: formats with a header apart have several of one name."""
+    """Return all files of a recording: formats with a separate header have several."""
     if path.suffix.lower() not in _APART:
         return (path,)
     return tuple(sorted(p for p in path.parent.glob(f"{path.stem}.*") if p.suffix.lower() in _APART))
@@ -132,14 +132,14 @@ def open_mne(path: Path) -> Any:
     raw = reader(path, preload=False, verbose="ERROR")
     files = [Path(file) for file in raw.filenames if file is not None]
     if any(file.parent.resolve() != path.parent.resolve() for file in files):
-        raise ValueError(f"{path} names samples that do not lie beside it; files elsewhere are not read")
+        raise ValueError(f"{path} names samples outside its folder; files elsewhere are not read")
     check_claim(path, len(raw.ch_names), int(raw.n_times), *files)
     check_rate(path, raw.info["sfreq"])
     return raw
 
 
 def original_unit(raw: Any, channel: int) -> str | None:
-    """Return what an EDF or BDF file says of a channel's unit; mne takes any other for volts."""
+    """Return a channel's unit in an EDF or BDF file; mne treats unknown ones as volts."""
     unit = (getattr(raw, "_orig_units", None) or {}).get(raw.ch_names[channel])
     return None if unit is None else str(unit)
 
@@ -175,24 +175,24 @@ def _wfdb(path: Path) -> Recording:
     def read(start: int, stop: int, channels: list[int]) -> npt.NDArray[np.float64]:
         part = wfdb.rdrecord(record, sampfrom=start, sampto=stop, channels=channels, physical=False)
         sums.add(start, stop, channels, part.d_signal)
-        # With each channel's gain and baseline; missing is NaN.
+        # In physical units; missing samples are NaN.
         return np.asarray(part.dac().T * factors[channels], dtype=np.float64)
 
     units = tuple("V" if volt else unit for volt, unit in zip(volts, header.units, strict=True))
-    # A description is optional in WFDB; without one a channel goes by its number, as in an array.
+    # Descriptions are optional in WFDB; without one a channel is named by its number.
     names = tuple(name or f"ch{i}" for i, name in enumerate(header.sig_name, 1))
     return Recording(path, names, units, float(header.fs), int(header.sig_len or 0), read)
 
 
 class _Checksums:
-    """PhysioNet's checksum: the sum of a signal's samples, in 16 bits; known once it was read to its end."""
+    """PhysioNet's checksum: the sum of a signal's samples, in 16 bits; checked at its end."""
 
     def __init__(self, path: Path, header: Any) -> None:
         self._path, self._header = path, header
         self._at, self._sums = 0, np.zeros(len(header.sig_name), dtype=np.int64)
 
     def add(self, start: int, stop: int, channels: list[int], samples: npt.NDArray[Any]) -> None:
-        """Take in samples (stop - start, n) that follow those before, or begin anew."""
+        """Take in samples (stop - start, n) that follow those before, or start over."""
         if start == 0:
             self._at, self._sums[:] = 0, 0
         if start != self._at:
@@ -214,7 +214,7 @@ def _npy(path: Path) -> Recording:
     values = open_array(path)
     if len(values.shape) != 2 or values.dtype.kind not in "fiu":
         raise ValueError(
-            f"{path} holds {values.dtype} of shape {values.shape}; numbers (channels, times) are wanted"
+            f"{path} holds {values.dtype} of shape {values.shape}; expected numbers (channels, times)"
         )
     check_claim(path, *values.shape)
     names = tuple(f"ch{i}" for i in range(1, values.shape[0] + 1))
@@ -224,7 +224,7 @@ def _npy(path: Path) -> Recording:
 def _in_memory(
     path: Path, names: tuple[str, ...], values: npt.NDArray[Any], sfreq: float | None = None
 ) -> Recording:
-    """Return a recording of an array (n_chans, n_times), whose unit nobody knows."""
+    """Return a recording of an array (n_chans, n_times), of unknown unit."""
 
     def read(start: int, stop: int, channels: list[int]) -> npt.NDArray[np.float64]:
         return np.asarray(values[channels, start:stop], dtype=np.float64)
@@ -243,7 +243,7 @@ FORMATS = frozenset(_OPENERS) | {".npz"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """Which channels of a recording are taken, by their numbers, and what each is multiplied by, (n, 1)."""
+    """The channels of a recording to read, by index, and their factors (n, 1)."""
 
     channels: list[int]
     factors: npt.NDArray[np.float64]
@@ -252,9 +252,9 @@ class Inputs:
 def select_inputs(
     recording: Recording, how: Preprocessing, *, n_chans: int | None = None, scale: float = 1.0
 ) -> Inputs:
-    """Find the channels that a preprocessing takes, and bring voltages to its unit, times ``scale``.
+    """Find the channels of a preprocessing, and the factors to its unit, times ``scale``.
 
-    Where it has no names, ``n_chans`` of them are needed, or any number, and their order is trusted.
+    Without names, ``n_chans`` channels are expected, or any number, in the right order.
 
     Examples
     --------
@@ -306,11 +306,11 @@ def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: s
 
 
 def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str) -> list[int]:
-    """Return the places of the wanted channels among those present, in the order wanted.
+    """Return the indices of the wanted channels among those present, in the order wanted.
 
-    Names are compared as they are, then without case, spaces and dots, then without a kind in front ("EEG ")
-    and a reference behind ("-REF"); two kinds are never the same. What two channels would both match is not
-    guessed. ``source`` is the recording, for messages.
+    Names are compared exactly, then without case, spaces and dots, then without a type prefix ("EEG ") and a
+    reference suffix ("-REF"); different types never match. Ambiguous names are refused. ``source`` is the
+    recording, for messages.
 
     Examples
     --------
@@ -336,12 +336,12 @@ def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str)
 
 
 def find_channel(name: str, present: Sequence[str]) -> int | None:
-    """Return the place of the one channel that a name means; None if there is none, or several."""
+    """Return the index of the channel that a name matches; None if there is none, or several."""
     return _place(name, present, _places(present))
 
 
 def _place(name: str, present: Sequence[str], places: Sequence[Mapping[str, list[int]]]) -> int | None:
-    # By the places that channels have in each view of names, the most exact first.
+    # By normalised names, the most exact normalisation first.
     for view, known in zip(_VIEWS, places, strict=True):
         alike = known.get(view(name), [])
         if view is _bare and (kind := _kind(name)):
@@ -360,7 +360,7 @@ def _places(present: Sequence[str]) -> list[dict[str, list[int]]]:
 
 
 def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Read "C3,EEG 4=Cz", once or several times: the names to be had, in order, and what is to be renamed.
+    """Read "C3,EEG 4=Cz", once or several times: the names to keep, in order, and the renamings.
 
     Examples
     --------

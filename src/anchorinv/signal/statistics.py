@@ -1,8 +1,8 @@
-"""Statistics of windows: what a model keeps of its base data, and what new recordings are compared with.
+"""Statistics of the base windows, stored with a model and compared with new recordings.
 
-Of each channel the mean and the standard deviation; whatever the scale, its spectrum and its correlations
-with the others. All are averages over windows. Nothing of a single window is kept, and of few windows only
-what each channel needs to be standardised.
+Mean and standard deviation of each channel and, independent of scale, its spectrum and its correlations with
+the others. All are averages over windows. Nothing of a single window is stored, and of few windows only what
+standardisation needs.
 """
 
 from collections.abc import Iterator
@@ -12,21 +12,21 @@ from typing import Self
 
 import numpy as np
 
-#: What is known of windows whatever their scale, by the names under which files know it.
+#: Statistics independent of scale, by their names in files.
 SHAPES = ("spectra", "pairs", "shared")
-#: Base windows below which spectra and correlations are not kept: they would be those of single windows.
+#: Minimum number of base windows to store spectra and correlations, which would reveal single windows.
 FEWEST_BASE = 10
-#: Values looked at together, so that memory is bounded.
+#: Values processed at once, to bound memory.
 _AT_ONCE = 1 << 20
 #: Bands of equal width up to half the sampling rate; fewer where a window has fewer frequencies.
 BANDS = 8
-#: Of more channels the correlations of all pairs would be too many to keep: they are left out.
+#: Maximum number of channels for correlations of all pairs.
 MOST_CORRELATED = 128
-#: Share of the power below which a band is just quiet; it may differ by the last bit of a converter.
+#: Smallest share of power: below it, bands differ by the last bit of a converter.
 _QUIET = 1e-3
-#: Correlations are seen as this at the most, so that their transforms are finite.
+#: Correlations are clipped to this, so that Fisher's transform is finite.
 _CLOSEST = 0.999
-#: Of squared correlations, about what independent channels have in a short window.
+#: Smallest squared correlation, about that of independent channels in a short window.
 _CHANCE = 0.01
 
 
@@ -41,14 +41,14 @@ def band_edges(n_times: int) -> np.ndarray:
 
 
 def has_pairs(n_chans: int) -> bool:
-    """Say whether correlations are looked at: of two channels or more, and not of very many."""
+    """Return whether correlations are computed: for two channels or more, up to a maximum."""
     return 2 <= n_chans <= MOST_CORRELATED
 
 
 def standardised(signals: np.ndarray) -> np.ndarray:
     """Return each channel of each window with mean 0 and standard deviation 1, float32; a flat one is 0."""
     centred = signals - signals.mean(axis=2, keepdims=True)
-    # By the peak first: squares of values in an odd unit need not be numbers.
+    # By the peak first: squares could overflow.
     peak = np.abs(centred).max(axis=2, keepdims=True)
     centred = (centred / np.where(peak > 0, peak, 1)).astype(np.float32)
     power = np.einsum("nct,nct->nc", centred, centred)[:, :, None] / signals.shape[2]
@@ -67,9 +67,9 @@ def spectra(unit: np.ndarray) -> np.ndarray:
 
 
 def correlations(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Fisher's transform of each pair's correlation, and how much each channel shares with the others.
+    """Return Fisher's transform of each pair's correlation, and each channel's shared variance.
 
-    Of standardised windows: pairs (n, n_chans * (n_chans - 1) / 2) in the order of ``np.triu_indices``, and
+    For standardised windows: pairs (n, n_chans * (n_chans - 1) / 2) in the order of ``np.triu_indices``, and
     the logarithm of each channel's mean squared correlation with the others (n, n_chans).
     """
     n_chans = unit.shape[1]
@@ -87,7 +87,7 @@ def _edges(n_times: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """Mean and variance, of any shape, of ``n`` values each, to which more can be added.
+    """Running mean and variance of ``n`` values, of any shape.
 
     Examples
     --------
@@ -128,7 +128,7 @@ class Statistics:
     """Statistics of ``n`` windows that are compared with the base data.
 
     ``samples`` are those of each channel, ``shapes`` those over windows, of the ``SHAPES`` that they have;
-    None where nobody looked.
+    None where not computed.
 
     Examples
     --------
@@ -180,7 +180,7 @@ class BaseStatistics:
     """Statistics of the base data, kept with a model: ``mean`` and ``std`` of each channel (n_chans, 1).
 
     Those of :func:`spectra` and :func:`correlations` over windows are None where they were not kept: of few
-    base windows, of a shape that has none, and in files of former versions.
+    base windows, of a shape that has none, and in files from earlier versions.
 
     Examples
     --------
@@ -205,7 +205,7 @@ class BaseStatistics:
 
     @property
     def has_shapes(self) -> bool:
-        """Whether there is anything beside means and standard deviations to compare with."""
+        """Whether there are spectra or correlations to compare with."""
         return any(getattr(self, name) is not None for name in SHAPES)
 
 

@@ -1,1 +1,1 @@
-"""Experiments: running, storing and showing them."""
+"""Studies: configuration, paired trials, execution, results."""

@@ -1,4 +1,4 @@
-"""Base models and their replay on disk, each under a hash of all that determines it."""
+"""A cache of base models and replay on disk, keyed by a hash of everything that determines them."""
 
 import hashlib
 import json
@@ -30,8 +30,8 @@ Packed = tuple[dict[str, Tensor], dict[str, Any]]
 _SELECTIONS = ("random_anchors", "Closest", "RandomClosest", "KMeans")
 _MEASURES = ("cosine_distance", "euclidean_distance")
 _PRIORS = ("Prior", "energy", "length", "roughness", "total_variation", "statistics")
-#: Names that classes, functions and fields had when hashes were first made, by their present dotted ones:
-#: what was trained under a former name is still found.
+#: Former names of classes, functions and fields by their present ones, so that hashes, and what was cached
+#: under them, stay valid.
 FORMER_DOTTED_NAMES = {
     "anchorinv.core.recipe.BaseSpec": "anchorinv.core.recipe.Foundation",
     "anchorinv.core.memory.NoMemory": "anchorinv.core.memory.Nothing",
@@ -49,7 +49,7 @@ FORMER_DOTTED_NAMES = {
     "anchorinv.core.inversion.Inversion.use_lbfgs": "curvature",
 }
 _NAME = "[0-9a-f]" * 24
-#: Files of base models, replay and positions that a killed process has half written.
+#: Patterns of files that a killed process may have left partially written.
 HALVES = tuple(
     f"{kind}-{_NAME}.{end}.{HERE}" for kind in ("base", "replay") for end in ("safetensors", "unfinished")
 )
@@ -87,15 +87,14 @@ def described(value: Any) -> Any:
     name = getattr(value, "__qualname__", None)
     if name is None or "<" in name:
         raise TypeError(
-            f"{value!r} cannot be told apart from others of its kind; use a function or a data class with a "
-            f"name of its own"
+            f"{value!r} has no stable hash; use a function or a data class with a name of its own"
         )
     dotted = f"{value.__module__}.{name}"
     return FORMER_DOTTED_NAMES.get(dotted, dotted)
 
 
 def digest(*parts: Any) -> str:
-    """Return a short name for settings and arrays, the same wherever they are the same.
+    """Return a short hash of settings and arrays, equal on all machines.
 
     Examples
     --------
@@ -116,10 +115,10 @@ def digest(*parts: Any) -> str:
 
 
 class ModelCache:
-    """Keeps base models and replay in a folder, for all methods, trials and runs that share them.
+    """Stores base models and replay in a folder, for all methods, trials and runs that share them.
 
-    What was made is read back before it is used, so that a run that found it and one that made it continue
-    from the same bits. ``determined_by`` is whatever determines a model beside its settings (data, seed,
+    What was made is read back before it is used, so that runs with and without a cached model are identical
+    to the last bit. ``determined_by`` is what determines a model in addition to its settings (data, seed,
     versions), ``seconds`` the time between two checkpoints of a training.
     """
 
@@ -139,21 +138,21 @@ class ModelCache:
     def recalled(self, base_spec: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
         """Return the base model with a memory's replay of the base classes, making it if it is missing.
 
-        Only inversion takes long; other memories are recalled anew, and recordings are never written.
+        Only inversion takes long; other memories are computed each time, and recordings are never written.
         """
         return self._kept(self.replay_path(base_spec, memory), base_spec, make, inverted)[0]
 
     def find(self, base_spec: BaseLearner, memory: Memory | None = None) -> State | None:
-        """Return a base model, or with a memory its replay, if it is here; a damaged file is an error."""
+        """Return a base model, or with a memory its replay, if it is cached; a damaged file is an error."""
         path = self.replay_path(base_spec, memory) if memory else self.base_path(base_spec)
         return unpacked(*read_tensors(path), base_spec.backbone) if path.exists() else None
 
     def base_path(self, base_spec: BaseLearner) -> Path:
-        """Return where a base model is, or would be."""
+        """Return the path of a base model, cached or not."""
         return self._folder / f"base-{digest('base', self._by, base_spec)}.safetensors"
 
     def replay_path(self, base_spec: BaseLearner, memory: Memory) -> Path:
-        """Return where a memory's replay of the base classes is, or would be."""
+        """Return the path of a memory's replay of the base classes, cached or not."""
         return self._folder / f"replay-{digest('replay', self._by, base_spec, memory)}.safetensors"
 
     def checkpoint(self, path: Path) -> "FileCheckpoint":
@@ -161,13 +160,13 @@ class ModelCache:
         return FileCheckpoint(path.with_suffix(".unfinished"), seconds=self._seconds)
 
     def write(self, path: Path, packed_state: Packed, seconds: float) -> None:
-        """Keep a packed state that took so many seconds."""
+        """Store a packed state and the seconds it took."""
         tensors, facts = packed_state
         write_tensors(path, tensors, {**facts, "seconds": round(seconds, 3)})
         logger.info("made %s in %.1f s", path.name, seconds)
 
     def read(self, path: Path, base_spec: BaseLearner) -> Packed | None:
-        """Return a packed state with its seconds, or None where it is missing or damaged, which is logged."""
+        """Return a packed state with its seconds, or None if it is missing or damaged (logged)."""
         if not path.exists():
             return None
         try:
@@ -200,24 +199,24 @@ class ModelCache:
 
 
 def restored(tensors: Mapping[str, Tensor], facts: Mapping[str, Any], base_spec: BaseLearner) -> State:
-    """Return a packed state with its networks where the learner's are."""
-    # A learner without a network, or from elsewhere, may know nothing of devices.
+    """Unpack a state, its networks on the learner's device."""
+    # Learners without a network, or of other packages, may have no device.
     return placed(unpacked(tensors, facts, base_spec.backbone), getattr(base_spec, "device", "cpu"))
 
 
 def inverted(state: State) -> bool:
-    """Say whether a state holds inverted replay, which takes long to make."""
+    """Return whether a state has inverted replay, which takes long to make."""
     return any(curve.name == "invert" for curve in state.curves)
 
 
 class FileCheckpoint:
-    """A training's last position, in a file that is written every so many seconds."""
+    """A checkpoint of a training in a file, written every so many seconds."""
 
     def __init__(self, path: Path, *, seconds: float) -> None:
         self.path, self._seconds, self._last = path, seconds, time.monotonic()
 
     def load(self) -> dict[str, Tensor] | None:
-        """Return what was left, or None."""
+        """Return the values of the last checkpoint, or None."""
         if not self.path.exists():
             return None
         try:
@@ -225,12 +224,12 @@ class FileCheckpoint:
         except ValueError as error:
             logger.warning("%s; training starts again", error)
             return None
-        logger.info("training goes on after %d steps", len(values["curve"]))
+        logger.info("training resumes after %d steps", len(values["curve"]))
         return values
 
     @property
     def due(self) -> bool:
-        """Whether the last writing is long ago."""
+        """Whether it is time for the next checkpoint."""
         return time.monotonic() - self._last >= self._seconds
 
     def save(self, values: Callable[[], dict[str, Tensor]]) -> None:

@@ -1,4 +1,4 @@
-"""What a study is, in full: every setting by its key, checked. Files are read in ``study/loading.py``."""
+"""The configuration of a study: every key with its type and default. ``study/loading.py`` reads files."""
 
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -26,7 +26,7 @@ ClassName = Annotated[int, Field(ge=0)] | str
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a question after the likeliest word meant, or a list of what there is.
+    """Suggest the closest word, or list all.
 
     Examples
     --------
@@ -45,26 +45,26 @@ def _one_of(name: str, known: Mapping[str, Any] | Iterable[str], what: str) -> s
 
 
 class _Table(BaseModel):
-    """A table of a config: no keys but these, and nothing changes after it was read."""
+    """A table of a config: immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class DataConfig(_Table):
-    """Which prepared data set; what the config says of it is checked against it.
+    """The prepared data set; it is checked against these values.
 
     Parameters
     ----------
     name : str, default="own"
-        Under which ``--data`` gives the prepared folder.
+        Its name in ``--data NAME=FOLDER``.
     kind : {"eeg", "emg", "ecg"}, default="eeg"
-        Which synthetic recordings stand in for it at small scales; for ECG those of EMG.
+        Which synthetic recordings replace it at small scales; for ECG those of EMG.
     sfreq : float or None, default=None
         Sampling rate in Hz that it must have.
     filtered : bool, default=False
         Whether it must have been filtered, by any filter.
     preprocessing : dict or None, default=None
-        What its signals must have gone through, in the keys of prepared folders and model files.
+        Preprocessing that it must have, with the keys of prepared folders and model files.
     """
 
     name: str = "own"
@@ -80,14 +80,14 @@ class DataConfig(_Table):
 
     @model_serializer(mode="wrap")
     def _as_before(self, facts: Callable[["DataConfig"], dict[str, Any]]) -> dict[str, Any]:
-        """Leave out what came later and is not set: runs of former versions stay the same."""
+        """Leave out later keys that are not set, so that hashes of earlier runs stay the same."""
         return {key: value for key, value in facts(self).items() if (key, value) != ("preprocessing", None)}
 
 
 class SyntheticConfig(_Table):
     """Synthetic recordings in place of a data set; each subject's last session is the test part.
 
-    A session has ``n_per_class`` windows of each class; ``difficulty`` says how noise hides them, 0 is easy.
+    A session has ``n_per_class`` windows of each class; ``difficulty`` starts at 0, easy.
     """
 
     n_subjects: Count = 2
@@ -98,7 +98,7 @@ class SyntheticConfig(_Table):
 
 
 class ProtocolConfig(_Table):
-    """The protocol: which classes come when, with how many shots, how often, and for whom.
+    """The protocol: classes, sessions, shots, trials, seeds and subjects.
 
     Parameters
     ----------
@@ -107,11 +107,11 @@ class ProtocolConfig(_Table):
     shots, trials, ways : int
         As in :class:`~anchorinv.study.runner.Protocol`.
     seeds : tuple of int, default=(5,)
-        One base model for each; everything is drawn anew.
+        One base model for each; everything random is drawn from it.
     per_subject : bool, default=False
-        Study each subject alone.
+        Study each subject separately.
     leave_one_out : bool, default=False
-        Test on each subject with a model of all others.
+        Test on each subject with a model trained on all others.
     """
 
     base_classes: tuple[ClassName, ...]
@@ -175,7 +175,7 @@ class TrainingConfig(_Table):
 
 
 class AnchorConfig(_Table):
-    """What is kept of each class.
+    """Anchors: what is kept of each class.
 
     Parameters
     ----------
@@ -198,13 +198,13 @@ class AnchorConfig(_Table):
 
 
 class InversionConfig(_Table):
-    """How replay signals are inverted; what is not said here is as in the core's ``Inversion``.
+    """Inversion of replay signals; other defaults are those of ``core.inversion.Inversion``.
 
     Parameters
     ----------
     lbfgs : bool, default=False
-        Take quasi-Newton steps (L-BFGS) and stop each sample by its own error curve. Off in the paper; Adam
-        is used where something else than anchors is inverted. Called ``swift`` before.
+        Take L-BFGS steps and stop each sample by its own error curve. Off in the paper; labels are inverted
+        by Adam in any case. Formerly called ``swift``.
     smoothness : float, default=0.0
         Weight of a penalty on second differences.
     noise : {"trial", "shared"}, default="trial"
@@ -248,14 +248,14 @@ class FinetuningConfig(_Table):
     replay_weight : float, default=1.0
         Of the loss on replayed samples.
     scope : {"last-block", "all"}, default="last-block"
-        What the method ``finetune`` trains beside its head.
+        What the method ``finetune`` trains in addition to its head.
     steps : dict of str to tuple of int
         Steps in each session by method; the last number holds for all later sessions.
     select : {"fixed", "validation"}, default="fixed"
         With "validation", methods that replay choose the number of steps and the rate in each session, from
         ``lengths`` and ``lrs``, by cross-validation over shots and replay. Off in the paper.
     lengths, lrs, folds
-        What is chosen from, and the number of folds.
+        The candidates, and the number of folds.
     refresh : bool, default=False
         Let old prototypes follow their replay where the network has moved. Off in the paper.
     """
@@ -341,7 +341,7 @@ class Experiment(_Table):
         missing = [n for n in self.methods if METHODS[n].finetunes and n not in self.finetuning.steps]
         if missing:
             raise ValueError(
-                f"finetuning.steps says nothing of {', '.join(missing)}; add {missing[0]} = [100], say, or "
+                f"finetuning.steps lacks {', '.join(missing)}; add {missing[0]} = [100], say, or "
                 f"drop the method"
             )
         weights, n_base = self.training.class_weights, len(self.protocol.base_classes)
@@ -350,7 +350,7 @@ class Experiment(_Table):
         keys = dotted(self.model_dump())
         for key in self.not_published:
             if key not in keys:
-                raise ValueError(f"not_published names {key!r}, which is no key; {nearest(key, keys)}")
+                raise ValueError(f"not_published names {key!r}, which is not a key; {nearest(key, keys)}")
         return self
 
 
@@ -375,7 +375,7 @@ class Study(_Table):
 
 
 def dotted(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one, by dotted keys.
+    """Flatten nested tables to dotted keys.
 
     Examples
     --------

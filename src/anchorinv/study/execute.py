@@ -1,4 +1,4 @@
-"""Run a study in a folder: what is finished there stays, the other jobs are computed."""
+"""Run a study in a folder: finished jobs are kept, the others are computed."""
 
 import logging
 import resource
@@ -38,7 +38,7 @@ from anchorinv.study.runner import Protocol, SessionResult, trials
 logger = logging.getLogger(__name__)
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
-#: Makes a method of one's own from the study's base spec.
+#: Builds a custom method from the study's base spec.
 MethodFactory = Callable[[BaseSpec], Method]
 
 
@@ -46,8 +46,8 @@ MethodFactory = Callable[[BaseSpec], Method]
 class Condition:
     """Jobs with the same samples: of one variant, one base seed, one subject or all.
 
-    It holds settings alone, no recordings: it is small, and can be sent to where it is computed.
-    ``device`` is where its networks are trained and run.
+    It contains settings, no recordings, so that it is small enough to be sent to workers. ``device`` is that
+    of its networks.
     """
 
     variant: str
@@ -67,7 +67,7 @@ class Condition:
 
     @property
     def prefix(self) -> str:
-        """What stands before a method's name where progress is reported."""
+        """Prefix of a method's name in progress reports."""
         return "".join(f"{name}, " for name in (self.variant, self.person) if name)
 
     def job(self, method: str, trial: int | None) -> Job:
@@ -81,7 +81,7 @@ class Condition:
         return replace(spec, device=self.device)
 
     def methods(self, own: Mapping[str, MethodFactory]) -> dict[str, Method]:
-        """Return the study's methods and one's own, by name and in order."""
+        """Return the study's and the custom methods, by name and in order."""
         methods = methods_of(self.experiment, self.base_spec)
         return methods | {name: make(self.base_spec) for name, make in own.items()}
 
@@ -94,7 +94,7 @@ class Condition:
 class PendingWork:
     """The jobs of a study that are not finished: conditions with their pending jobs, all in order.
 
-    ``data`` has the data set of each variant, ``own`` methods of one's own by name; ``bases`` is the folder
+    ``data`` has the data set of each variant, ``own`` the custom methods by name; ``bases`` is the folder
     of base models and replay, ``seconds`` the time between two checkpoints of a base training.
     """
 
@@ -115,7 +115,7 @@ class PendingWork:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobResult:
-    """What a job came to: all its results, or none, the exception in a line, and its traceback."""
+    """The outcome of a job: its results, or the exception in a line and its traceback."""
 
     job: Job
     results: Sequence[SessionResult]
@@ -124,20 +124,20 @@ class JobResult:
 
     @classmethod
     def of(cls, job: Job, results: Sequence[SessionResult]) -> "JobResult":
-        """Return the results of a job that this process has just computed, with the memory that it took."""
+        """Return the outcome of a job of this process, with its peak memory."""
         peak = peak_mb()
         named = [replace(each, variant=job.variant, person=job.person, peak_mb=peak) for each in results]
         return cls(job, named)
 
 
 def reset_peak() -> None:
-    """Reset the process's peak of memory, where the system allows it."""
+    """Reset the peak memory of the process, where the system allows it."""
     with suppress(OSError):
         _RESET.write_text("5")
 
 
 def peak_mb() -> float:
-    """Return the most memory (MB) that the process held since the last reset, or since it started."""
+    """Return the peak memory (MB) of the process since the last reset or its start."""
     with suppress(OSError, StopIteration):
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1024
@@ -156,20 +156,20 @@ class Running:
 Executor = Callable[[PendingWork], Generator["JobResult | Running", None, None]]
 
 
-class Unfinished(ValueError):  # noqa: N818 (it says what the run is)
-    """Some jobs failed; the others are in the folder."""
+class Unfinished(ValueError):  # noqa: N818 (named after the state of the run)
+    """Some jobs failed; results of the others are in the folder."""
 
     def __init__(self, failed: Sequence[JobResult], n_jobs: int) -> None:
         first = failed[0]
         more = f", and {len(failed) - 1} more (all are in run.log)" if len(failed) > 1 else ""
         super().__init__(
             f"{len(failed)} of {n_jobs} jobs failed: {first.job}: {first.error}{more}. The others are "
-            f"finished; run the same command again to try the failed ones anew"
+            f"finished; run the same command again to retry the failed ones"
         )
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception in a line: its kind, and its message.
+    """Return the type and message of an exception in one line.
 
     Examples
     --------
@@ -192,9 +192,9 @@ def run_study(
     verify: bool = False,
     device: str = "auto",
 ) -> None:
-    """Compute all of a study that is not in the folder yet.
+    """Compute all jobs of a study that are not in the folder yet.
 
-    A job that fails does not stop the others; in the end it is an error that names it.
+    A job that fails does not stop the others; an error at the end names it.
 
     Parameters
     ----------
@@ -205,20 +205,20 @@ def run_study(
     folders : mapping of str to Dataset, default=None
         Data sets by name.
     cache : Path or None, default=None
-        Folder of base models; in the run folder, unless several studies share one.
+        Folder of base models, to be shared by several studies; None is in the run folder.
     own : mapping of str to callable, default=None
-        Methods of one's own by name, beside the study's: each makes one from the study's base spec.
+        Custom methods by name, in addition to the study's: each builds one from the study's base spec.
     seconds : float, default=60.0
         Time between two checkpoints of a base training.
     executor : callable or None, default=None
-        What computes; None is this process, see :class:`~anchorinv.study.ray_executor.RayExecutor`.
+        Computes the jobs; None is this process, see :class:`~anchorinv.study.ray_executor.RayExecutor`.
     verify : bool, default=False
-        Read all of the prepared recordings for changes, however large they are.
+        Check all prepared recordings for changes, however large they are.
     device : str, default="auto"
-        Where networks are trained and run, as in :class:`~anchorinv.AnchorInvClassifier`. What is finished in
-        the folder stays, whatever it was computed on; base models are cached for each device by itself.
+        Where networks are trained and run, as in :class:`~anchorinv.AnchorInvClassifier`. Finished
+        jobs are kept, whatever they were computed on; base models are cached separately for each device.
     """
-    # Workers have other devices than this machine; an executor that knows which says so.
+    # Workers may have other devices than this machine; their executor knows which.
     device = getattr(executor, "choose_device", choose_device)(device)
     own, folder = own or {}, RunFolder(out)
     data = _opened(study, folders or {})
@@ -250,13 +250,13 @@ def run_study(
 def _checked_subjects(
     study: Study, data: Mapping[str, Dataset], own: Mapping[str, MethodFactory]
 ) -> dict[str, list[str]]:
-    """Return the subjects of each variant; a study that cannot be run is refused before anything is done."""
+    """Return the subjects of each variant; an invalid study is refused before anything is computed."""
     subjects = {variant: people(study.variants[variant], data[variant]) for variant in study.variants}
     check_number(study, subjects, list(own))
     for variant, experiment in study.variants.items():
         check_samples(experiment, data[variant], subjects[variant])
         if both := sorted(set(own) & set(experiment.methods)):
-            raise ValueError(f"a method of your own is called {both[0]!r}, as one of the study; rename it")
+            raise ValueError(f"a custom method has the name {both[0]!r} of one of the study's; rename it")
     return subjects
 
 
@@ -333,7 +333,7 @@ def _run_condition(
         try:
             results = list(trial.results)
         except OSError:
-            raise  # a full disk is no fault of the method
+            raise  # a full disk is not the method's error
         except Exception as error:
             yield JobResult(job, [], describe_error(error), traceback.format_exc())
             continue

@@ -1,4 +1,4 @@
-"""From an experiment's settings to what it runs on: data set, samples, protocol, network and methods."""
+"""Build the parts of an experiment from its settings: data set, samples, protocol, network and methods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,18 +25,18 @@ from anchorinv.signal.preprocessing import facts_of
 from anchorinv.study.config import ClassName, Experiment, InversionConfig, SyntheticConfig, nearest
 from anchorinv.study.runner import Protocol
 
-_AT_ONCE = 512  # windows standardised at once: bounds the memory that float64 takes
+_AT_ONCE = 512  # windows standardised at once, to bound memory
 
 
 class Samples(NamedTuple):
-    """The two parts of the data, standardised, of which a method is shown pieces of the first alone."""
+    """The standardised training and test windows; methods only see parts of the former."""
 
     train: Batch
     test: Batch
 
 
 def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
-    """Return the data set of an experiment, checked against what the config says of it."""
+    """Return the data set of an experiment, checked against the config."""
     if experiment.synthetic is not None:
         return _generated(experiment, experiment.synthetic)
     named = experiment.data
@@ -49,15 +49,15 @@ def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
     data = folders[named.name]
     problems = []
     if named.sfreq is not None and data.sfreq != named.sfreq:
-        problems.append(f"{data.sfreq:g} Hz where the config says {named.sfreq:g}")
+        problems.append(f"{data.sfreq:g} Hz where the config has {named.sfreq:g}")
     shape, sizes = (data.n_chans, data.n_times), experiment.geometry
     if sizes is not None and shape != (sizes.n_chans, sizes.n_times):
-        problems.append(f"windows of shape {shape} where the config says {(sizes.n_chans, sizes.n_times)}")
+        problems.append(f"windows of shape {shape} where the config has {(sizes.n_chans, sizes.n_times)}")
     if named.filtered and not _filtered(data):
-        problems.append("no filter where the config says that there is one (--filter conformer)")
+        problems.append("no filter where the config asks for one (--filter conformer)")
     done = facts_of(data.preprocessing)
     problems += [
-        f"{key} {done.get(key, 'not set')} where the config says {value}"
+        f"{key} {done.get(key, 'not set')} where the config has {value}"
         for key, value in (named.preprocessing or {}).items()
         if done.get(key) != value
     ]
@@ -69,12 +69,12 @@ def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
 def _filtered(data: Dataset) -> bool:
     if "preprocessing" in data.meta:
         return data.preprocessing.filter is not None
-    # Folders of former versions: where ``filter`` tells of more than a filter, ``band`` is the filter alone.
+    # Folders from earlier versions: ``filter`` may describe more than a filter, ``band`` is the filter.
     return bool(data.meta.get("band", data.meta.get("filter")))
 
 
 def people(experiment: Experiment, data: Dataset) -> list[str]:
-    """Return whom to study one by one, in order; ``[""]`` where all are pooled."""
+    """Return the subjects to study separately, in order; ``[""]`` where all are pooled."""
     apart = experiment.protocol.per_subject or experiment.protocol.leave_one_out
     by_number = {name: (int(name) if name.isdigit() else 0, name) for name in data.subjects.tolist()}
     return sorted(by_number, key=by_number.__getitem__) if apart else [""]
@@ -91,7 +91,7 @@ def protocol_of(experiment: Experiment, data: Dataset, seed: int) -> Protocol:
 
 
 def check_samples(experiment: Experiment, data: Dataset, whom: Sequence[str]) -> None:
-    """Check before anything is trained that every class has windows, and enough for the shots."""
+    """Check before training that every class has windows, and enough for the shots."""
     protocol = protocol_of(experiment, data, experiment.protocol.seeds[0])
     for person in whom:
         train, _ = _split(experiment, data, person, protocol)
@@ -114,7 +114,7 @@ def samples_of(experiment: Experiment, data: Dataset, person: str, protocol: Pro
     by = train & np.isin(data.labels, protocol.base_classes) if of_base else train
     fitted = Standardisation.of(data.signals(by), per_channel=experiment.standardise.per_channel)
     train_batch, test_batch = _batch(data, train, fitted), _batch(data, test, fitted)
-    if experiment.protocol.leave_one_out:  # whoever chooses, chooses for people who were not seen
+    if experiment.protocol.leave_one_out:  # settings are chosen for unseen people
         _, people = np.unique(data.subjects[train].astype(str), return_inverse=True)
         train_batch = replace(train_batch, groups=torch.from_numpy(people))
     return Samples(train_batch, test_batch)
@@ -128,7 +128,7 @@ def _split(
     train, test = wanted & (data.split == "train"), wanted & (data.split == "test")
     if person:
         own = data.subjects == person
-        # Left out: nothing of that person was learned from, so all of it can be tested on.
+        # Nothing of the left-out person was learned from, so all of it is test data.
         left_out = experiment.protocol.leave_one_out
         train, test = (train & ~own, wanted & own) if left_out else (train & own, test & own)
     named = f" of {person}" if person else ""
@@ -141,17 +141,17 @@ def _split(
 
 
 def geometry_of(experiment: Experiment, data: Dataset) -> Architecture:
-    """Return the network's sizes: the config's, or those that fit the data; or another backbone for them."""
+    """Return the network's sizes, of the config or derived from the data; or another backbone."""
     sizes = experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
     return architecture_for(experiment.backbone, sizes, len(experiment.protocol.base_classes), data.sfreq)
 
 
 def base_spec_of(experiment: Experiment, geometry: Architecture, base_classes: Sequence[int]) -> BaseSpec:
-    """Return how base models are made; the numbers of the base classes are in the config's order."""
+    """Return how base models are trained; class weights are in the config's order."""
     settings = experiment.training.model_dump()
     settings["schedule"] = OneCycle() if settings["schedule"] == "one-cycle" else None
     if isinstance(sizes := settings["class_weights"], tuple):
-        # A network's outputs are in the order of the classes' numbers.
+        # A network's outputs are ordered by class number.
         settings["class_weights"] = tuple(size for _, size in sorted(zip(base_classes, sizes, strict=True)))
     return BaseSpec(network_of(geometry), Cosine.start, Training(**settings))
 
@@ -174,7 +174,7 @@ def inversion_of(settings: InversionConfig) -> Inversion:
 
 
 def method_options(name: str, experiment: Experiment) -> dict[str, Any]:
-    """Return all that an experiment has for a method; which of these it takes is the method's affair."""
+    """Return all options of an experiment; each method uses those it knows."""
     finetuning, protocol, anchors = experiment.finetuning, experiment.protocol, experiment.anchors
     options: dict[str, Any] = {
         "n_all": len(protocol.base_classes) + len(protocol.sessions),
@@ -204,7 +204,7 @@ def method_options(name: str, experiment: Experiment) -> dict[str, Any]:
 
 def _batch(data: Dataset, chosen: np.ndarray, fitted: Standardisation) -> Batch:
     (places,) = chosen.nonzero()
-    # Allocated by torch, which aligns memory always alike: sums are then the same bits in every process.
+    # Allocated by torch, whose fixed alignment makes sums identical in every process.
     signals = torch.empty(len(places), data.n_chans, data.n_times)
     for first in range(0, len(places), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)

@@ -1,4 +1,4 @@
-"""A run on disk: the run folder, safe against kills, and the record, one small file to publish."""
+"""A run on disk: the run folder, which survives being killed, and the record, one small file to publish."""
 
 import fcntl
 import json
@@ -43,7 +43,7 @@ from anchorinv.study.runner import SessionResult
 from anchorinv.study.scores import COMPARED, as_csv, comparisons, rows
 
 logger = logging.getLogger(__name__)
-#: What a record says of a start; whose machine it was, and which process, is left out.
+#: What a record contains about a start; machine and process are left out.
 _PUBLIC = (
     "started", "anchorinv", "python", "torch", "numpy", "scipy", "scikit-learn", "pydantic", "safetensors",
     "system", "cores", "device",
@@ -59,7 +59,7 @@ _T = TypeVar("_T")
 
 
 class _DatasetInfo(BaseModel):
-    """What is known of a data set."""
+    """Description of a data set."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -68,7 +68,7 @@ class _DatasetInfo(BaseModel):
 
 
 class RunInfo(BaseModel):
-    """What ``config.json`` and the first line of a record hold; the hash is of all that follows it."""
+    """The content of ``config.json`` and of a record's first line; the hash covers all fields after it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -85,11 +85,11 @@ class RunInfo(BaseModel):
         if self.format != FORMAT:
             raise ValueError(f"format {self.format} is not {FORMAT}, which this version reads")
         if set(self.people) != set(self.study.variants):
-            raise ValueError("people are not those of the study's variants")
+            raise ValueError("subjects do not match the study's variants")
         for variant, experiment in self.study.variants.items():
             named = (self.people[variant], [*experiment.methods, *self.own])
             if any(len(set(each)) < len(each) for each in named):
-                raise ValueError("a person or a method is named twice")
+                raise ValueError("a subject or a method occurs twice")
             known = self.data.get(experiment.data.name)
             protocol = experiment.protocol
             asked = [c for c in (*protocol.base_classes, *protocol.sessions) if isinstance(c, str)]
@@ -103,7 +103,7 @@ _INFO, _STARTS = TypeAdapter(RunInfo), TypeAdapter(list[Start])
 
 
 def checked(about: Any, path: Path) -> Study:
-    """Return the study that a file tells of; ``about`` is what it holds."""
+    """Return the study in a file; ``about`` is the file's content."""
     return _validated(_INFO, about, path, "put a copy back, or run the study elsewhere").study
 
 
@@ -135,7 +135,7 @@ def _processor() -> str:
 
 
 class _StoredRun:
-    """What a run on disk was asked for."""
+    """The settings of a run on disk."""
 
     __slots__ = ()
 
@@ -157,23 +157,23 @@ class _StoredRun:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder(_StoredRun):
-    """A folder that holds one run; it need not exist yet."""
+    """The folder of one run; it need not exist yet."""
 
     path: Path
 
     @property
     def results(self) -> Path:
-        """Return where the results are."""
+        """Path of the results."""
         return self.path / "results.jsonl"
 
     @property
     def name(self) -> str:
-        """Return what the folder is called."""
+        """Name of the folder."""
         return self.path.name
 
     @property
     def log(self) -> Path:
-        """Return where the log is."""
+        """Path of the log."""
         return self.path / "run.log"
 
     def prepare(
@@ -185,14 +185,14 @@ class RunFolder(_StoredRun):
         own: Sequence[str] = (),
         device: str = "cpu",
     ) -> None:
-        """Make the folder, or check that what it holds is a run of the same study.
+        """Create the folder, or check that it contains a run of the same study.
 
         ``data`` has fingerprint and classes of each data set, ``people`` the subjects that each variant
         studies one by one, ``own`` the names of methods beside the study's. ``device`` is noted.
         """
         asked = {"study": _plainly(study), "data": data, "people": people, "own": list(own)}
         for leftover in half_written(self.path, *_OURS):
-            leftover.unlink()  # half a file that a killed process was writing
+            leftover.unlink()  # a partial file of a killed process
         config = self.path / "config.json"
         if config.exists():
             _check_same(self.path, self.about(), asked)
@@ -203,23 +203,25 @@ class RunFolder(_StoredRun):
         self.results.touch()
 
     def check_free(self) -> None:
-        """Refuse a folder of something else, before anything in it is touched."""
+        """Refuse a folder with other content, before anything in it is touched."""
         if not self.path.is_dir() or (self.path / "config.json").exists():
             return
         ours = {"lock", "run.log", "bases", *(path.name for path in half_written(self.path, *_OURS))}
         if others := {path.name for path in self.path.iterdir()} - ours:
-            raise ValueError(f"{self.path} holds no run but {min(others)}; choose an empty or a new folder")
+            raise ValueError(
+                f"{self.path} is not a run folder, it contains {min(others)}; choose an empty or a new folder"
+            )
 
     def starts(self) -> list[Start]:
         """Return versions and machine at each start."""
         path = self.path / "environment.json"
-        advice = "move it away, it tells of versions alone"
+        advice = "move it away, it only lists versions"
         return _validated(_STARTS, read_json(path), path, advice) if path.exists() else []
 
     def _config(self) -> tuple[Study, dict[str, Any]]:
         config = self.path / "config.json"
         if not config.is_file():
-            raise ValueError(f"{self.path} is no run: config.json is missing")
+            raise ValueError(f"{self.path} is not a run folder: config.json is missing")
         about = read_json(config)
         return checked(about, config), about
 
@@ -230,17 +232,17 @@ class RunFolder(_StoredRun):
         return read_lines(self.results, ExpectedResults(*self._config()))
 
     def add(self, results: Sequence[SessionResult]) -> None:
-        """Add the results of one job, all at once."""
+        """Append the results of one job, atomically."""
         try:
             append(self.results, *results)
         except OSError as error:
             raise OSError(
-                f"{self.results} cannot be written: {error.strerror}; make room and run the same command "
-                f"again, what is finished is kept"
+                f"{self.results} cannot be written: {error.strerror}; free some space, run the same command "
+                f"again, finished jobs are kept"
             ) from None
 
     def put_in_order(self) -> None:
-        """Sort the lines in the order of the jobs, whatever the order in which they were finished."""
+        """Sort the lines by job, whatever the order in which jobs were finished."""
         stored, order = self.read(), {job: i for i, job in enumerate(self.jobs())}
         wanted = sorted(stored.results, key=lambda result: (order[Job.of(result)], result.session))
         if not stored.damage and wanted != stored.results:
@@ -251,7 +253,7 @@ class RunFolder(_StoredRun):
             beside.write_text("".join(to_line(result) + "\n" for result in results), encoding="utf-8")
 
     def write_tables(self) -> list[Path]:
-        """Write all scores and comparisons as tables, and return where they are."""
+        """Write all scores and comparisons as tables, and return their paths."""
         results, (study, about) = self.read().results, self._config()
         names = {
             variant: about["data"][experiment.data.name]["classes"]
@@ -293,7 +295,7 @@ class RunFolder(_StoredRun):
             yield
 
     def _mend(self) -> None:
-        """Keep the results of all complete jobs; move whatever else the file holds aside, as it is."""
+        """Keep the results of all complete jobs; move other lines to another file, unchanged."""
         stored = self.read()
         if not stored.damage:
             return
@@ -302,15 +304,15 @@ class RunFolder(_StoredRun):
         self._rewrite(stored.results)
         whole, n = len({Job.of(result) for result in stored.results}), len(self.jobs())
         logger.warning(
-            "%s had %s; put aside in %s. %d of %d jobs are whole and kept, the other %d are computed",
+            "%s had %s; moved to %s. %d of %d jobs are complete and kept, the other %d are computed",
             self.results, stored.damage, aside.name, whole, n, n - whole,
         )  # fmt: skip
 
     def _add_start(self, device: str) -> None:
-        """Add to the list of starts, and warn where versions or machine have changed."""
+        """Append to the list of starts, and warn if versions or machine have changed."""
         path = self.path / "environment.json"
         starts, now = self.starts(), environment() | {"device": device}
-        last = {"device": "cpu", **starts[-1]} if starts else now  # former versions had no other device
+        last = {"device": "cpu", **starts[-1]} if starts else now  # earlier versions had no other device
         for key in [key for key in now if last.get(key) != now[key]]:
             logger.warning("%s was %s, is %s: last digits may differ", key, last.get(key), now[key])
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -319,18 +321,18 @@ class RunFolder(_StoredRun):
 
 @dataclass(frozen=True, slots=True)
 class Record(_StoredRun):
-    """A run as one small file: the first line holds what was asked for, each other line is a result."""
+    """A run as one small file: settings on the first line, then one result per line."""
 
     path: Path
 
     @property
     def results(self) -> Path:
-        """Return where the results are: in the file itself."""
+        """Path of the results: the file itself."""
         return self.path
 
     @property
     def name(self) -> str:
-        """Return what the file is called, without its ending."""
+        """Name of the file, without suffix."""
         return self.path.stem
 
     def starts(self) -> list[Start]:
@@ -352,8 +354,8 @@ class Record(_StoredRun):
             about = None
         if not isinstance(about, dict) or "study" not in about:
             raise ValueError(
-                f"{self.path} is no record of a run: its first line does not tell of one; "
-                f"make one by anchorinv report RUN --export {self.path.name}"
+                f"{self.path} is not a record of a run: its first line does not describe one; "
+                f"make one with anchorinv report RUN --export {self.path.name}"
             )
         return checked(about, self.path), about
 
@@ -362,7 +364,7 @@ def write_record(run: RunFolder, path: Path) -> Record:
     """Write a run, finished or not, as one file."""
     stored, about = run.read(), run.about()
     if stored.damage:
-        raise ValueError(f"{run.results} has {stored.damage}; the same run command mends it")
+        raise ValueError(f"{run.results} has {stored.damage}; the same run command repairs it")
     starts = [{key: start[key] for key in _PUBLIC if key in start} for start in run.starts()]
     lines = [_short({**about, "starts": starts})]
     for result in stored.results:  # floats to four digits: nothing is derived from them but means
@@ -382,7 +384,7 @@ def _plainly(study: Study) -> Any:
 
 
 def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> None:
-    # Keys that the folder's version did not have yet are at their defaults: what it did.
+    # Keys that the folder's version did not have are at their defaults.
     whole = {**known, "study": _plainly(checked(known, path / "config.json"))}
     before, now = (dotted({key: each.get(key) for key in asked}) for each in (whole, asked))
     different = [key for key in {**before, **now} if before.get(key) != now.get(key)]
@@ -392,5 +394,5 @@ def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> Non
         shown = [f"{name} was {before.get(key)}, is {now.get(key)}" for key, name in names.items()]
         more = f", and {len(different) - 5} more" if len(different) > 5 else ""
         raise ValueError(
-            f"{path} holds another run: {'; '.join(shown)}{more}. Choose another --out, or the same settings"
+            f"{path} has another run: {'; '.join(shown)}{more}. Choose another --out, or the same settings"
         )

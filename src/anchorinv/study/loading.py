@@ -1,4 +1,4 @@
-"""Read a study from a TOML file, check it, and make it smaller where it is only tried out."""
+"""Read a study from a TOML file, validate it, and scale it down for a trial run."""
 
 import logging
 import tomllib
@@ -25,17 +25,17 @@ _QUICK: dict[str, Any] = {
     "training": {"epochs": 10, "lr": 1e-3},
     "inversion": {"steps": 20},
     "finetuning": {"lr": 2e-4, "steps": {"anchorinv": [10], "finetune": [10]}},
-    "threads": 1,  # so small a network gains nothing from more
+    "threads": 1,  # a network this small gains nothing from more
 }
 
 
 def shipped() -> dict[str, Path]:
-    """Return the configs that come with the package, by name."""
+    """Return the shipped configs, by name."""
     return {path.stem: path for path in sorted(_SHIPPED.glob("*.toml"))}
 
 
 def load(config: str, **overrides: Any) -> Study:
-    """Read and check a study.
+    """Read and validate a study.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def load(config: str, **overrides: Any) -> Study:
         name = variant.pop("name", None)
         where = f"{path}, variant {name!r}" if name else str(path)
         if name is None or name in experiments:
-            problems.append(f"{path}: each variant needs a name of its own, got {name!r}")
+            problems.append(f"{path}: each variant needs a unique name, got {name!r}")
             continue
         base = _read(_located(variant.pop("extends"), path), (path,)) if "extends" in variant else {}
         for key in (*_OF_THE_STUDY, "variants"):
@@ -89,7 +89,7 @@ def _with_a_reference_that_runs(study: Study) -> Study:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay tables over tables; what is no table is replaced.
+    """Merge tables recursively; other values are replaced.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no TOML: {error}") from None
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
     tables = _with_new_keys(tables, path)
     if (extended := tables.pop("extends", None)) is None:
         return tables
@@ -137,7 +137,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _with_new_keys(tables: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return a file's tables with keys as they are called now; each old one is noted."""
+    """Return a file's tables with former keys renamed, with a note on each."""
     variants = tables.get("variants")
     for each in [tables, *(variants if isinstance(variants, list) else [])]:
         for old, new in RENAMED_KEYS.items():
@@ -169,7 +169,7 @@ def _in_words(error: ValidationError, model: type[BaseModel]) -> list[str]:
 
 
 def _keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that a table of a model may have."""
+    """Return the keys of a table."""
     for part in loc:
         kind: Any = model.model_fields[str(part)].annotation
         kind = next(iter(getattr(kind, "__args__", ())), kind)  # of SyntheticConfig | None, the first
@@ -180,7 +180,7 @@ def _keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
 
 
 def scaled(study: Study, scale: str) -> Study:
-    """Return the same study, smaller and on synthetic recordings, to see it run before it takes hours.
+    """Return the study scaled down, on synthetic recordings, to try it before it takes hours.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def scaled(study: Study, scale: str) -> Study:
     """
     if scale == "full":
         return study
-    # Enough for the most shots of any variant, so that variants share their recordings.
+    # Enough shots for every variant, so that variants share their recordings.
     shots = max(experiment.protocol.shots for experiment in study.variants.values())
     smoke = scale == "smoke"
     variants = {name: _smaller(each, shots, smoke=smoke) for name, each in study.variants.items()}
@@ -200,11 +200,11 @@ def scaled(study: Study, scale: str) -> Study:
 
 
 def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
-    # Two people and two sessions of each, so that all kinds of study can be made.
+    # Two subjects with two sessions each, so that every kind of study works.
     protocol = full.protocol
     alone = protocol.per_subject or protocol.leave_one_out
     per_class = 2 + (shots if alone else -(-shots // 2))
-    # Few steps, and larger ones, so that something is learned all the same.
+    # Few but larger steps, so that something is learned.
     most = 2 if smoke else 3
     fewer = {"trials": min(protocol.trials, 2), "seeds": protocol.seeds[:2]}
     training = full.training.model_copy(update={"epochs": 3, "batch_size": 16, "lr": 1e-3})
@@ -235,13 +235,13 @@ def _cut(lengths: tuple[int, ...], most: int) -> tuple[int, ...]:
 
 
 def _rate(full: DataConfig) -> float | None:
-    """Return the rate of the data, or the lowest at which such recordings can be made up."""
+    """Return the rate of the data, or the lowest rate of such synthetic recordings."""
     least = EEG.min_sfreq if full.kind == "eeg" else EMG.min_sfreq
     return None if full.sfreq is None else max(full.sfreq, least)
 
 
 def demo_study(*, quick: bool = False, synthetic: bool = False) -> Study:
-    """Return the demo's study, on the recordings in the package or synthetic ones; ``quick`` has less."""
+    """Return the demo's study, on the shipped recordings or synthetic ones; ``quick`` is shorter."""
     less = _QUICK if quick else {}
     if not synthetic:
         return load("demo-emg", **less)

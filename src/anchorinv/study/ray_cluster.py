@@ -1,9 +1,9 @@
-"""A Ray to work on, of this machine or an existing cluster, and the tasks that its workers compute.
+"""Start or connect to Ray, and the tasks that its workers compute.
 
-A worker keeps the samples and the method of its last task, and nothing else: its memory does not grow with
-the number of trials. Samples are views of the node's object store, which all workers of a node share. How far
-a long task is, it leaves in the key-value store that every Ray has, where the driver looks for it; a training
-leaves its position there, too, and goes on from it when Ray computes it again.
+A worker only keeps the samples and the method of its last task, so that its memory does not grow with the
+number of trials. Samples are views of the node's object store, shared by all workers of a node. Progress and
+checkpoints of long tasks go through Ray's key-value store; a task that Ray computes again resumes from its
+last checkpoint.
 """
 
 import copyreg
@@ -40,13 +40,14 @@ from anchorinv.study.execute import Condition, JobResult, MethodFactory, reset_p
 from anchorinv.study.results import Job
 from anchorinv.study.runner import InMemory, MethodRun, Scorer, SharesBase, fit_base_model, shares_base
 
-#: Sockets lie in Ray's folder, and the system allows 107 characters for their paths; Ray takes 70 of them.
+#: Longest temporary folder: paths of sockets in Ray's folder have at most 107 characters, of which Ray uses
+#: 70.
 _LONGEST = 16
 
 
 def ray() -> Any:
-    """Return the library, which comes with the extra ``cluster``, or say how to get it."""
-    # No usage statistics are sent; and a worker without a GPU keeps what it sees of them.
+    """Import Ray, which comes with the extra ``cluster``."""
+    # No usage statistics; and Ray does not hide GPUs from workers without one.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     return import_extra("ray", extra="cluster")
@@ -54,14 +55,14 @@ def ray() -> Any:
 
 @contextmanager
 def local(n_cpus: int) -> Iterator[str]:
-    """Start a Ray of this machine alone for the block, and give its address; it ends with this process."""
-    if ray().is_initialized():  # somebody's, and theirs to end
+    """Start Ray on this machine for the block, and yield its address; it ends with this process."""
+    if ray().is_initialized():  # started, and to be stopped, by the caller
         yield ray().get_runtime_context().gcs_address
         return
-    # Nobody else on this machine may submit tasks; a token that is set already is kept.
+    # A token keeps other users from submitting tasks; an existing one is kept.
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray()._raylet.Config.initialize("")  # it read its settings when it was imported
+    ray()._raylet.Config.initialize("")  # settings were read at import
     where = tempfile.gettempdir() if len(tempfile.gettempdir()) <= _LONGEST else os.sep + "tmp"
     with tempfile.TemporaryDirectory(prefix="anchorinv-", dir=where, ignore_cleanup_errors=True) as folder:
         try:
@@ -71,10 +72,10 @@ def local(n_cpus: int) -> Iterator[str]:
 
 
 def _start(n_cpus: int, folder: str, *, attempts: int) -> str:
-    """Start Ray and return its address; on a busy machine its processes may not find each other in time."""
-    # Ray sets OMP_NUM_THREADS in its workers to what a task asks for, unless it finds it set.
+    """Start Ray and return its address; retried, as its processes may time out on a busy machine."""
+    # Ray sets OMP_NUM_THREADS in its workers to the CPUs of a task, unless it is set.
     n_threads = os.environ.pop("OMP_NUM_THREADS", None)
-    # Ray lowers the priority of its workers so far that beside any other program they get next to nothing.
+    # By default workers have such a low priority that they starve next to other programs.
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         context = ray().init(
@@ -86,7 +87,7 @@ def _start(n_cpus: int, folder: str, *, attempts: int) -> str:
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,
         )
-    except Exception as error:  # Ray raises no other kind when it runs out of time
+    except Exception as error:  # Ray raises plain exceptions on a timeout
         ray().shutdown()
         if attempts == 1:
             raise OSError(f"Ray did not start on this machine ({first_line(error)})") from None
@@ -99,18 +100,18 @@ def _start(n_cpus: int, folder: str, *, attempts: int) -> str:
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connect to a cluster for the block; the cluster goes on after it."""
+    """Connect to a cluster for the block; the cluster is left running."""
     if address.startswith("ray://"):
         raise ValueError(
-            f"{address} is for Ray Client, which is not used here; start the command on a node of the "
+            f"{address} belongs to Ray Client, which is not supported; start the command on a node of the "
             f"cluster, with --cluster auto"
         )
-    if ray().is_initialized():  # somebody's connection, and theirs to end
+    if ray().is_initialized():  # connected by the caller
         yield
         return
     try:
         host, _, port = address.rpartition(":")
-        if host and port.isdigit():  # Ray would try for half a minute
+        if host and port.isdigit():  # fail fast: Ray would try for half a minute
             socket.create_connection((host, int(port)), timeout=10).close()
         ray().init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
@@ -125,12 +126,12 @@ def connected(address: str) -> Iterator[None]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Return the living nodes, as Ray describes them."""
+    """Return Ray's descriptions of the living nodes."""
     return [node for node in ray().nodes() if node["Alive"]]
 
 
 def capacity(threads: int, gpus: float) -> int:
-    """Return how many workers of so many threads and GPUs the cluster has room for, node by node."""
+    """Return how many workers with these threads and GPUs fit on the nodes of the cluster."""
     room = 0
     for node in nodes():
         resources = node["Resources"]
@@ -140,7 +141,7 @@ def capacity(threads: int, gpus: float) -> int:
 
 
 def device(asked: str, gpus: float) -> str:
-    """Return where workers have their networks who are given so many GPUs each; auto takes what is given.
+    """Return the device of workers with this many GPUs each; auto is the GPU if they have one.
 
     Examples
     --------
@@ -150,16 +151,14 @@ def device(asked: str, gpus: float) -> str:
     if asked == "auto":
         return "cuda" if gpus else "cpu"
     if asked.startswith("cuda:"):
-        raise ValueError(f"a worker sees the GPU that it is given, and no other; say cuda, not {asked}")
+        raise ValueError(f"a worker only sees its own GPU; pass cuda, not {asked}")
     if asked == "cuda" and not gpus:
-        raise ValueError(
-            "workers are given no GPU; say with --gpus-per-worker how much of one each is given, as 0.5"
-        )
+        raise ValueError("workers have no GPU; set --gpus-per-worker, such as 0.5")
     return asked
 
 
 def described(address: str) -> str:
-    """Return a line on what a cluster is made of."""
+    """Describe a cluster in one line."""
     alive = nodes()
     cpus, gpus = (sum(node["Resources"].get(name, 0) for node in alive) for name in ("CPU", "GPU"))
     with_gpus = f", {gpus:g} GPUs" if gpus else ""
@@ -167,7 +166,7 @@ def described(address: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return an error's kind and the first line of its message; Ray's have many."""
+    """Return an error's type and the first line of its message."""
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 
 
@@ -177,29 +176,29 @@ BETWEEN = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which method in which condition, and where its samples are."""
+    """Arguments of a task: method, condition, and references to its samples."""
 
-    run: str  # a name that no other method in a condition has
+    run: str  # a unique name of method and condition
     samples: Any  # ObjectRef
     own: Any  # ObjectRef
     condition: Condition = field(compare=False)
     method: str = field(compare=False)
     trial: int | None = field(default=None, compare=False)
-    seconds: float = field(default=60.0, compare=False)  # between two positions of a training
-    key: str = field(default="", compare=False)  # under which progress and positions are left
-    versions: tuple[str, str] = (__version__, torch.__version__)  # others give other last digits
+    seconds: float = field(default=60.0, compare=False)  # between two checkpoints of a training
+    key: str = field(default="", compare=False)  # of progress and checkpoints in the key-value store
+    versions: tuple[str, str] = (__version__, torch.__version__)  # results depend on them in the last digits
 
     @property
     def label(self) -> str:
-        """What stands before its progress."""
+        """Prefix of its progress."""
         title = METHODS[self.method].title if self.method in METHODS else self.method
         return f"{self.condition.prefix}{title}, seed {self.condition.protocol.seed}"
 
 
 def fit_base(order: Order) -> Any:
-    """Train a base model, from where it was left; return it packed.
+    """Train a base model, from the last checkpoint; return it packed.
 
-    Of a method that shares no base model, return its state after the base session and the seconds it took.
+    For a method that shares no base model, return its state after the base session and the seconds it took.
     """
     run, shared, train = _prepared(order)
     with _reported(order):
@@ -243,7 +242,7 @@ def _prepared(order: Order, base: Any = None, replay: Packed | None = None) -> _
             f"node {ray().util.get_node_ip_address()} has anchorinv {here[0]} and torch {here[1]}, the run "
             f"{order.versions[0]} and {order.versions[1]}; install the same on all nodes"
         )
-    choose_device(order.condition.device)  # says so if this node has none
+    choose_device(order.condition.device)  # an error if this node does not have it
     torch.set_num_threads(order.condition.experiment.threads)
     train, scorer = _samples(order.samples)
     method = order.condition.methods(ray().get(order.own))[order.method]
@@ -259,7 +258,7 @@ def _prepared(order: Order, base: Any = None, replay: Packed | None = None) -> _
 @lru_cache(maxsize=1)
 def _samples(reference: Any) -> tuple[Batch, Scorer]:
     with warnings.catch_warnings():
-        # The object store is read-only, and torch says so; nothing here writes to samples.
+        # torch warns that the object store is read-only; nothing writes to samples.
         warnings.simplefilter("ignore", UserWarning)
         train, test = (Batch(*map(torch.from_numpy, arrays)) for arrays in ray().get(reference))
     return train, Scorer(test)
@@ -276,29 +275,29 @@ def _unpacked(state: Packed, shared: SharesBase) -> tuple[State, float]:
 
 
 class StoredPosition(FileCheckpoint):
-    """A training's last position, under a key of Ray's store in place of a file."""
+    """A checkpoint of a training, in Ray's key-value store instead of a file."""
 
     def __init__(self, key: str, seconds: float) -> None:
         super().__init__(Path(f"{key}-position"), seconds=seconds)
 
     def load(self) -> dict[str, Tensor] | None:
-        """Return what was left, or None."""
+        """Return the values of the last checkpoint, or None."""
         left = kv_store()._internal_kv_get(self.path.name)
         return None if left is None else load(left)
 
     def write(self, values: dict[str, Tensor]) -> None:
-        """Leave the values."""
+        """Store the values."""
         kv_store()._internal_kv_put(self.path.name, save(values))
         self._last = time.monotonic()
 
     def drop(self) -> None:
-        """Remove what was left."""
+        """Remove the checkpoint."""
         kv_store()._internal_kv_del(self.path.name)
 
 
 @dataclass(eq=False)
 class Shared:
-    """A base model or replay that tasks start from: where it is cached, and a reference once it is known."""
+    """A base model or replay that tasks need: its cache, and a reference once it is available."""
 
     path: Path
     cache: ModelCache
@@ -309,7 +308,7 @@ class Shared:
         self.checkpoint = self.cache.checkpoint(self.path)
 
     def find(self) -> bool:
-        """Place what the cache has in the object store, and say whether it has it."""
+        """Put it into the object store if it is cached; return whether it is."""
         if self.base_spec and (stored := self.cache.read(self.path, self.base_spec)):
             self.reference = ray().put(stored)
         return self.reference is not None
@@ -317,7 +316,7 @@ class Shared:
 
 @dataclass(eq=False)
 class Task:
-    """A task: what it needs, what it makes or the job that it computes, and the last progress shown."""
+    """A task: its inputs, its output or job, and the last progress shown."""
 
     function: Callable[..., Any]
     order: Order
@@ -330,7 +329,7 @@ class Task:
         self.position = StoredPosition(self.order.key, self.order.seconds)
 
     def show(self, now: Tick | None) -> None:
-        """Show progress; the bar is closed where that ends (None), or another one begins."""
+        """Show progress; None, or another task, closes the bar."""
         if (last := self.shown) and (now is None or last.task != now.task):
             tick(f"{self.order.label}: {last.task}", last.total, last.total, last.loss)
         self.shown = now
@@ -339,29 +338,29 @@ class Task:
 
 
 def _reported(order: Order) -> Any:
-    """Leave the last tick of the block where the driver looks for it, now and then."""
+    """Write the progress of the block to the key-value store, now and then."""
     last = 0.0
 
     def listen(now: Tick) -> None:
         nonlocal last
         if not now.sentence and time.monotonic() - last >= BETWEEN:
             last = time.monotonic()
-            with suppress(Exception):  # it is for show
+            with suppress(Exception):  # progress is not essential
                 kv_store()._internal_kv_put(order.key, json.dumps(asdict(now)))
 
     return listening(listen)
 
 
 def kv_store() -> Any:
-    """Return the key-value store that every Ray has."""
+    """Return Ray's key-value store."""
     return import_module("ray.experimental.internal_kv")
 
 
 def placed_methods(own: Mapping[str, MethodFactory]) -> Any:
-    """Put methods of one's own into the object store; one that cannot be sent is named."""
+    """Put custom methods into the object store; an error names one that cannot be pickled."""
     odd: tuple[Any, ...] = (torch.classes, torch.ops)
     for module in odd:
-        # Modules of a kind of their own, which go along with a function of a script that says ``.classes``.
+        # These modules cannot be pickled, and may be captured by functions of a script.
         copyreg.pickle(type(module), lambda each: (import_module, (each.__name__,)))
     for name, make in own.items():
         try:
@@ -370,6 +369,6 @@ def placed_methods(own: Mapping[str, MethodFactory]) -> Any:
             why = error.__cause__ or error
             raise ValueError(
                 f"the method {name!r} cannot be sent to workers ({str(why).strip().splitlines()[0]}); "
-                f"make it of plain functions and values, or run it without --workers and --cluster"
+                f"use plain functions and values, or run it without --workers and --cluster"
             ) from None
     return ray().put(dict(own))

@@ -1,9 +1,9 @@
 """Run a study's jobs as Ray tasks: on this machine, or on a cluster.
 
-For methods that share a base model there is a task that trains it, for those that share the replay of the
-base classes one that makes it, and there is one for each trial. Ray hands results from task to task, and
-computes again what was lost with a node or a process; the error of a task is that of all which need it. The
-driver alone writes: results, base models and replay, and every minute the position of a training.
+There is a task for each shared base model, for each shared replay of the base classes, and for each trial.
+Ray passes results between tasks, and computes again what was lost with a node or a process; an error of a
+task is an error of all tasks that need it. Only the driver writes files: results, base models, replay, and
+checkpoints.
 """
 
 import json
@@ -46,7 +46,7 @@ from anchorinv.study.runner import shares_base
 
 logger = logging.getLogger(__name__)
 
-#: How often Ray computes a task again whose node or process was lost. Errors of a method are final.
+#: How often Ray repeats a task whose node or process was lost. Errors of a method are final.
 RETRIES = 5
 _PATIENCE = 0.5  # seconds to wait for a task
 _LOOK = 5.0  # seconds between two looks at the cluster's nodes
@@ -54,16 +54,16 @@ _LOOK = 5.0  # seconds between two looks at the cluster's nodes
 
 @dataclass(frozen=True, slots=True)
 class RayExecutor:
-    """An executor on a Ray of this machine, started for the run, or on an existing cluster.
+    """Executor on Ray: started on this machine for the run, or an existing cluster.
 
     Parameters
     ----------
     workers : int or None, default=None
-        Tasks at the same time; on a cluster None means as many as there is room for.
+        Parallel tasks; on a cluster None means as many as fit.
     cluster : str or None, default=None
         Address of an existing cluster.
     gpus : float, default=0.0
-        GPUs that each worker is given; may be a fraction.
+        GPUs per worker; may be a fraction.
 
     Examples
     --------
@@ -75,20 +75,20 @@ class RayExecutor:
     gpus: float = 0.0
 
     def choose_device(self, asked: str) -> str:
-        """Return where workers have their networks: with ``"auto"`` on the GPU that each is given, if any."""
+        """Return the device of workers: ``"auto"`` is their GPU, if they have one."""
         return device(asked, self.gpus)
 
     def __call__(self, work: PendingWork) -> Generator[JobResult | Running, None, None]:
-        """Compute the jobs, and yield the result of each as it comes."""
+        """Compute the jobs, and yield each result as it arrives."""
         if not work.conditions:
             return
         threads = max(condition.experiment.threads for condition, _ in work.conditions)
         with ExitStack() as stack:
             if self.cluster is None:
-                assert self.workers is not None, "on one machine somebody has to say how many"
+                assert self.workers is not None, "the number of workers is required on one machine"
                 if self.workers * threads > (cores := os.cpu_count() or 1):
                     logger.warning(
-                        "%d workers of %d threads wait for each other on %d cores; lower one of the two",
+                        "%d workers of %d threads compete for %d cores; lower one of the two",
                         *(self.workers, threads, cores),
                     )
                 address = stack.enter_context(local(self.workers * threads))
@@ -97,9 +97,7 @@ class RayExecutor:
                 stack.enter_context(connected(address))
             if not (room := capacity(threads, self.gpus)):
                 asked = f"{threads} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
-                raise ValueError(
-                    f"no node of {described(address)} has {asked} for a worker; add one that has"
-                )
+                raise ValueError(f"no node of {described(address)} has {asked} for a worker; add such a node")
             room = min(room, self.workers or room)
             logger.info("%s; %d workers of %d threads", described(address), room, threads)
             try:
@@ -108,8 +106,8 @@ class RayExecutor:
                 yield from driver.run()
             except ray().exceptions.RayError as error:
                 raise OSError(
-                    f"Ray at {address} failed ({first_line(error)}); run the same command again, what is "
-                    f"finished is kept"
+                    f"Ray at {address} failed ({first_line(error)}); run the same command again, "
+                    f"finished jobs are kept"
                 ) from None
 
 
@@ -117,8 +115,8 @@ class _Driver:
     def __init__(self, work: PendingWork, settings: RayExecutor, threads: int) -> None:
         self._work, self._settings, self._threads = work, settings, threads
         self._conditions = deque(work.conditions)
-        self._samples: tuple[str, Any] = ("", None)  # the last ones' digest and reference
-        self._shared: WeakValueDictionary[Path, Shared] = WeakValueDictionary()  # as long as it is needed
+        self._samples: tuple[str, Any] = ("", None)  # digest and reference of the last ones
+        self._shared: WeakValueDictionary[Path, Shared] = WeakValueDictionary()  # while needed
         self._pending: list[Task] = []
         self._running: dict[Any, Task] = {}
         self._room, self._looked, self._shown = 1, -_LOOK, 0.0
@@ -127,7 +125,7 @@ class _Driver:
         self._remote = {task: ray().remote(task) for task in (fit_base, recall, run_trial)}
 
     def run(self) -> Generator[JobResult | Running, None, None]:
-        """Start tasks and take in their results until nothing is left."""
+        """Start tasks and collect their results until all are done."""
         while True:
             self._look_at_nodes()
             self._start_tasks()
@@ -141,7 +139,7 @@ class _Driver:
             self._look_at_makers()
 
     def stop(self) -> None:
-        """Cancel whatever still runs."""
+        """Cancel running tasks."""
         with suppress(ray().exceptions.RayError):
             for reference in self._running:
                 ray().cancel(reference, force=True)
@@ -151,12 +149,12 @@ class _Driver:
             return
         self._looked, alive = time.monotonic(), {node["NodeID"] for node in nodes()}
         for lost in self._nodes - alive:
-            logger.warning("node %s was lost; Ray computes its tasks again, %d times at most", lost, RETRIES)
+            logger.warning("node %s was lost; Ray repeats its tasks, at most %d times", lost, RETRIES)
         self._nodes = alive
         self._room = max(1, capacity(self._threads, self._settings.gpus))  # a cluster may grow
 
     def _start_tasks(self) -> None:
-        # Some ahead, so that no node waits for the driver.
+        # More than fit, so that no node waits for the driver.
         while len(self._running) < (self._settings.workers or 2 * self._room):
             ready = (task for task in self._pending if all(each.reference for each in task.needs))
             if task := next(ready, None):
@@ -172,13 +170,13 @@ class _Driver:
         if task.makes and (left := task.makes.checkpoint.load()):
             task.position.write(left)
         options = {"num_cpus": task.order.condition.experiment.threads, "num_gpus": self._settings.gpus}
-        # A method's own errors are final; those of Ray (an object that was lost) are nobody's fault.
+        # Errors of a method are final; those of Ray, such as lost objects, are retried.
         retries = {"max_retries": RETRIES, "retry_exceptions": [ray().exceptions.RayError]}
         remote = self._remote[task.function].options(**options, **retries)
         return remote.remote(task.order, *(each.reference for each in task.needs))
 
     def _take_in(self, reference: Any) -> JobResult | None:
-        """Keep what a task made, or return what its job came to."""
+        """Store the output of a task, or return the outcome of its job."""
         task, error, details = self._running.pop(reference), "", ""
         try:
             result = ray().get(reference)
@@ -189,7 +187,7 @@ class _Driver:
         if (made := task.makes) is None:
             assert task.job is not None
             return JobResult(task.job, [], error, details) if error else result
-        made.reference = reference  # if to an error, it is that of all who need it
+        made.reference = reference  # also an error, for all tasks that need it
         if error and (left := task.position.load()):
             made.checkpoint.write(left)
         elif not error and result and made.base_spec:
@@ -207,7 +205,9 @@ class _Driver:
             [part.numpy() for part in (batch.values, batch.labels, batch.groups) if part is not None]
             for batch in (samples.train, samples.test)
         ]
-        if (content := digest(*arrays[0], *arrays[1])) != self._samples[0]:  # conditions alike share them
+        if (content := digest(*arrays[0], *arrays[1])) != self._samples[
+            0
+        ]:  # shared by conditions with the same samples
             self._samples = content, ray().put(arrays)
         cache = self._work.cache_of(condition, samples)
         for name, method in condition.methods(self._work.own).items():
@@ -227,7 +227,7 @@ class _Driver:
         self._pending.sort(key=lambda task: task.makes is None)
 
     def _share(self, function: Callable[..., Any], order: Order, shared: Shared, *needs: Shared) -> Shared:
-        """Return what several methods may share; unless it is cached, it is made for the first of them."""
+        """Return what methods share; unless cached, it is made for the first of them."""
         if (known := self._shared.get(shared.path)) is not None:
             return known
         self._shared[shared.path] = shared
@@ -237,7 +237,7 @@ class _Driver:
         return shared
 
     def _look_at_makers(self) -> None:
-        """Show how far long tasks are, and write the positions of trainings now and then."""
+        """Show the progress of long tasks, and write checkpoints now and then."""
         if time.monotonic() - self._shown < BETWEEN:
             return
         self._shown = time.monotonic()

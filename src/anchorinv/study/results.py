@@ -16,10 +16,10 @@ from anchorinv.files import append_whole, check_regular
 from anchorinv.study.config import Study
 from anchorinv.study.runner import SessionResult
 
-#: More would not be listed in half a gigabyte, nor computed in a lifetime.
+#: More jobs could neither be listed in half a gigabyte nor computed.
 _MOST_JOBS = 2_000_000
 
-#: A line is not longer: the confusion matrix of a thousand classes fits, and no line fills the memory.
+#: Maximum length of a line: the confusion matrix of a thousand classes fits, and memory is bounded.
 MOST_BYTES = 1 << 22
 _MOST_PROBLEMS = 3  # damaged lines whose damage is described, and letters of a description
 _LETTERS = 100
@@ -27,12 +27,12 @@ _LETTERS = 100
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]  # sums of a matrix of counts stay below 2⁶³
 Amount = Annotated[float, Field(ge=0)]
-_FIRST = Field(fail_fast=True)  # a million wrong values are not a million errors, in a gigabyte
+_FIRST = Field(fail_fast=True)  # not a million errors for a million wrong values
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is finished or lost as a whole: one trial of one method, or its base session (None).
+    """The unit of work of a run: one trial of one method, or its base session (None).
 
     ``variant`` and ``person`` are empty where there is only one; ``seed`` is the base model's.
 
@@ -70,7 +70,7 @@ def jobs(study: Study, variant: str, people: Sequence[str], own: Sequence[str]) 
 
 
 def check_number(study: Study, people: Mapping[str, Sequence[str]], own: Sequence[str]) -> None:
-    """Refuse a study of more jobs than anybody could list or compute."""
+    """Refuse a study with too many jobs."""
     n = sum(
         len(each.protocol.seeds)
         * len(people[variant])
@@ -100,7 +100,8 @@ class ExpectedResults:
     def __init__(self, study: Study, about: Mapping[str, Any]) -> None:
         self._jobs = frozenset(all_jobs(study, about))
         self._protocols = {variant: each.protocol for variant, each in study.variants.items()}
-        #: Of the base session, then of each session: in which order a method knows them is its affair.
+        #: Classes of the base session, then of each session; their order within a session is up to the
+        #: method.
         self._classes: dict[str, list[set[int]]] = {}
         for variant, each in study.variants.items():
             names, protocol = about["data"][each.data.name]["classes"], each.protocol
@@ -117,16 +118,16 @@ class ExpectedResults:
         return 1 if job.trial is None else len(protocol.sessions) // protocol.ways
 
     def named(self, result: SessionResult) -> SessionResult:
-        """Return a result under its method's present name, unless a method of the run has the former one."""
+        """Rename a result's method from a former name, unless a method of the run has that name."""
         if Job.of(result) in self._jobs:
             return result
         return replace(result, method=METHODS.name_of(result.method))
 
     def check(self, result: SessionResult) -> None:
-        """Refuse what cannot be a result of the run; the error says why."""
+        """Refuse a result that cannot belong to the run; the error says why."""
         job = Job.of(result)
         if job not in self._jobs:
-            raise ValueError(f"of {str(job)!r}, which is no part of this run")
+            raise ValueError(f"of {str(job)!r}, which is not a job of this run")
         last = self.n_sessions(job)
         first = 0 if job.trial is None else 1
         if not first <= result.session < first + last:
@@ -142,7 +143,7 @@ class ExpectedResults:
 
 
 class _Reliability(BaseModel):
-    """Bins and sums; whether they fit each other, a Reliability checks."""
+    """Bins and sums; ``Reliability`` checks that they fit each other."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -161,7 +162,7 @@ class _SplitReliability(BaseModel):
 
 
 class _Line(BaseModel):
-    """A line as it may stand in a file; ``facts`` may be NaN, where a descent ended so."""
+    """A line of a results file; ``facts`` may be NaN, if a training diverged."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -185,13 +186,13 @@ def to_line(result: SessionResult) -> str:
     record = {name: getattr(result, name) for name in _Line.model_fields}
     record["confusion"], record["seconds"] = result.confusion.tolist(), round(result.seconds, 3)
     record["peak_mb"] = None if result.peak_mb is None else round(result.peak_mb, 1)
-    if (reliability := record.pop("reliability")) is not None:  # lines of former versions stay as they are
+    if (reliability := record.pop("reliability")) is not None:  # lines from earlier versions stay as they are
         record["reliability"] = reliability.to_dict()
     return json.dumps(record, ensure_ascii=False)
 
 
 def from_line(line: str | bytes) -> SessionResult:
-    """Return the result that a line holds; what cannot be one is an error that says why."""
+    """Parse a line; the error says why it is not a result."""
     try:
         record = _Line.model_validate_json(line)
     except ValidationError as error:
@@ -215,7 +216,7 @@ def from_line(line: str | bytes) -> SessionResult:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return what is wrong with values, in a phrase; names from a file are quoted."""
+    """Describe the first problem of values; names from a file are escaped."""
     problem = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
@@ -223,16 +224,16 @@ def first_problem(error: ValidationError) -> str:
 
 
 def append(path: Path, *results: SessionResult) -> None:
-    """Add results to a file, a line each, and have the disk hold them: all of them, or none."""
+    """Append results to a file, one line each, and sync it to disk: all of them, or none."""
     append_whole(path, ["".join(to_line(result) + "\n" for result in results).encode()])
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResults:
-    """What a file of results holds: those of complete jobs, and what else is in it.
+    """The content of a results file: results of complete jobs, and other lines.
 
-    ``places`` are first byte and end of the results' lines, ``problems`` what is wrong with the first damaged
-    lines, and ``n_loose`` counts sound lines of jobs that lack another.
+    ``places`` are first byte and end of the results' lines, ``problems`` describe the first damaged lines,
+    and ``n_loose`` counts valid lines of incomplete jobs.
     """
 
     results: list[SessionResult]
@@ -243,13 +244,13 @@ class StoredResults:
 
     @property
     def damage(self) -> str:
-        """Return what is wrong with the file; empty where nothing is."""
+        """Describe the damage of the file; empty if there is none."""
         more = "; ..." if self.n_damaged > len(self.problems) else ""
         problems = []
         if self.n_damaged:
             problems.append(f"{_counted(self.n_damaged, 'damaged line')} ({'; '.join(self.problems)}{more})")
         if self.n_loose:
-            problems.append(f"{_counted(self.n_loose, 'line')} of jobs that are not whole")
+            problems.append(f"{_counted(self.n_loose, 'line')} of incomplete jobs")
         return " and ".join(problems)
 
 
@@ -258,7 +259,7 @@ def _counted(n: int, what: str) -> str:
 
 
 def read_lines(path: Path, expected: ExpectedResults, *, heads: int = 0) -> StoredResults:
-    """Return the results of complete jobs in a file, after ``heads`` lines, wherever others are damaged."""
+    """Read the results of complete jobs in a file, after ``heads`` lines; damaged lines are skipped."""
     lines: dict[tuple[Job, int], tuple[SessionResult, tuple[int, int]]] = {}
     contested: set[tuple[Job, int]] = set()
     n_damaged = 0
@@ -276,7 +277,7 @@ def read_lines(path: Path, expected: ExpectedResults, *, heads: int = 0) -> Stor
                 lines[key] = result, place
                 continue
             if to_line(result) != to_line(lines[key][0]):
-                contested.add(key)  # nobody knows which is right
+                contested.add(key)  # contradictory: neither is used
             raise ValueError("there twice")
         except ValueError as error:
             n_damaged += 1
@@ -292,7 +293,7 @@ def read_lines(path: Path, expected: ExpectedResults, *, heads: int = 0) -> Stor
 
 
 def _lines(path: Path) -> Iterator[tuple[int, tuple[int, int], bytes]]:
-    """Yield each line's number, place and content, of which no more is held than a line may have."""
+    """Yield each line's number, place and content, in bounded memory."""
     check_regular(path)
     with path.open("rb") as file:
         number, start = 0, 0
@@ -306,7 +307,7 @@ def _lines(path: Path) -> Iterator[tuple[int, tuple[int, int], bytes]]:
 
 
 def put_aside(path: Path, kept: Sequence[tuple[int, int]], aside: Path) -> None:
-    """Add all of a file but the kept places to another file, byte by byte as it is, in lines."""
+    """Append all of a file but the kept places to another file, unchanged."""
     with path.open("rb") as source:
         append_whole(aside, _pieces(source, kept, path.stat().st_size))
 

@@ -1,4 +1,4 @@
-"""The few-shot class-incremental protocol, and methods run through it: the same shots for all of them."""
+"""The few-shot class-incremental protocol, and methods run through it on the same shots."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,9 +35,9 @@ class Protocol:
     shots : int, default=10
         Samples of each new class.
     trials : int, default=100
-        How often the shots are drawn anew.
+        How many times shots are drawn.
     seed : int, default=5
-        Of everything random.
+        Random seed.
     ways : int, default=1
         New classes per session.
 
@@ -103,7 +103,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionResult:
-    """What one method got in one session of one trial.
+    """The result of one method in one session of one trial.
 
     Parameters
     ----------
@@ -128,10 +128,10 @@ class SessionResult:
     variant, person : str
         Condition of the study that it belongs to; empty where there is only one.
     peak_mb : float or None
-        The most memory that the process held, where it was measured.
+        Peak memory of the process, where it was measured.
     reliability : SplitReliability or None
-        Of the probabilities of the same samples, of base and of new classes apart; None where the method
-        gives none.
+        Calibration on the same samples, separately for base and new classes; None where the method has no
+        probabilities.
 
     Examples
     --------
@@ -157,7 +157,7 @@ class SessionResult:
 
 @runtime_checkable
 class SharesBase(Interface):
-    """What a method may offer beyond :class:`~anchorinv.core.recipe.Method`, to save what it can share.
+    """Optional interface of a method, in addition to :class:`~anchorinv.core.recipe.Method`, to share work.
 
     Methods with equal ``base_spec`` share one base model, those with equal ``memory`` too the replay of the
     base classes, and all of them the test samples' latents. A :class:`~anchorinv.core.recipe.Recipe` has it,
@@ -171,7 +171,7 @@ class SharesBase(Interface):
 
     @property
     def memory(self) -> Memory:
-        """What is kept of old classes, and replayed."""
+        """What is kept of old classes and replayed."""
 
     def start(self, base: State, train: Batch, *, rng: torch.Generator) -> State:
         """Return a trained base model with what the method keeps of the base classes."""
@@ -184,12 +184,12 @@ class SharesBase(Interface):
 
 
 def shares_base(method: Method) -> SharesBase | None:
-    """Return the method if it can share its base model, else None: the one place where that is asked."""
+    """Return the method if it can share its base model, else None."""
     return method if isinstance(method, SharesBase) else None
 
 
 class Cache(Interface):
-    """Holds what methods and trials share, so that it is made once."""
+    """A cache of what methods and trials share."""
 
     def base(self, base_spec: BaseLearner, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
         """Return a base model and the seconds its training took, training it if it is missing."""
@@ -202,7 +202,7 @@ class Cache(Interface):
 class Trial:
     """One trial of one method, or its base session (None), through all sessions.
 
-    Its results are computed as they are asked for; ask for all of them before the next trial.
+    Results are computed lazily; consume all of them before the next trial.
     """
 
     method: str
@@ -244,9 +244,9 @@ def trials(
 ) -> Iterator[Trial]:
     """Yield the trials of :func:`run`, base sessions included, but those that ``skip(method, trial)`` says.
 
-    Nothing is computed before a trial's results are asked for, so an error belongs to one trial and the next
-    one can be asked for all the same. Without a cache, base models and replay are shared within this call.
-    ``prefix`` stands before the method's title where progress is reported.
+    Trials are computed lazily, so an error belongs to one trial and the next one can still be computed.
+    Without a cache, base models and replay are shared within this call. ``prefix`` precedes the method's
+    title in progress reports.
     """
     scorer, cache = Scorer(test), cache or InMemory()
     for name, method in methods.items():
@@ -264,8 +264,8 @@ def trials(
 class MethodRun:
     """A method with its base model, from which all its trials start, in any order.
 
-    Base model and replay are made, or taken from the cache, when the first result is asked for; ``base`` is
-    the state after the base session and the seconds it took, where that is known already.
+    Base model and replay are made, or taken from the cache, with the first result; ``base`` is the state
+    after the base session and the seconds it took, if already known.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class MethodRun:
     def base(self) -> tuple[State, float]:
         """Return the state after the base session, and the seconds that its training took."""
         if self._base is None:
-            # An error is kept, too: it would come again, for every trial.
+            # Errors are kept, too: they would recur in every trial.
             try:
                 self._base = self._fit_base()
             except Exception as error:
@@ -309,7 +309,7 @@ class MethodRun:
         return self._base
 
     def ready(self) -> State:
-        """Return the state that all trials start from, with the replay that each would make by itself."""
+        """Return the state that all trials start from, with replay."""
         if self._ready is None:
             base, _ = self.base()
             try:
@@ -377,12 +377,12 @@ class InMemory:
         return self._bases[base_spec]
 
     def recalled(self, base_spec: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
-        """Return the replay, made anew unless it was given: a method asks once."""
+        """Return the replay, made here unless it was given: a method asks once."""
         return self._replay or make()
 
 
 class Scorer:
-    """Holds the test data and, since trunks are frozen, encodes it once per trunk."""
+    """Scores on the test data, which is encoded once per trunk, since trunks are frozen."""
 
     def __init__(self, test: Batch) -> None:
         self._test = test
@@ -412,7 +412,7 @@ class Scorer:
 
 
 def _reliability(state: State, logits: Tensor, labels: Tensor) -> SplitReliability | None:
-    """Measure softmax probabilities; those of a training that ended in nan are none."""
+    """Measure the calibration of softmax probabilities; None if training diverged."""
     probabilities = state.calibrated(logits).double().softmax(1)
     if not probabilities.isfinite().all():
         return None

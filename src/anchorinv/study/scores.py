@@ -1,4 +1,4 @@
-"""The scores of a study as one tidy table: a row for each method, trial and session, all else by grouping."""
+"""The scores of a study as one tidy table, with a row per method, trial and session; paired tests."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from anchorinv.study.runner import SessionResult
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-#: Macro-F1 over which classes, and how columns call them.
+#: Macro-F1 over which classes, and the column names.
 PARTS = {"f1_all": "all", "f1_base": "base", "f1_new": "new"}
 #: Scores of one session, in the order of the columns; ``forgetting`` is the fall of base macro-F1.
 SCORES = (*PARTS, "harmonic", "accuracy", "balanced_accuracy", "kappa", "forgetting")
-#: Columns that tell one trial from another; trials that agree in them had the same shots.
+#: Columns that identify a trial; trials that agree in them had the same shots.
 TRIAL = ["subject", "seed", "trial"]
-#: What may be paired over methods, and the columns that tell one pair from another.
+#: What may be paired over methods, and the columns that identify a pair.
 PAIRS = {"trials": TRIAL, "base seeds": ["seed"], "people": ["subject"]}
-#: In place of a person's name: the mean over people, or over all trials.
+#: Subject name for means over subjects, or over all trials.
 EVERYBODY = "all"
 ASSUMPTION = (
-    "Trials share one base model and one test set: a small p says that the order of the methods would hold "
+    "Trials share one base model and one test set: a small p means that the order of the methods would hold "
     "for other draws of the shots, not for other base models, people or recordings."
 )
-#: Measures of calibration on windows of base and of new classes, from 0 on; not in percent, as elsewhere.
+#: Measures of calibration on windows of base and of new classes; not in percent.
 CALIBRATION = ("ece_base", "ece_new", "brier_base", "brier_new")
 _FACTS = ["variant", "method", *TRIAL, "session", "classes", "n_base", "confusion", "seconds", "peak_mb",
           "reliability", *CALIBRATION]  # fmt: skip
@@ -124,7 +124,7 @@ def methods_of(results: Sequence[SessionResult]) -> list[str]:
 
 
 def method_title(method: str) -> str:
-    """Return a method's name as tables and figures write it; one that is not registered keeps its name.
+    """Return a method's title for tables and figures; one that is not registered keeps its name.
 
     Examples
     --------
@@ -328,7 +328,7 @@ def compared(
 
 
 def assumptions(results: Sequence[SessionResult]) -> str:
-    """Say what the tests assume, given how many base models and people there are."""
+    """State the assumptions of the tests, given the number of base models and subjects."""
     seeds, people = ({getattr(r, name) for r in results} for name in ("base_seed", "person"))
     several = [
         f"{len(some)} {what}" for some, what in ((seeds, "base seeds"), (people, "people")) if len(some) > 1
@@ -337,14 +337,14 @@ def assumptions(results: Sequence[SessionResult]) -> str:
         return ASSUMPTION
     return (
         f"Trials of one base model share it and its test set. The test over trials, pooled over "
-        f"{' and '.join(several)}, counts them as if they did not: it speaks of other draws of the shots. "
+        f"{' and '.join(several)}, treats them as independent: it generalises to other draws of the shots. "
         f"The test over {' and over '.join(several)} asks whether it holds for other ones, with as few pairs "
         f"as there are."
     )
 
 
 def in_words(results: Sequence[SessionResult]) -> str:
-    """Say what the last session shows: which method is best, what was forgotten, what was learned."""
+    """Summarise the last session: the best method, forgetting, and learning."""
     frame = tidy(results)
     last = frame["session"].max()
     cells = summarise(frame, ["method", "session"])
