@@ -333,7 +333,7 @@ class TestChoice:
                 choose_device("cuda:2")
 
     def test_one_that_is_not_there_is_said_before_anything_begins(self, tmp_path: Path) -> None:
-        sentence = "no device 'cuda' here: torch .* finds cpu; take one of these or auto, or install"
+        sentence = "no device 'cuda' here: torch .* finds cpu; use one of these or auto, or install"
         with pytest.raises(ValueError, match=sentence):
             AnchorInvClassifier(device="cuda").fit(*windows())
         with pytest.raises(ValueError, match=sentence):

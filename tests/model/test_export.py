@@ -179,7 +179,7 @@ class TestGraph:
 
         model = again(fitted("protonet"))
         model.state_ = replace(model.state_, trunk=nn.Sequential(Undecided(), model.state_.trunk))
-        with pytest.raises(ValueError, match=r"^the model's trunk \(Sequential\) cannot be written as ONNX"):
+        with pytest.raises(ValueError, match=r"^the model's trunk \(Sequential\) cannot be exported to ONNX"):
             onnx_graph(model)
 
     def test_what_is_missing_is_named(self, monkeypatch):
@@ -275,7 +275,7 @@ class TestFiles:
     def test_a_graph_that_says_otherwise_is_not_written(self, tmp_path, monkeypatch):
         made = onnx.load_from_string(graph_of("protonet"))
         monkeypatch.setattr("anchorinv.serving.export.onnx_graph", lambda model: made)
-        with pytest.raises(ValueError, match="says otherwise than the model of random windows"):
+        with pytest.raises(ValueError, match="differs from the model on random windows"):
             export_model(fitted("anchorinv"), tmp_path / "model.onnx", check=True)
         assert not list(tmp_path.iterdir())
 
@@ -331,7 +331,7 @@ def test_the_command_checks_and_writes(run, tmp_path):
     assert "Checked on 30 data windows: probabilities differ by" in out
     assert "model.onnx (0." in out and "takes signals (n, 4, 64) and gives probabilities, label" in out
     code, _, err = run("export", "model.anchorinv", "model.anchorinv")
-    assert code == 1 and "graphs are written as .onnx, got model.anchorinv" in err
+    assert code == 1 and "the name of a graph must end in .onnx, got model.anchorinv" in err
 
 
 @pytest.mark.parametrize("name", ["predict.py", "predict.mjs"])
