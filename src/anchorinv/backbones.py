@@ -40,8 +40,7 @@ NAMES = {
 }
 #: Tails that the rule would start in the middle of parallel branches.
 _TAILS = {"ATCNet": "attention_blocks"}
-#: Name of the classification layers in braindecode models.
-_CLASSIFIER = "final_layer"
+_CLASSIFIER = "final_layer"  # name of the classification layers in braindecode models
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,6 @@ class Backbone:
 
     Examples
     --------
-    >>> from torch import nn
     >>> layers = [nn.Conv1d(8, 6, 9), nn.ReLU(), nn.Conv1d(6, 4, 9), nn.Flatten(), nn.Linear(4 * 34, 3)]
     >>> Backbone(nn.Sequential(*layers), tail="0").tail
     '0'

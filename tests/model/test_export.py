@@ -40,7 +40,7 @@ class Several(Small):
 
     def __init__(self, *sizes):
         super().__init__(*sizes)
-        self.act, self.end = nn.ReLU(), nn.Sequential(nn.Linear(sizes[2], sizes[2]), nn.LogSoftmax(1))
+        self.act, self.end = nn.ELU(), nn.Sequential(nn.Linear(sizes[2], sizes[2]), nn.LogSoftmax(1))
 
     def forward(self, signals):
         return self.end(

@@ -422,7 +422,7 @@ def _about(reader: _Reader, how: Preprocessing, by: str, window: tuple[float, fl
     dataset = reader.dataset
     documented = getattr(getattr(dataset, "metadata", None), "documentation", None)
     what = "people" if by == "subject" else f"{by}s of each person"
-    words = f"test part: the last {what}, a quarter of them or as many as contain every class"
+    words = f"the last {what} are the test part: a quarter, or as many as contain every class"
     return {
         "name": str(dataset.code).lower(),
         "form": "moabb",
