@@ -144,7 +144,7 @@ def processing(how: Preprocessing) -> str:
 def rejection(facts: Mapping[str, Any]) -> str:
     """Describe how windows of unknown classes are treated."""
     if not facts["tells_unknown"]:
-        return "unknown classes are not detected: every window gets one of the classes below"
+        return "unknown classes are not detected: every window gets one of the known classes"
     if facts["reject"] is None:
         return "unknown classes are detected by novelty, and rejected on request (--reject)"
     return f"windows with a novelty up to {facts['reject']:g} are rejected"
