@@ -153,7 +153,7 @@ class TestFiles:
         with pytest.raises(ValueError, match=words):
             AnchorInvClassifier.load(tmp_path / "m")
         code, _, err = run("info", tmp_path / "m")
-        assert code == 1 and "which no file can bring along" in err and "Traceback" not in err
+        assert code == 1 and "which is not stored in the file" in err and "Traceback" not in err
         # The tail that the file tells is taken, whatever the factory alone would give.
         again = AnchorInvClassifier.load(tmp_path / "m", backbone=make_small)
         np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
@@ -220,13 +220,13 @@ class TestWeights:
         changed = {name: values for name, values in weights.items() if name != "first.0.bias"}
         changed |= {"first.0.weight": torch.zeros(2), "third.bias": torch.zeros(1)}
         save_file(changed, tmp_path / "other")
-        words = r"has no first\.0\.bias, third\.bias, which the network does not have, first\.0\.weight of"
-        with pytest.raises(BackboneError, match=words + r".*but those of its classifier \(classify\)"):
+        words = r"other: first\.0\.bias is missing, third\.bias is not in the network, first\.0\.weight has"
+        with pytest.raises(BackboneError, match=words + r".*except those of the classifier \(classify\)"):
             made_for(Backbone(make_small, weights=tmp_path / "other"), 3)()
         (tmp_path / "text").write_text("no tensors")
-        with pytest.raises(ValueError, match=r"text is no safetensors file"):
+        with pytest.raises(ValueError, match=r"text is not a safetensors file"):
             made_for(Backbone(make_small, weights=tmp_path / "text"), 3)()
-        with pytest.raises(FileNotFoundError, match="there is no file of weights"):
+        with pytest.raises(FileNotFoundError, match=r"weights file .*none not found"):
             made_for(Backbone(make_small, weights=tmp_path / "none"), 3)()
 
     def test_of_this_packages_network(self, tmp_path):
@@ -259,8 +259,12 @@ def test_train_takes_a_backbone_and_weights(run, tmp_path):
     assert "Backbone: EEGNet of braindecode" in run("info", "m", "--card")[1]
     code, _, err = run("train", "base.npz", "-o", "m2", *short, "--backbone", "eegnett")
     assert code == 1 and "backbone (='eegnett') must be a name (conformer, atcnet," in err
-    code, _, err = run("train", "base.npz", "-o", "m2", *short, "--backbone", "NoSuchNet")
-    assert code == 1 and "braindecode has no model 'NoSuchNet'" in err and not (tmp_path / "m2").exists()
+    code, _, err = run("train", "base.npz", "-o", "m2", *short, "--backbone", "Xyz")
+    assert code == 1 and "has no model 'Xyz'; it has ATCNet" in err and not (tmp_path / "m2").exists()
+    assert (
+        "did you mean 'eegnet'?" in run("train", "base.npz", "-o", "m2", *short, "--backbone", "eegnett")[2]
+    )
+    assert "did you mean EEGNet" in run("train", "base.npz", "-o", "m2", *short, "--backbone", "EEGNett")[2]
 
 
 class TestSettings:
@@ -268,7 +272,7 @@ class TestSettings:
         ("settings", "words"),
         [
             ({"backbone": 5}, r"backbone \(=5\) must be a name"),
-            ({"backbone": Small}, "pass an instance, or a function that makes one"),
+            ({"backbone": Small}, "pass an instance, or a function that returns one"),
             (
                 {"backbone": "eegnet", "geometry": Geometry.for_shape(*SHAPE)},
                 "another backbone is given; leave it out",
@@ -276,7 +280,7 @@ class TestSettings:
             ({"backbone": lambda *sizes: "text", "method": "protonet"}, "the factory returned a str"),
             (
                 {"backbone": "DGCNN", "method": "protonet"},
-                "backbone DGCNN: it cannot be made for 4 channels",
+                "backbone DGCNN: it cannot be built for 4 channels",
             ),
         ],
     )

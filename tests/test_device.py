@@ -22,7 +22,7 @@ from anchorinv.core.catalogue import finetune
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.devices import choose_device, placed
 from anchorinv.core.encoder import Encoder
-from anchorinv.core.inversion import Inversion, Prior, roughness, statistics
+from anchorinv.core.inversion import Inversion, Prior, invert, roughness, statistics
 from anchorinv.core.mahalanobis import FitMahalanobis
 from anchorinv.core.minimise import EarlyStopping
 from anchorinv.core.networks import CHUNK, device_of, encode
@@ -100,6 +100,7 @@ def test_every_method_learns_the_same_there_and_its_files_load_everywhere(name: 
         assert (
             bool(networks) == bool(moved["there"]) == (METHODS[here.method].network or "network" in settings)
         )
+        assert {t.device.type for t in there.state_.head.state_dict().values()} <= {"cpu"}
         np.testing.assert_array_equal(there.predict_proba(ASKED), answers)
         assert same_states(there.state_, here.state_)
         there.save(tmp_path / "there", with_signals=True, **allow)
@@ -111,9 +112,22 @@ def test_every_method_learns_the_same_there_and_its_files_load_everywhere(name: 
     np.testing.assert_array_equal(back.predict_proba(ASKED), answers)
 
 
-@pytest.mark.parametrize("method", ["anchorinv", "deepinv"])
-def test_a_network_that_was_cut_learns_the_same_there(method: str) -> None:
-    settings = {"method": method, "backbone": lambda *sizes: Small(*sizes), "geometry": None}
+class Scaled(Small):
+    """With a weight of its own between two blocks of the trunk, which the tail's pass meets, too."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.between, self.scale = nn.Conv1d(6, 6, 3), nn.Parameter(torch.full((6, 1), 0.5))
+
+    def forward(self, signals: torch.Tensor) -> torch.Tensor:
+        return self.classify(self.second(self.between(self.scale * self.first(signals))).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [("anchorinv", Small), ("deepinv", Small), ("anchorinv", Scaled)]
+)
+def test_a_network_that_was_cut_learns_the_same_there(method: str, kind: type[Small]) -> None:
+    settings = {"method": method, "backbone": lambda *sizes: kind(*sizes), "geometry": None}
     here = taught(**settings)
     with pretending():
         there = taught(**settings)
@@ -155,6 +169,19 @@ def test_the_rest_of_the_estimator_works_there_and_pickles_are_read_here() -> No
     assert read.device_ == "cpu" and same_states(read.state_, model.state_)
     for one, other in zip(here, there, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_an_inversion_by_itself_takes_and_returns_what_is_in_host_memory() -> None:
+    state, start = taught(method="anchorinv").state_, torch.tensor(ASKED[:5], dtype=torch.float32)
+    network = nn.Sequential(state.trunk, state.tail)
+    anchors, plan = encode(network, start.flip(0)), Inversion(3, chunk=4)
+    here = invert(network, anchors, start, plan)
+    with pretending():
+        there = invert(network.to(PRETENDED), anchors, start, plan)
+        for one, other in zip(
+            (here.signals, here.errors, here.curve), (there.signals, there.errors, there.curve), strict=True
+        ):
+            assert other.device.type == "cpu" and torch.equal(one, other)
 
 
 class TestStudy:
@@ -306,7 +333,7 @@ class TestChoice:
                 choose_device("cuda:2")
 
     def test_one_that_is_not_there_is_said_before_anything_begins(self, tmp_path: Path) -> None:
-        sentence = "no device 'cuda' here: torch .* finds cpu; take one of these or auto, or install"
+        sentence = "no device 'cuda' here: torch .* finds cpu; use one of these or auto, or install"
         with pytest.raises(ValueError, match=sentence):
             AnchorInvClassifier(device="cuda").fit(*windows())
         with pytest.raises(ValueError, match=sentence):

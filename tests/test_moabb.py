@@ -50,13 +50,20 @@ def test_every_evaluation_with_arrays(evaluate, kind, n_rows):
     assert set(seen) == {None}  # MOABB hands fit no groups
 
 
+@pytest.mark.parametrize(
+    ("kind", "n_groups"),
+    [(WithinSessionEvaluation, 1), (CrossSessionEvaluation, 1), (CrossSubjectEvaluation, 2)],
+)
+def test_every_evaluation_with_groups_by_metadata(evaluate, kind, n_groups):
+    model = AnchorInvClassifier(method="lda", group_by="session", random_state=0)
+    results, seen = evaluate(kind, model, return_epochs=True)
+    assert results["score"].mean() > 0.9 and set(seen) == {n_groups}
+
+
 def test_epochs_bring_their_metadata(evaluate):
     model = AnchorInvClassifier(network="never", group_by="subject", random_state=0)
     results, seen = evaluate(CrossSubjectEvaluation, model, return_epochs=True)
     assert results["score"].mean() > 0.9 and seen == [2, 2, 2]
-    quick = AnchorInvClassifier(method="lda", group_by="session", random_state=0)
-    _, seen = evaluate(CrossSubjectEvaluation, quick, return_epochs=True, suffix="sessions")
-    assert seen[3:] == [2, 2, 2]
 
 
 def test_subjects_by_metadata_routing(evaluate):

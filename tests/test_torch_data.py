@@ -106,14 +106,14 @@ def test_items_without_labels_are_predicted_and_cannot_teach(arrays):
             Items((np.zeros((4, 64)), 0), (np.zeros((4, 60)), 1)),
             r"item 1 .* \(4, 60\), the first has \(4, 64\)",
         ),
-        (Items({"x": np.zeros((4, 64))}), "item 0 of the data set is a dict; wanted is a signal"),
+        (Items({"x": np.zeros((4, 64))}), "item 0 of the data set is a dict; items must be signals"),
         (Items((np.zeros((4, 1)), 0)), "single samples, not windows; .*create_windows_from_events"),
-        (Items((np.zeros(64), 0)), r"float64 of shape \(64,\); wanted is a signal \(channels, times\)"),
-        (Items(("left", 0)), "wanted is a signal"),
+        (Items((np.zeros(64), 0)), r"float64 and shape \(64,\); items must be signals \(channels, times\)"),
+        (Items(("left", 0)), "items must be signals"),
         (Items((np.zeros((4, 64)), [0, 1]), (np.zeros((4, 64)), [0, 1])), "holds several values"),
-        (Items(), "the data set has no items"),
+        (Items(), "the data set is empty"),
         (Endless(), "without a length"),
-        (DataLoader(Items(0)), r"a DataLoader has batches.*pass its \.dataset"),
+        (DataLoader(Items(0)), r"a DataLoader yields batches.*pass its \.dataset"),
         (
             ConcatDataset(
                 [Windows(np.zeros((1, 4, 64)), [0]), Windows(np.zeros((1, 4, 64)), [0], sfreq=50.0)]

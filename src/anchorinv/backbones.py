@@ -1,9 +1,10 @@
-"""Which network a model is built on: a name, a network of one's own or a factory, and its place in files."""
+"""Backbones: the network of a model, given by name, as a module or as a factory."""
 
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +23,9 @@ from anchorinv.pretrained import load_weights, model_of, version_here
 #: (n_chans, n_times, n_classes) -> a network that takes signals (n, n_chans, n_times).
 Factory = Callable[[int, int, int], nn.Module]
 
-#: The network of this package, which needs no library.
+#: The network of this package.
 OWN = "conformer"
-#: Short names of braindecode's models; any other of its models goes by the name of its class.
+#: Short names of braindecode models; all others go by the name of their class.
 NAMES = {
     "atcnet": "ATCNet",
     "ctnet": "CTNet",
@@ -37,33 +38,31 @@ NAMES = {
     "shallow": "ShallowFBCSPNet",
     "tcn": "BDTCN",
 }
-#: Where the rule would begin in the middle of branches that are computed one after the other.
+#: Tails that the rule would start in the middle of parallel branches.
 _TAILS = {"ATCNet": "attention_blocks"}
-#: What braindecode calls the layers that classify.
-_CLASSIFIER = "final_layer"
+_CLASSIFIER = "final_layer"  # name of the classification layers in braindecode models
 
 
 @dataclass(frozen=True, slots=True)
 class Backbone:
-    """A network, where its tail begins and where its weights come from.
+    """A network, the start of its tail and the origin of its weights.
 
     Parameters
     ----------
     network : str, nn.Module or callable
-        ``"conformer"``; a model of braindecode by its short name (``"eegnet"``, ``"shallow"``, ``"deep4"``,
-        ``"atcnet"``, ``"eegconformer"``, …) or the name of its class; a network, of which copies are trained
-        from the weights that it has; or a factory ``(n_chans, n_times, n_classes) -> nn.Module``.
+        ``"conformer"``; a braindecode model by its short name (``"eegnet"``, ``"shallow"``, ``"deep4"``,
+        ``"atcnet"``, ``"eegconformer"``, …) or the name of its class; a network, which is copied and
+        trained from its weights; or a factory ``(n_chans, n_times, n_classes) -> nn.Module``.
     tail : str or None, default=None
-        Submodule with which the tail begins, which lessons finetune; None takes the last block.
+        Submodule at which the tail starts, which is finetuned on new classes; None takes the last block.
     classifier : str or None, default=None
-        Submodule whose input are the features; None takes the last layer with weights.
+        Submodule whose input is the features; None takes the last layer with weights.
     weights : Path, str or None, default=None
-        A safetensors file of weights to start from, by the names that the network has for them; all must be
-        there but those of the classifier, which is not used.
+        A safetensors file of pretrained weights, under the names of the network's state dict; complete
+        except for the classifier, which is not used.
 
     Examples
     --------
-    >>> from torch import nn
     >>> layers = [nn.Conv1d(8, 6, 9), nn.ReLU(), nn.Conv1d(6, 4, 9), nn.Flatten(), nn.Linear(4 * 34, 3)]
     >>> Backbone(nn.Sequential(*layers), tail="0").tail
     '0'
@@ -76,7 +75,7 @@ class Backbone:
 
     @property
     def name(self) -> str:
-        """What it is called: by its short name, or by module and class or function."""
+        """Its short name, or the module and name of its class or function."""
         network = self.network
         if isinstance(network, str | _NotGiven):
             return network if isinstance(network, str) else network.name
@@ -86,33 +85,35 @@ class Backbone:
 
     @property
     def model(self) -> str | None:
-        """The class of braindecode, or None where it is none of them."""
+        """The name of its class in braindecode, None for other networks."""
         named = isinstance(self.network, str) and self.network != OWN
         return NAMES.get(self.name.lower(), self.name) if named else None
 
 
 def as_backbone(given: Any) -> Backbone | None:
-    """Return what an estimator was given, in one form; None is this package's own network as it is."""
+    """Convert an estimator's setting to a Backbone; None for the Conformer without pretrained weights."""
     backbone = given if isinstance(given, Backbone) or given is None else Backbone(given)
     plain = backbone is None or (backbone.name == OWN and backbone.weights is None)
     return None if plain else backbone
 
 
 def problem_of(given: Any) -> str | None:
-    """Say what is wrong with a backbone that was asked for, as far as that can be told without making it."""
+    """Return what is wrong with a backbone setting, as far as it shows without building the network."""
     network = given.network if isinstance(given, Backbone) else given
     wanted = f"a name ({', '.join((OWN, *NAMES))}, or a class of braindecode), a network or a factory"
     if isinstance(network, type):
-        return f"must be {wanted}, not a class; pass an instance, or a function that makes one"
-    if isinstance(network, str):
-        known = network.lower() in (OWN, *NAMES) or network[:1].isupper()
-    else:
+        return f"must be {wanted}, not a class; pass an instance, or a function that returns one"
+    if not isinstance(network, str):
         known = network is None or isinstance(network, nn.Module) or callable(network)
-    return None if known else f"must be {wanted}"
+        return None if known else f"must be {wanted}"
+    if network.lower() in (OWN, *NAMES) or network[:1].isupper():
+        return None
+    near = get_close_matches(network.lower(), (OWN, *NAMES), n=1)
+    return f"must be {wanted}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 class Sizes(NamedTuple):
-    """What a backbone amounts to, for one window."""
+    """Sizes of a backbone, for one window."""
 
     latent: tuple[int, ...]
     dim: int
@@ -123,18 +124,18 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BackboneFor:
-    """A backbone for signals of a shape and a number of classes: makes networks, each with its own weights.
+    """A backbone for a shape of signals and a number of classes: call it to build a network.
 
     Parameters
     ----------
     backbone, n_chans, n_times, n_classes : Backbone, int, int, int
-        What it is, and what it is made for.
+        The network, and the sizes it is built for.
     sfreq : float or None
-        In Hz, for models that ask for it.
+        In Hz, for models that need it.
     version : str or None
-        Of braindecode, where the model is one of its own.
+        Of braindecode, for its models.
     geometry : Geometry or None
-        Sizes of this package's network, where that is meant.
+        Sizes of the Conformer, if it is the network.
     """
 
     backbone: Backbone
@@ -146,7 +147,7 @@ class BackboneFor:
     geometry: Geometry | None = None
 
     def __call__(self) -> SplitNetwork:
-        """Return an untrained network, or one with the weights to start from, in two parts."""
+        """Build the network with initial or pretrained weights, split into trunk and tail."""
         shape = (self.n_chans, self.n_times)
         with _named(self.backbone), torch.device("cpu"):
             network = self._whole()
@@ -169,12 +170,12 @@ class BackboneFor:
 
     @property
     def sizes(self) -> Sizes:
-        """Its sizes; it is made once to know them."""
+        """Its sizes; the network is built once to find them."""
         return _sizes(self)
 
     @property
     def dim(self) -> int:
-        """Number of its features."""
+        """Number of features."""
         return self.sizes.dim
 
 
@@ -191,7 +192,7 @@ def _sizes(spec: BackboneFor) -> Sizes:
 def architecture_for(
     given: Any, geometry: Geometry, n_classes: int, sfreq: float | None = None
 ) -> Geometry | BackboneFor:
-    """Return what networks are made by: the sizes of this package's own, or another backbone."""
+    """Return what builds the networks: the geometry of the Conformer, or another backbone."""
     if (backbone := as_backbone(given)) is None:
         return geometry
     rate, here = (sfreq, version_here()) if backbone.model else (None, None)
@@ -200,7 +201,7 @@ def architecture_for(
 
 
 def _usual_classifier(network: nn.Module) -> str | None:
-    """Return braindecode's name for the layers that classify, where such layers have weights."""
+    """Return braindecode's name for the classifier if the network has such a layer with weights."""
     last = getattr(network, _CLASSIFIER, None)
     has = isinstance(last, nn.Module) and any(p.ndim > 1 for p in last.parameters())
     return _CLASSIFIER if has else None
@@ -215,7 +216,7 @@ def _named(backbone: Backbone) -> Iterator[None]:
 
 
 class MissingBackbone(ValueError):  # noqa: N818
-    """A network of somebody's own, which a file can name and cannot bring along."""
+    """A model file names a custom network, which has to be passed to load it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,25 +225,25 @@ class _NotGiven:
 
     def __call__(self, n_chans: int, n_times: int, n_classes: int) -> nn.Module:
         raise MissingBackbone(
-            f"its network is {self.name}, which no file can bring along; load it in Python and pass that "
+            f"its network is {self.name}, which is not stored in the file; load it in Python and pass the "
             f"network or its factory: AnchorInvClassifier.load(path, backbone=...)"
         )
 
 
 def not_given(name: str) -> Backbone:
-    """Return what stands for a network of somebody's own until they pass it: making it is an error."""
+    """Return a placeholder for a custom network; building it raises MissingBackbone."""
     return Backbone(_NotGiven(name))
 
 
 def elsewhere(architecture: Geometry | BackboneFor) -> BackboneFor | None:
-    """Return a backbone that a file has to name; that of this package is known by its sizes."""
+    """Return a backbone that a file has to name; None for the Conformer, which its geometry describes."""
     if isinstance(architecture, Geometry) or architecture.geometry is not None:
         return None
     return architecture
 
 
 def asked_for(spec: BackboneFor | None) -> Any:
-    """Return what a user would ask an estimator for to have a backbone, as short as can be."""
+    """Return the shortest ``backbone=`` setting of an estimator that gives a backbone."""
     if spec is None or isinstance(spec.backbone.network, _NotGiven):
         return None
     backbone = spec.backbone

@@ -20,6 +20,7 @@ from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrat
 from anchorinv.core.devices import choose_device, device_here, placed
 from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.memory import without_class
 from anchorinv.core.networks import Geometry, encode
 from anchorinv.core.privacy import Privacy
 from anchorinv.core.recipe import Recipe
@@ -41,10 +42,9 @@ from anchorinv.learning import (
     one_at_a_time,
     with_confidence,
 )
-from anchorinv.persistence.bundle import Bundle, load_bundle, save_bundle
+from anchorinv.persistence.bundle import Bundle, load_bundle, params_of, save_bundle, stored_params
 from anchorinv.persistence.format import packed
 from anchorinv.persistence.limits import Architecture, check_held, check_kept, check_names, kept_by
-from anchorinv.persistence.manifest import without_class
 from anchorinv.persistence.provenance import (
     annotated,
     check_words,
@@ -55,14 +55,12 @@ from anchorinv.persistence.provenance import (
 )
 from anchorinv.settings import (
     check_settings,
-    params_of,
     recipe_of,
     resolve_backbone,
     resolve_ch_names,
     resolve_geometry,
     resolve_rate,
     resolve_seed,
-    stored_params,
 )
 from anchorinv.signal.drift import FEWEST, Drift, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing

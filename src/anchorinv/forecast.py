@@ -1,4 +1,4 @@
-"""What a training will take, told before it begins: by a few of its steps on this machine and by its size."""
+"""Forecast the time and memory of a training, from its size and a few timed steps."""
 
 import time
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from anchorinv.core.types import Batch
 from anchorinv.progress import is_heard, listening, tell
 from anchorinv.terminal import duration
 
-#: Seconds below which nothing is told.
+#: Seconds below which no forecast is shown.
 WORTH_TELLING = 5.0
-#: Of closed forms, in seconds on a core on which the product of two 512 x 512 matrices takes the third:
-#: for each value of a window, for each window where settings are rehearsed, and that product.
+#: Seconds that closed forms take for each value of the windows, and for each window if settings are
+#: rehearsed; on a core on which the product of two 512 x 512 matrices takes the third number.
 PER_VALUE, PER_WINDOW, PRODUCT = 0.33e-6, 2.3e-3, 3.0e-3
-#: What a sample costs in a step of an inversion, in which weights have no gradients, to one in a training's.
+#: Cost of a sample in an inversion step, which has no weight gradients, relative to a training step.
 INVERTING = 0.4
-#: Beside the data, in bytes: copies of the windows while they are standardised, and features.
+#: Memory in addition to the data: copies of the windows during standardisation, and features.
 BYTES_PER_VALUE, BYTES_PER_WINDOW = 12, 20_000
 
 Clock = Callable[[], float]
@@ -31,16 +31,16 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a training will take.
+    """The cost of a training.
 
     Parameters
     ----------
     seconds : float
-        Of all that is certain to be computed, if nothing ends early.
+        Of everything that is computed in any case, without early stopping.
     maybe : float
-        Seconds more, of networks that are trained only if they seem to be needed.
+        Additional seconds, of networks that are trained only if needed.
     n_bytes : int
-        Of memory beside the data.
+        Memory in addition to the data.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class Forecast:
 
 
 def announce(recipe: Recipe, samples: Batch, *, clock: Clock = time.perf_counter) -> None:
-    """Tell whoever listens what a training will take, if it is more than some seconds."""
+    """Report the forecast of a training to progress listeners, if it takes more than a few seconds."""
     if is_heard():
         forecast = foresee(recipe, samples, clock=clock)
         if forecast.seconds + forecast.maybe >= WORTH_TELLING:
@@ -68,10 +68,10 @@ def announce(recipe: Recipe, samples: Batch, *, clock: Clock = time.perf_counter
 
 
 def foresee(recipe: Recipe, samples: Batch, *, clock: Clock = time.perf_counter) -> Forecast:
-    """Return what a method will take to learn base signals (n, n_chans, n_times).
+    """Forecast the training of a method on base signals (n, n_chans, n_times).
 
-    A network's first steps are taken on a few of them and thrown away; no generator moves on. Steps are
-    counted as if nothing ended early. The others' times are those that were measured for the default method.
+    A few steps of a network are timed on some of the signals and discarded; no random state changes. The
+    number of steps assumes no early stopping. Closed forms take the times measured for the default method.
 
     Parameters
     ----------
@@ -97,31 +97,31 @@ def foresee(recipe: Recipe, samples: Batch, *, clock: Clock = time.perf_counter)
 
 
 def step_time(spec: BaseSpec, samples: Batch, clock: Clock) -> float:
-    """Return the seconds that a step of base training takes, by fits of one step and of three."""
+    """Return the seconds of a step of base training, from fits of one step and of three."""
     size = spec.training.batch_size
-    # Over the classes, so that there are two at the least, whatever their order.
+    # Sorted by class, so that at least two classes are in it.
     order = samples.labels.argsort()
     some = order[torch.linspace(0, len(samples) - 1, 3 * size).round().long()]
     rng = stream(0, "trial")
     trial = replace(spec, training=replace(spec.training, epochs=1, patience=None, converged=None))
     times = [clock()]
     with listening(lambda tick: None):
-        for part in (some[::3], some[::3], some):  # the first pays for what is made once
+        for part in (some[::3], some[::3], some):  # the first is a warm-up
             trial.fit(samples[part], rng=rng)
             times.append(clock())
     _, one, three = (after - before for before, after in pairwise(times))
-    # On a busy machine one step may take longer than three.
+    # On a busy machine a single step can take longer than three.
     return (three - one) / 2 if three > one else three / 3
 
 
 def n_steps(spec: BaseSpec, n_samples: int) -> int:
-    """Return the steps of base training on so many samples, if it does not end early."""
+    """Return the number of steps of base training, without early stopping."""
     learned = n_samples - int(SHARE * n_samples) if spec.training.patience else n_samples
     return spec.training.optimiser(-(-learned // spec.training.batch_size)).steps
 
 
 def _n_inverted(recipe: Recipe, samples: Batch) -> int:
-    """Return how many samples will be moved by a step of an inversion, over all steps: the most there are."""
+    """Return the number of samples times steps of the inversion, at most."""
     inversion = getattr(recipe.memory, "inversion", None)
     counts = samples.labels.bincount().tolist()
     return recipe.memory.n_kept(counts) * inversion.steps if inversion else 0

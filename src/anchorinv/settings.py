@@ -9,19 +9,18 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
-from anchorinv.backbones import architecture_for, as_backbone, asked_for, problem_of
+from anchorinv.backbones import architecture_for, as_backbone, problem_of
 from anchorinv.core.adaptation import Adaptation, CrossValidatedFinetune, Finetune
 from anchorinv.core.devices import PATTERN, WORDS
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.minimise import OneCycle
 from anchorinv.core.networks import Geometry
-from anchorinv.core.privacy import Privacy, privacy_facts, privacy_from, private
+from anchorinv.core.privacy import Privacy, private
 from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.registry import METHODS
 from anchorinv.core.training import Training
-from anchorinv.persistence.bundle import Bundle
 from anchorinv.persistence.format import parsed
 from anchorinv.persistence.limits import (
     HIGHEST_RATE,
@@ -55,9 +54,6 @@ DEPTH, DROPOUT = 2, 0.25
 
 #: For methods that cannot choose by cross-validation, as they replay nothing or have no prototypes.
 FINETUNE_STEPS = 100
-
-# Parameters that a model file stores in another form, or that depend on the machine.
-_STORED_APART = {"method", "geometry", "backbone", "preprocessing", "sfreq", "device", "privacy"}
 
 
 def _wanted(kind: Any, words: str) -> tuple[TypeAdapter[Any], str]:
@@ -134,34 +130,6 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError("; ".join(problems))
     if (preprocessing := settings["preprocessing"]) is not None:
         parsed(PreprocessingFacts, asdict(preprocessing))
-
-
-def stored_params(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return the parameters that a model file stores as they are; a RandomState becomes the seed drawn."""
-    stored = {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in params.items()
-        if name not in _STORED_APART
-    }
-    if isinstance(stored["random_state"], np.random.RandomState):
-        stored["random_state"] = seed
-    stored["verbose"] = bool(stored["verbose"])
-    privacy = privacy_facts(params["privacy"])
-    # Earlier versions read files without this key.
-    return stored if privacy is None else {**stored, "privacy": privacy}
-
-
-def params_of(bundle: Bundle) -> dict[str, Any]:
-    """Return the parameters of the estimator that a bundle was made of."""
-    return {
-        **bundle.settings,
-        "method": bundle.method,
-        "geometry": bundle.geometry if bundle.geometry_given else None,
-        "preprocessing": bundle.preprocessing,
-        "sfreq": bundle.sfreq,
-        "privacy": privacy_from(bundle.settings.get("privacy")),
-        "backbone": asked_for(bundle.backbone),
-    }
 
 
 def recipe_of(

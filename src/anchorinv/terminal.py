@@ -133,7 +133,7 @@ class _Bars:
 
 def _beside(tick: Tick) -> str:
     """Return the loss and note of a tick as text."""
-    return tick.note if tick.loss != tick.loss else f"loss {tick.loss:.3f}"
+    return tick.note if tick.loss != tick.loss else f"loss {tick.loss:#.3g}"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Windows that come as a torch ``Dataset``, of braindecode among others: signals, labels, what it knows."""
+"""Read windows, labels and metadata from torch ``Dataset``s, including braindecode's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,17 +8,17 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 
 class WindowSet(NamedTuple):
-    """All windows of a data set, stacked."""
+    """All windows of a data set."""
 
     values: np.ndarray  # (n, n_chans, n_times)
-    labels: list[Any] | None  # None where items have none
+    labels: list[Any] | None  # None if items have none
     sfreq: float | None
     ch_names: tuple[str, ...] | None
-    columns: Mapping[str, np.ndarray]  # what is known of each window, (n,) each
+    columns: Mapping[str, np.ndarray]  # metadata of the windows, (n,) each
 
 
 class _Known(NamedTuple):
-    """What a data set says of its windows beside them."""
+    """Metadata of a data set."""
 
     sfreq: float | None
     ch_names: tuple[str, ...] | None
@@ -29,12 +29,12 @@ _NOTHING = _Known(None, None, {})
 
 
 def is_torch_data(X: Any) -> bool:
-    """Return whether this is read by :func:`read_windows`."""
+    """Return whether :func:`read_windows` can read X."""
     return isinstance(X, Dataset | DataLoader)
 
 
 def read_windows(data: Any) -> WindowSet:
-    """Read a data set whose items are signals, or tuples of a signal, its label, and anything else.
+    """Read a data set whose items are signals, or tuples (signal, label, ...).
 
     Examples
     --------
@@ -45,11 +45,11 @@ def read_windows(data: Any) -> WindowSet:
     ((4, 2, 16), [0, 1, 0, 1])
     """
     if isinstance(data, DataLoader):
-        raise ValueError("a DataLoader has batches, and perhaps drops or shuffles some; pass its .dataset")
+        raise ValueError("a DataLoader yields batches and may drop or shuffle windows; pass its .dataset")
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        raise ValueError("a data set without a length cannot be read; pass one with len() and [i]")
+        raise ValueError("a data set without a length cannot be read; pass one with len() and indexing")
     if not (n := len(data)):
-        raise ValueError("the data set has no items; pass one with windows (signal, label)")
+        raise ValueError("the data set is empty; pass one with items (signal, label)")
     values, labels = np.empty((0, 0, 0)), list[Any]()
     for i in range(n):
         signal, *rest = _item(data[i], i)
@@ -72,7 +72,7 @@ def read_windows(data: Any) -> WindowSet:
 def _item(item: Any, i: int) -> tuple[Any, ...]:
     if isinstance(item, Mapping):
         raise ValueError(
-            f"item {i} of the data set is a dict; wanted is a signal, or a tuple (signal, label, ...)"
+            f"item {i} of the data set is a dict; items must be signals, or tuples (signal, label, ...)"
         )
     return tuple(item) if isinstance(item, tuple | list) and len(item) else (item,)
 
@@ -84,26 +84,26 @@ def _array(signal: Any, i: int) -> np.ndarray:
     array = np.asarray(signal)
     if array.ndim != 2 or array.dtype.kind not in "fiub":
         raise ValueError(
-            f"item {i} of the data set holds {array.dtype} of shape {array.shape}; wanted is a signal "
-            f"(channels, times), or a tuple (signal, label, ...)"
+            f"item {i} of the data set has type {array.dtype} and shape {array.shape}; items must be signals "
+            f"(channels, times), or tuples (signal, label, ...)"
         )
     if array.shape[1] == 1:
         raise ValueError(
-            "items of the data set are single samples, not windows; cut windows first (braindecode: "
+            "items of the data set are single samples, not windows; cut it into windows first (braindecode: "
             "create_windows_from_events)"
         )
     return array
 
 
 def _plain(label: Any) -> Any:
-    """Return a label out of a tensor or array of one value; what holds several is refused later on."""
+    """Convert a label in a tensor or array of one value; several values are refused later."""
     if hasattr(label, "detach"):
         label = label.detach().cpu().numpy()
     return label.item() if isinstance(label, np.ndarray | np.generic) and label.size == 1 else label
 
 
 def _known(data: Any) -> _Known:
-    """Return what a data set knows, through subsets and concatenations, by the names that braindecode has."""
+    """Return the metadata of a data set in braindecode's attributes, through subsets and concatenations."""
     if isinstance(data, Subset):
         known, rows = _known(data.dataset), list(data.indices)
         return known._replace(columns={name: column[rows] for name, column in known.columns.items()})
@@ -111,7 +111,7 @@ def _known(data: Any) -> _Known:
         return _joined([_known(part) for part in data.datasets])
     recorded: list[Any] = [getattr(data, name, None) for name in ("windows", "raw")]  # mne.Epochs, mne.io.Raw
     info = next((each.info for each in recorded if hasattr(each, "info")), None)
-    described = getattr(data, "description", None)  # a table's row, or a dict
+    described = getattr(data, "description", None)  # a Series or a dict
     described = {} if described is None or isinstance(described, str) else dict(described)
     columns = {str(name): np.full(len(data), str(value)) for name, value in described.items()}
     if info is None:
@@ -120,7 +120,7 @@ def _known(data: Any) -> _Known:
 
 
 def _joined(parts: Sequence[_Known]) -> _Known:
-    """Return what is true of all parts; two rates or orders of channels are refused."""
+    """Join the metadata of parts; refuse different channels or rates."""
     if not parts:
         return _NOTHING
     first = parts[0]
@@ -128,7 +128,7 @@ def _joined(parts: Sequence[_Known]) -> _Known:
         if (part.sfreq, part.ch_names) != (first.sfreq, first.ch_names):
             raise ValueError(
                 f"parts of the data set differ: channels {part.ch_names} at {part.sfreq} Hz beside "
-                f"{first.ch_names} at {first.sfreq} Hz; bring them to the same channels and rate"
+                f"{first.ch_names} at {first.sfreq} Hz; convert them to the same channels and rate"
             )
     shared = set.intersection(*(set(part.columns) for part in parts))
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in sorted(shared)}

@@ -120,14 +120,14 @@ def test_a_tail_by_name() -> None:
     parts = parts_of(Residual(), tail="second")
     assert {name.split(".")[1] for name, _ in parts.tail.named_parameters()} == {"second", "third", "gain"}
     assert parts.latent_shape == (4, 24)  # the first block's output is all that is needed
-    with pytest.raises(BackboneError, match=r"no 'nowhere' is called before its classifier.*first"):
+    with pytest.raises(BackboneError, match=r"no module 'nowhere' is called before its classifier.*first"):
         parts_of(Residual(), tail="nowhere")
 
 
 def test_a_classifier_by_name() -> None:
     parts = parts_of(Residual(), classifier="third")
     assert parts.dim == 96 and "third" not in " ".join(parts.state_dict())
-    with pytest.raises(BackboneError, match="calls no 'nowhere'"):
+    with pytest.raises(BackboneError, match="calls no module 'nowhere'"):
         parts_of(Residual(), classifier="nowhere")
 
 
@@ -237,10 +237,10 @@ SHARED = nn.Conv1d(2, 2, 5, padding=2)
 REFUSED = {
     "no gradient": (Through(torch.Tensor.detach), "no finite gradient"),
     "rounding": (Through(torch.round), "no finite gradient"),
-    "depends on the batch": (Through(lambda x: x - x.mean(0)), "depend on the windows beside it"),
+    "depends on the batch": (Through(lambda x: x - x.mean(0)), "depend on the other windows"),
     "not finite": (Through(lambda x: x / torch.zeros(())), "not finite"),
     "no block": (nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), "no block with weights"),
-    "no weights": (nn.Sequential(nn.Flatten()), "a backbone needs weights to train, and it has none"),
+    "no weights": (nn.Sequential(nn.Flatten()), "a backbone needs trainable weights, and it has none"),
     "frozen": (Through(torch.relu).requires_grad_(False), "requires_grad is False for all of them"),
     "lazy": (nn.Sequential(nn.LazyConv1d(3, 5), nn.Flatten(), nn.LazyLinear(2)), "lazy modules"),
     "other shape": (

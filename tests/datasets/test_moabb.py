@@ -116,7 +116,7 @@ class TestSplit:
         assert not set(found.subjects[found.split == "train"]) & {"4", "5"}
 
     def test_one_run_of_one_person_is_refused(self):
-        with pytest.raises(ValueError, match="nothing to test on; take more people with --subjects"):
+        with pytest.raises(ValueError, match="one run cannot be split; add people with --subjects"):
             plan_moabb(TinyImagery(n_subjects=1, n_sessions=1, n_runs=1))
         with pytest.raises(ValueError, match="cannot be split by subject"):
             plan_moabb(TinyImagery(), subjects="2", split="subject")
@@ -130,7 +130,7 @@ class TestSplit:
         found = prepare_in_memory(plan_moabb(dataset))
         assert set(found.split[found.subjects == "2"]) == {"train"}
         assert found.meta["notes"] == [
-            "subject 2 has no run to test on that leaves all classes to learn; all of it trains"
+            "subject 2 cannot be split by run with all classes in both parts; used for training only"
         ]
 
 

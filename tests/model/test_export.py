@@ -25,6 +25,7 @@ from anchorinv.serving.export import TOLERANCE, difference, export_model, graph_
 from anchorinv.serving.graph import INPUT, OPSET, ModelGraph, PValues, onnx_graph, onnx_of
 from anchorinv.serving.jacobi import DOMAIN, eigh_function, eigh_name
 from tests.models import again, fitted, windows
+from tests.test_backbones import Small
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "onnx"
 NOVEL = windows(30, classes=("left", "right", "tongue", "none"), seed=7)[0].astype(np.float32)
@@ -32,6 +33,19 @@ NOVEL = windows(30, classes=("left", "right", "tongue", "none"), seed=7)[0].asty
 WHOLE = ["discriminant", "protonet", "anchorinv", "nc-fscil", "anchorinv-plus", "mdm"]
 #: Whose heads are made into one graph; their features come from what the graphs above have.
 HEADS = ["finetune", "ridge", "whitened", "fecam", "ranpac", "lda"]
+
+
+class Several(Small):
+    """One activation between all blocks, and modules behind the classifier."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.act, self.end = nn.ELU(), nn.Sequential(nn.Linear(sizes[2], sizes[2]), nn.LogSoftmax(1))
+
+    def forward(self, signals):
+        return self.end(
+            self.act(self.classify(self.act(self.second(self.act(self.first(signals)))).flatten(1)))
+        )
 
 
 @lru_cache
@@ -151,6 +165,13 @@ class TestGraph:
     def test_networks_among_the_blocks(self):
         agree(fitted("discriminant", network="always", epochs=1))
 
+    @pytest.mark.parametrize("backbone", ["eegnet", Several], ids=["of braindecode", "own"])
+    def test_networks_that_were_cut(self, backbone):
+        given = backbone if isinstance(backbone, str) else lambda *sizes: backbone(*sizes)
+        model = fitted("anchorinv", backbone=given, geometry=None, epochs=1)
+        found = difference(model, InferenceSession(onnx_graph(model).SerializeToString()), NOVEL)
+        assert found.largest < TOLERANCE and found.n_labels == 0
+
     def test_a_trunk_that_cannot_be_followed_is_named(self):
         class Undecided(nn.Module):
             def forward(self, signals):
@@ -158,7 +179,7 @@ class TestGraph:
 
         model = again(fitted("protonet"))
         model.state_ = replace(model.state_, trunk=nn.Sequential(Undecided(), model.state_.trunk))
-        with pytest.raises(ValueError, match=r"^the model's trunk \(Sequential\) cannot be written as ONNX"):
+        with pytest.raises(ValueError, match=r"^the model's trunk \(Sequential\) cannot be exported to ONNX"):
             onnx_graph(model)
 
     def test_what_is_missing_is_named(self, monkeypatch):
@@ -254,7 +275,7 @@ class TestFiles:
     def test_a_graph_that_says_otherwise_is_not_written(self, tmp_path, monkeypatch):
         made = onnx.load_from_string(graph_of("protonet"))
         monkeypatch.setattr("anchorinv.serving.export.onnx_graph", lambda model: made)
-        with pytest.raises(ValueError, match="says otherwise than the model of random windows"):
+        with pytest.raises(ValueError, match="differs from the model on random windows"):
             export_model(fitted("anchorinv"), tmp_path / "model.onnx", check=True)
         assert not list(tmp_path.iterdir())
 
@@ -310,7 +331,7 @@ def test_the_command_checks_and_writes(run, tmp_path):
     assert "Checked on 30 data windows: probabilities differ by" in out
     assert "model.onnx (0." in out and "takes signals (n, 4, 64) and gives probabilities, label" in out
     code, _, err = run("export", "model.anchorinv", "model.anchorinv")
-    assert code == 1 and "graphs are written as .onnx, got model.anchorinv" in err
+    assert code == 1 and "the name of a graph must end in .onnx, got model.anchorinv" in err
 
 
 @pytest.mark.parametrize("name", ["predict.py", "predict.mjs"])

@@ -1,7 +1,7 @@
-"""What a network calls, in which order, and what it gives and returns there.
+"""Record the module calls of a network: their order, inputs and outputs.
 
-Nothing is assumed of how a network is written: it is run, and what it calls is recorded. A *unit* is a call
-that is not looked into; what a network computes between units is its own code, which is run as it is.
+Nothing is assumed about how a network is written: it is run, and its calls are recorded. A *unit* is a call
+that is treated as a whole; the code of the network between units is run as it is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,25 +15,25 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from anchorinv.core.rng import stream
 
-#: A module by its path, and how often it had been called before.
+#: The path of a module, and the index of the call among its calls.
 Key = tuple[str, int]
 
-# Two sizes of a batch that tell by what a dimension grows.
+# Two batch sizes, whose comparison shows how a dimension grows with the batch.
 FEW, MORE = 3, 5
 
-#: Modules of torch that call others in a row; any other of torch is one piece, whatever it calls within.
+#: Containers of torch, which are opened; any other module of torch is one layer, whatever it calls.
 _ROWS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder)
-#: Their weights do not mix what they are given.
+#: Layers whose weights do not mix their inputs.
 _SCALES = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
 
 
 class BackboneError(ValueError):
-    """A network that cannot be a backbone, with what was wanted, what came and what helps."""
+    """A network that cannot be used as a backbone, with the reason and a remedy."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A module called by a network: what it was given and returned, and what it called itself."""
+    """The call of a module: its inputs, its output and the calls within it."""
 
     name: str
     index: int
@@ -44,32 +44,32 @@ class Call:
 
     @property
     def key(self) -> Key:
-        """Which module, and which of its calls."""
+        """The path of the module and the index of the call."""
         return self.name, self.index
 
     @property
     def mixes(self) -> bool:
-        """Whether it has weights that mix what it is given, as those of a convolution do."""
+        """Whether its weights mix its inputs, as those of a convolution do."""
         modules = [m for m in self.module.modules() if not isinstance(m, _SCALES)]
         return any(p.ndim > 1 for m in modules for p in m.parameters(recurse=False))
 
     @property
     def whole(self) -> bool:
-        """Whether it is one piece, as far as weights go."""
+        """Whether its weights belong to a single layer."""
         of_torch = type(self.module).__module__.startswith("torch.nn.")
         return (of_torch and not isinstance(self.module, _ROWS)) or not any(c.mixes for c in self.inner)
 
     @property
     def output(self) -> Tensor | None:
-        """The first tensor that it returned."""
+        """The first tensor of its output."""
         return next(iter(tensors_of(self.returned)), None)
 
     def within(self, name: str) -> bool:
-        """Whether it is a module of this path, or below it."""
+        """Whether it is the module with this path, or inside it."""
         return self.name == name or self.name.startswith(f"{name}.")
 
     def layers(self) -> Iterator["Call"]:
-        """Yield the smallest pieces with weights that mix, in the order in which they were called."""
+        """Yield the calls of single layers whose weights mix their inputs, in order."""
         if self.mixes and self.whole and self.name:
             yield self
         elif self.mixes:
@@ -77,7 +77,7 @@ class Call:
                 yield from call.layers()
 
     def smallest(self) -> Iterator["Call"]:
-        """Yield the calls that call nothing."""
+        """Yield the innermost calls."""
         if not self.inner:
             yield self
         for call in self.inner:
@@ -85,7 +85,7 @@ class Call:
 
 
 def leaves_of(values: Any) -> list[Any]:
-    """Return all that nested tuples, lists and dicts hold, in order."""
+    """Flatten nested tuples, lists and dicts."""
     inner = values.values() if isinstance(values, dict) else values
     if not isinstance(values, dict | list | tuple):
         return [values]
@@ -93,7 +93,7 @@ def leaves_of(values: Any) -> list[Any]:
 
 
 def nested_like(values: Any, leaves: Iterator[Any]) -> Any:
-    """Return leaves, nested as some values are.
+    """Nest leaves in the structure of some values.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def nested_like(values: Any, leaves: Iterator[Any]) -> Any:
 
 
 def tensors_of(values: Any) -> list[Tensor]:
-    """Return the tensors of floating-point numbers in nested values, in order."""
+    """Return the floating-point tensors in nested values, in order."""
     leaves = leaves_of(values)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
@@ -117,7 +117,7 @@ def tensors_of(values: Any) -> list[Tensor]:
 def record(
     network: nn.Module, signals: Tensor, change: Mapping[Key, Callable[[Tensor], Tensor]] | None = None
 ) -> Call:
-    """Run a network on signals and return what it called; ``change`` alters what some calls return."""
+    """Run a network on signals and record its calls; ``change`` maps calls to a change of their output."""
     root = Call("", 0, network, [signals])
     stack, counts, changes = [root], dict[str, int](), change or {}
 
@@ -138,7 +138,7 @@ def record(
 
     with ExitStack() as hooks:
         for name, module in network.named_modules():
-            # A weight that is computed from others is part of its layer.
+            # Parametrisations, such as weight norm, are part of their layer.
             if name and "parametrizations" not in name.split("."):
                 enter = module.register_forward_pre_hook(
                     lambda m, args, kwargs, name=name: before(name, m, args, kwargs), with_kwargs=True
@@ -151,7 +151,7 @@ def record(
 
 
 def gradients(total: Tensor, of: Sequence[Tensor]) -> list[Tensor | None]:
-    """Return the gradients of a number, None where it does not depend on a tensor."""
+    """Return the gradients of a scalar, None for tensors it does not depend on."""
     wanted = [each for each in of if each.requires_grad]
     if not total.requires_grad or not wanted:
         return [None] * len(of)
@@ -160,26 +160,26 @@ def gradients(total: Tensor, of: Sequence[Tensor]) -> list[Tensor | None]:
 
 
 def made_up(n: int, shape: tuple[int, int]) -> Tensor:
-    """Return standardised signals (n, n_chans, n_times) of no meaning, always the same."""
+    """Return standard normal signals (n, n_chans, n_times), always the same."""
     return torch.randn(n, *shape, generator=stream(n, "made up")).requires_grad_()
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error message."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 class Form(NamedTuple):
-    """The shape of a tensor for any number of windows: which dimension grows with them, and how fast."""
+    """The shape of a tensor for any batch size: which dimension grows with it, and by how much."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    dim: int | None  # None: it does not grow
+    dim: int | None  # None if none grows
     each: int
 
     @classmethod
     def of(cls, few: Tensor, more: Tensor) -> "Form":
-        """Return what two batches tell, of ``FEW`` and of ``MORE`` windows."""
+        """Compare the same tensor for ``FEW`` and for ``MORE`` windows."""
         pairs = list(zip(few.shape, more.shape, strict=True)) if few.ndim == more.ndim else []
         grown = [i for i, (a, b) in enumerate(pairs) if a != b]
         fits = len(grown) == 1 and few.shape[grown[0]] * MORE == more.shape[grown[0]] * FEW
@@ -188,36 +188,36 @@ class Form(NamedTuple):
         return cls(tuple(few.shape), few.dtype, dim, each)
 
     def zeros(self, n: int, like: Tensor) -> Tensor:
-        """Return a tensor of n windows that stands for one that nobody asks for."""
+        """Return zeros for n windows, in place of a tensor that is not needed."""
         sizes = [n * self.each if i == self.dim else size for i, size in enumerate(self.shape)]
         return torch.zeros(sizes, dtype=self.dtype, device=like.device)
 
     def by_window(self, tensor: Tensor) -> Tensor:
-        """Return (n, ...): the values of each window."""
+        """Rearrange a tensor to (n, ...), one row for each window."""
         assert self.dim is not None
         rows = tensor.movedim(self.dim, 0)
         return rows.reshape(-1, self.each, *rows.shape[1:]) if self.each > 1 else rows
 
     def back(self, rows: Tensor) -> Tensor:
-        """Return the tensor that :meth:`by_window` was given."""
+        """Undo :meth:`by_window`."""
         assert self.dim is not None
         joined = rows.flatten(0, 1) if self.each > 1 else rows
         return joined.movedim(0, self.dim)
 
     @property
     def latent(self) -> tuple[int, ...]:
-        """The shape of one window's values."""
+        """The shape of one window in :meth:`by_window`."""
         rest = tuple(size for i, size in enumerate(self.shape) if i != self.dim)
         return (self.each, *rest) if self.each > 1 else rest
 
 
 def finite(features: Tensor) -> Tensor:
-    """Return features, if they are finite."""
+    """Return features; raise BackboneError unless all are finite."""
     if not features.isfinite().all():
-        raise BackboneError("its features of standardised noise are not finite; check its weights")
+        raise BackboneError("its features of random signals are not finite; check its weights")
     return features
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """Say whether features that were computed in two ways are the same."""
+    """Return whether features computed in two ways are equal up to rounding."""
     return a.shape == b.shape and bool((a - b).abs().max() <= 1e-3 * (1 + b.abs().max()))

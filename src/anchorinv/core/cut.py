@@ -1,4 +1,4 @@
-"""Where a network is cut: the layers that classify, and where the last block before them begins."""
+"""Find where to split a network: the classifier, and the last block before it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _MOST_CLASSIFIERS = 64
 
 
 def classifier_of(network: nn.Module, shape: tuple[int, int], name: str | None = None) -> list[str]:
-    """Return the paths of the modules that classify; none of a network with submodules trunk and tail."""
+    """Return the paths of the classifier's modules; none for a network with submodules trunk and tail."""
     if hasattr(network, "trunk") and hasattr(network, "tail"):
         return []
     with torch.enable_grad(), torch.device("cpu"):
@@ -32,7 +32,7 @@ def classifier_of(network: nn.Module, shape: tuple[int, int], name: str | None =
 
 
 def takes_planes(network: nn.Module, signals: Tensor) -> bool:
-    """Say whether a network wants (n, 1, n_chans, n_times), where it does not take (n, n_chans, n_times)."""
+    """Return whether a network takes (n, 1, n_chans, n_times) instead of (n, n_chans, n_times)."""
     try:
         record(network, signals)
         return False
@@ -44,21 +44,21 @@ def takes_planes(network: nn.Module, signals: Tensor) -> bool:
     except Exception:
         shape = tuple(signals.shape[1:])
         raise BackboneError(
-            f"it does not take signals of {shape[0]} channels and {shape[1]} samples ({reason}); make it for "
-            f"this shape, or pass a factory (n_chans, n_times, n_classes) -> network"
+            f"it does not take signals of {shape[0]} channels and {shape[1]} samples ({reason}); build it "
+            f"for this shape, or pass a factory (n_chans, n_times, n_classes) -> network"
         ) from None
 
 
 def find_classifier(network: nn.Module, signals: Tensor, name: str | None = None) -> list[Key]:
-    """Return the calls that classify: the last layers, without which nothing reaches the output.
+    """Return the calls of the classifier: the last layers with weights on all paths to the output.
 
-    One in most networks, several where outputs of several layers are added. ``name`` says which module it is.
+    Most networks have one; there are several if their outputs are added. ``name`` is the module, if given.
     """
     if name is not None:
         found = list(_outermost(record(network, signals), name))
         if not found:
             raise BackboneError(
-                f"it calls no {name!r} that could be its classifier; {_called(network, signals)}"
+                f"it calls no module {name!r}, which should be its classifier; {_called(network, signals)}"
             )
         return found
     known: list[Key] = []
@@ -74,8 +74,8 @@ def find_classifier(network: nn.Module, signals: Tensor, name: str | None = None
             break
         known.append(live[-1])
     raise BackboneError(
-        "no layer with weights was found that its output comes from, so nobody knows where its features are; "
-        "name it: Backbone(network, classifier='...')"
+        "no layer with weights was found that its output depends on, so its features are unknown; name the "
+        "classifier: Backbone(network, classifier='...')"
     )
 
 
@@ -94,7 +94,7 @@ def _called(network: nn.Module, signals: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """Where a network is divided: its units in order, the first of the tail, and those that classify."""
+    """Where a network is split: its units in order, the first one of the tail, and the classifiers."""
 
     units: tuple[Call, ...]
     first: int
@@ -107,16 +107,15 @@ class Cut:
 
     @property
     def tail(self) -> tuple[Call, ...]:
-        """The units of the tail, without those that classify and what is done with their output."""
+        """The units of the tail, without the classifiers and the units after them."""
         end = max(i for i, unit in enumerate(self.units) if unit.key in self.classifiers)
         return tuple(unit for unit in self.units[self.first : end] if unit.key not in self.classifiers)
 
 
 def find_cut(network: nn.Module, signals: Tensor, classifiers: Sequence[Key], tail: str | None = None) -> Cut:
-    """Return where the last block begins: the last from which on every feature passes a layer with weights.
+    """Find the last block with weights such that every feature depends on it or on a later one.
 
-    A block that holds more than half of all weights is looked into. ``tail`` names the module with which the
-    tail begins instead.
+    A block with more than half of all weights is opened. ``tail`` names the first module of the tail instead.
     """
     root, known, opened = record(network, signals), frozenset(classifiers), set[Key]()
     while True:
@@ -141,7 +140,7 @@ def _units(call: Call, classifiers: frozenset[Key], opened: set[Key]) -> Iterato
 
 
 def below(call: Call) -> Iterator[Call]:
-    """Yield all that a call calls, and what that calls."""
+    """Yield all calls within a call, at any depth."""
     for inner in call.inner:
         yield inner
         yield from below(inner)
@@ -155,8 +154,8 @@ def _named(units: Sequence[Call], tail: str, end: int) -> tuple[int, Call | None
             return i, unit
     names = ", ".join(dict.fromkeys(unit.name for unit in units[:end] if unit.mixes))
     raise BackboneError(
-        f"no {tail!r} is called before its classifier, so the tail cannot begin there; "
-        f"modules with weights there: {names or 'none'}"
+        f"no module {tail!r} is called before its classifier, so the tail cannot start there; modules with "
+        f"weights before it: {names or 'none'}"
     )
 
 
@@ -174,16 +173,16 @@ def _last_block(
         own = sum(p.numel() for p in unit.module.parameters())
         return first, unit if not unit.whole and own > sum(weights.values()) / 2 else None
     raise BackboneError(
-        "no block with weights that all its features pass stands before its classifier, so nothing could be "
-        "finetuned; name the module with which the tail begins: Backbone(network, tail='...'), or give the "
-        "network submodules trunk and tail of its own"
+        "it has no block with weights before its classifier that all features depend on, so nothing could be "
+        "finetuned; name the first module of the tail: Backbone(network, tail='...'), or give the network "
+        "submodules trunk and tail"
     )
 
 
 def _reaches_all(
     network: nn.Module, signals: Tensor, blocks: Sequence[Key], classifiers: frozenset[Key]
 ) -> bool:
-    """Say whether each value that classifiers are given depends on one of the blocks: NaN spreads."""
+    """Return whether every input of the classifiers depends on one of the blocks, by setting these to NaN."""
     with torch.no_grad():
         spoilt = record(network, signals.detach(), dict.fromkeys(blocks, lambda t: t * torch.nan))
     given = [call.given[0] for call in below(spoilt) if call.key in classifiers]

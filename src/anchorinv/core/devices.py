@@ -1,8 +1,8 @@
-"""Devices: which ones there are, which one is meant, and a state whose networks are on it.
+"""Devices: choose one, and move the networks of a state to it.
 
-Networks live on the device. All else stays in host memory: signals, latents, features, heads, closed forms
-and what is kept of classes. Draws are made on the host, so that a seed means the same everywhere, and so is
-all that takes double precision, which not every device has.
+Only networks are on the device. Signals, latents, features, heads and the memory stay in host memory. Random
+numbers are drawn on the host, so that a seed gives the same results everywhere, and closed forms are computed
+there, in double precision, which not every device has.
 """
 
 import copy
@@ -15,19 +15,19 @@ from torch import nn
 from anchorinv.core.encoder import Encoder
 from anchorinv.core.types import State
 
-#: What may be asked for, as people read it; the number counts the GPUs of a machine.
+#: The values of a device setting, for messages; the number is the index of a GPU.
 WORDS = "auto, cpu, cuda, cuda:NUMBER or mps"
 PATTERN = r"auto|cpu|cuda|cuda:\d{1,3}|mps"
 
 
 def found_devices() -> list[str]:
-    """Return the kinds of devices that torch finds on this machine, the one to prefer first."""
+    """Return the kinds of devices that torch finds on this machine, in order of preference."""
     kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     return [kind for kind, there in kinds.items() if there]
 
 
 def choose_device(asked: str) -> str:
-    """Return the device to use: the one asked for if it is there, or with ``"auto"`` the best there is.
+    """Return the requested device if it is available, or for ``"auto"`` the best one.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def choose_device(asked: str) -> str:
     Returns
     -------
     str
-        Of cuda, mps and cpu the first that is there, or what was asked for.
+        The requested one; for ``"auto"`` the first available of cuda, mps and cpu.
 
     Examples
     --------
@@ -51,13 +51,13 @@ def choose_device(asked: str) -> str:
     if asked in found or (number.isdigit() and kind in found and int(number) < torch.cuda.device_count()):
         return asked
     raise ValueError(
-        f"there is no device {asked!r} here: torch {torch.__version__} finds {', '.join(found)}; take one of "
+        f"there is no device {asked!r} here: torch {torch.__version__} finds {', '.join(found)}; use one of "
         f"these or auto, or install a build of torch for the device"
     )
 
 
 def device_here(asked: str) -> str:
-    """Return the device asked for, or the best there is where that one is not."""
+    """Return the requested device, or the best available one if it is missing."""
     try:
         return choose_device(asked)
     except ValueError:
@@ -65,7 +65,7 @@ def device_here(asked: str) -> str:
 
 
 def placed(state: State, device: str) -> State:
-    """Return a state with its networks on a device; one whose networks are there already as it is."""
+    """Return a state with its networks on a device; the same state if they are there already."""
     wanted = torch.device(device)
     if all(_is_on(network, wanted) for network in _networks(state.trunk, state.tail)):
         return state
@@ -76,7 +76,7 @@ def placed(state: State, device: str) -> State:
 
 
 def _networks(trunk: nn.Module, tail: nn.Module) -> Iterator[nn.Module]:
-    """Yield what belongs on a device: of an encoder of blocks the networks among them alone."""
+    """Yield the modules that belong on a device; of an encoder of feature blocks only the networks."""
     yield from trunk.networks if isinstance(trunk, Encoder) else (trunk, tail)
 
 

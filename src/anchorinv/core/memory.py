@@ -27,7 +27,7 @@ from anchorinv.core.inversion import (
     match_labels,
     with_priors,
 )
-from anchorinv.core.networks import device_of, encode, moved
+from anchorinv.core.networks import device_of, encode, frozen, moved
 from anchorinv.core.prototypes import Selection, aggregated, random_anchors, random_indices
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, Curve, State, concat
@@ -410,3 +410,34 @@ def _pending(state: State, label: int, inversion: Inversion, *, rng: torch.Gener
     else:
         origin = stream(rng, "invert", label)
     return anchors, inversion.start(len(anchors), state.shape, rng=origin)
+
+
+def without_class(state: State, label: int) -> State:
+    """Return the state without a class's prototype, anchors, replay and recordings; the network stays.
+
+    The logits of the other classes do not change, unless they depend on the covariance of all classes. What
+    finetuning wrote into the network's weights stays there. A base class must remain, and two classes in all.
+    """
+    if len(state.classes) <= 2:
+        raise ValueError("at least two classes must remain; teach another one before forgetting this one")
+    column = state.classes.index(label)
+    is_base = column < state.n_base
+    if is_base and state.n_base == 1:
+        raise ValueError("it is the last base class, and one must remain; retrain without it")
+    anchors = _without(state.anchors, label)
+    confidence = state.confidence.without(column, state.n_base) if state.confidence else None
+    return replace(
+        state,
+        head=frozen(state.head.without(column, anchors)),
+        classes=tuple(each for each in state.classes if each != label),
+        n_base=state.n_base - is_base,
+        anchors=anchors,
+        replay=_without(state.replay, label),
+        recordings=_without(state.recordings, label),
+        signals=_without(state.signals, label),
+        confidence=confidence,
+    )
+
+
+def _without(batch: Batch | None, label: int) -> Batch | None:
+    return batch[batch.labels != label] if batch is not None else None

@@ -1,4 +1,4 @@
-"""Split any network into trunk and tail, and refuse those that cannot be, with the reason and what helps."""
+"""Split any network into trunk and tail, or raise an error with the reason and a remedy."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -29,28 +29,28 @@ from anchorinv.core.calls import (
 from anchorinv.core.cut import Cut, below, find_classifier, find_cut, takes_planes
 
 _NO_GRADIENT = (
-    "its features give no finite gradient to its signals, which inversion needs; replace what has none, such "
-    "as rounding, comparisons or a detach()"
+    "its features have no finite gradient with respect to the signals, which inversion needs; replace "
+    "operations without one, such as rounding, comparisons or detach()"
 )
 
 
 def split(
     network: nn.Module, shape: tuple[int, int], *, tail: str | None = None, classifier: str | None = None
 ) -> SplitNetwork:
-    """Return a network in two parts, with features (n, dim) from where its classifier sat.
+    """Split a network into trunk and tail; its features (n, dim) are the input of its classifier.
 
-    A network with submodules ``trunk`` and ``tail`` is taken as it is. Of another, the classifier is the last
-    layer with weights, and the tail begins with the last block before it. Both parts are checked on signals
-    made up for it. Weights that need no gradient are never trained.
+    A network with submodules ``trunk`` and ``tail`` is used as it is. In others, the classifier is the last
+    layer with weights, and the tail starts at the last block before it. Both parts are checked on random
+    signals. Weights with ``requires_grad=False`` are never trained.
 
     Parameters
     ----------
     network : nn.Module
-        Takes signals (n, n_chans, n_times) or (n, 1, n_chans, n_times); it is changed.
+        Takes signals (n, n_chans, n_times) or (n, 1, n_chans, n_times); modified.
     shape : (int, int)
         ``(n_chans, n_times)``.
     tail, classifier : str or None
-        Names of submodules with which the tail begins, and that classifies, where the rule is wrong.
+        Names of the first submodule of the tail and of the classifier, to override the rule.
 
     Examples
     --------
@@ -70,24 +70,24 @@ def split(
 
 
 def _attempted(make: Callable[[], SplitNetwork]) -> SplitNetwork:
-    """Return what is made; whatever the network's own code raises on the way is a reason not to take it."""
+    """Call a function; turn whatever the network's own code raises into a BackboneError."""
     try:
         return make()
     except BackboneError:
         raise
     except Exception as error:
-        raise BackboneError(f"run in two parts it fails ({reason_of(error)}); {REMEDY}") from error
+        raise BackboneError(f"it fails if run in two parts ({reason_of(error)}); {REMEDY}") from error
 
 
 def _prepare(network: nn.Module) -> None:
-    """Put a network into evaluation, on the CPU, with weights that are not to be trained as buffers."""
+    """Set a network to evaluation mode on the CPU, and turn frozen weights into buffers."""
     if any(is_lazy(p) for p in (*network.parameters(), *network.buffers())):
         raise BackboneError("some of its weights have no shape yet (lazy modules); run it on a window first")
     network.eval().cpu().float()
     parameters = list(network.named_parameters())
     if not any(p.requires_grad for _, p in parameters):
         why = "requires_grad is False for all of them" if parameters else "it has none"
-        raise BackboneError(f"a backbone needs weights to train, and {why}; pass a network that has some")
+        raise BackboneError(f"a backbone needs trainable weights, and {why}; pass a network that has some")
     for name, parameter in parameters:
         if not parameter.requires_grad:
             _as_buffer(network, name, persistent=True)
@@ -112,7 +112,7 @@ def _divided(
     units = {unit.key: unit for unit in cut.units}
     again = {call.key: call for call in below(record(network, more_fed))}
     if missing := [key for key in units if key not in again]:
-        raise BackboneError(f"it calls {missing[0][0]} or not, by the number of windows; {REMEDY}")
+        raise BackboneError(f"whether it calls {missing[0][0]} depends on the number of windows; {REMEDY}")
     order = tuple(key for key in units if key in cut.classifiers)
     plan = Plan(
         before=frozenset(unit.key for unit in cut.before),
@@ -120,12 +120,11 @@ def _divided(
         classifiers=order,
         shape=shape,
         planes=planes,
-        forms={unit.key: _forms(unit, again[unit.key]) for unit in cut.before},
+        forms={unit.key: _forms(unit, again[unit.key]) for unit in cut.units},
         inputs={key: Form.of(units[key].given[0], again[key].given[0]) for key in order},
-        outputs={key: _forms(units[key], again[key]) for key in order},
     )
     if any(form.dim is None for form in plan.inputs.values()):
-        raise BackboneError(f"what its classifier is given has no dimension for the windows; {REMEDY}")
+        raise BackboneError(f"the input of its classifier has no batch dimension; {REMEDY}")
     _refuse_shared(network, cut)
     end = _part(network, cut, cut.tail)
     plan = _with_needed(end, plan, units, few)
@@ -135,7 +134,7 @@ def _divided(
         rows = [plan.inputs[key].by_window(units[key].given[0]).flatten(1) for key in order]
         features = finite(torch.cat(rows, dim=1))
         if not equal(parts(few.detach()), features):
-            raise BackboneError(f"run in two parts it gives other features than in one; {REMEDY}")
+            raise BackboneError(f"its features differ if it is run in two parts; {REMEDY}")
     return parts
 
 
@@ -155,14 +154,14 @@ def _refuse_shared(network: nn.Module, cut: Cut) -> None:
             for parameter in unit.module.parameters():
                 if seen.setdefault(id(parameter), i) != i:
                     raise BackboneError(
-                        f"weights of {unit.name} are used both before and after its tail begins, so they "
-                        f"cannot be frozen in one place and trained in the other; name another tail: "
+                        f"weights of {unit.name} are used both before and after the start of the tail, so "
+                        f"they cannot be frozen in one part and trained in the other; name another tail: "
                         f"Backbone(network, tail='...')"
                     )
 
 
 def _part(network: nn.Module, cut: Cut, here: Sequence[Call]) -> nn.Module:
-    """Return a copy of the network in which only some units have weights."""
+    """Copy the network with the weights of some units only."""
     part, kept = copy.deepcopy(network), {unit.name for unit in here}
     names = dict.fromkeys(unit.name for unit in cut.units)
     modules = {name: part.get_submodule(name) for name in names}
@@ -177,13 +176,13 @@ def _part(network: nn.Module, cut: Cut, here: Sequence[Call]) -> nn.Module:
 
 
 def _with_needed(tail: nn.Module, plan: Plan, units: Mapping[Key, Call], signals: Tensor) -> Plan:
-    """Return the plan with what the tail asks for of all that the trunk computes."""
+    """Return the plan with the outputs of the trunk that the tail depends on."""
     asked: dict[tuple[Key, int], Tensor] = {}
     for key in plan.before:
         for i, leaf in enumerate(leaves_of(units[key].returned)):
             if isinstance(leaf, Tensor) and leaf.is_floating_point():
                 asked[key, i] = leaf.detach().clone().requires_grad_()
-    # Cloned, since the network may change what it is given in place.
+    # Cloned, since the network may change its input in place.
     run = Run(plan, True, len(signals), signals, {place: leaf.clone() for place, leaf in asked.items()})
     Tail(tail, plan).run(run, signals.clone())
     features = torch.cat([run.features[key] for key in plan.classifiers], dim=1)
@@ -193,14 +192,14 @@ def _with_needed(tail: nn.Module, plan: Plan, units: Mapping[Key, Call], signals
     kept = tuple(sorted(needed, key=lambda place: (order.index(place[0]), place[1])))
     for key, i in kept:
         if plan.forms[key][1][i].dim is None:
-            raise BackboneError(f"what {key[0]} returns has no dimension for the windows; {REMEDY}")
+            raise BackboneError(f"the output of {key[0]} has no batch dimension; {REMEDY}")
     if not kept and of_signals is None:
         raise BackboneError(_NO_GRADIENT)
     return replace(plan, kept=kept, with_signals=of_signals is not None)
 
 
 def _give_to_one(parts: SplitNetwork, network: nn.Module, cut: Cut, signals: Tensor) -> None:
-    """Leave weights that the network's own code uses between its modules to the part that needs them."""
+    """Assign each weight that is used outside of submodules to the part that needs it."""
     inside = tuple(f"{unit.name}." for unit in cut.units)
     between = [name for name, _ in network.named_parameters() if not name.startswith(inside)]
     latents = parts.trunk(signals)
@@ -212,7 +211,7 @@ def _give_to_one(parts: SplitNetwork, network: nn.Module, cut: Cut, signals: Ten
         ]
         if all(use):
             raise BackboneError(
-                f"its {name} is used both before and after its tail begins; name another tail: "
+                f"its {name} is used both before and after the start of the tail; name another tail: "
                 f"Backbone(network, tail='...')"
             )
         for part, needed in zip((parts.trunk, parts.tail), use, strict=True):
@@ -221,7 +220,7 @@ def _give_to_one(parts: SplitNetwork, network: nn.Module, cut: Cut, signals: Ten
 
 
 def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
-    """Return the parts with their sizes, if they can be trained, inverted and finetuned."""
+    """Check that the parts can be trained, inverted and finetuned, and set their sizes."""
     signals = made_up(FEW, shape)
     if not any(True for _ in parts.tail.parameters()):
         raise BackboneError(f"its tail has no weights to finetune; {REMEDY}")
@@ -231,15 +230,15 @@ def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
         features = parts.tail(latents)
         if features.ndim != 2 or len(features) != FEW:
             raise BackboneError(
-                f"its features must be (n, dim), and those of {FEW} windows are {tuple(features.shape)}; "
+                f"its features must be (n, dim), but for {FEW} windows they are {tuple(features.shape)}; "
                 f"flatten them"
             )
         finite(features)
         others = [parts(signals[:1]), parts.tail(latents.flip(0)).flip(0)[:1]]
         if not all(equal(each, features[:1]) for each in others):
             raise BackboneError(
-                "its features of a window depend on the windows beside it, or on chance, also in evaluation; "
-                "use norms with running statistics, and dropout that ends with training"
+                "in evaluation mode its features of a window depend on the other windows of the batch, or on "
+                "chance; use norms with running statistics, and dropout modules"
             )
     slope = gradients(parts(signals).square().sum(), [signals])[0]
     if slope is None or not slope.isfinite().all() or not slope.any():

@@ -1,7 +1,7 @@
-"""Data sets of MOABB: its readers, trials and labels, and our one way from samples to windows.
+"""Data sets of MOABB: its readers, trials and labels, with the signal path of this package.
 
-MOABB says which trials there are, of which class, and where a window lies (its paradigms); filters and rates
-are those of :mod:`anchorinv.signal.pipeline`, so that a model of such a set can go live.
+MOABB's paradigms define the trials, their classes and windows; filtering and resampling are those of
+:mod:`anchorinv.signal.pipeline`, so that a model can be used live.
 """
 
 import io
@@ -31,9 +31,9 @@ from anchorinv.signal.pipeline import process
 from anchorinv.signal.preprocessing import Filter, Preprocessing
 from anchorinv.signal.readers import pick_channels, renamed
 
-#: What train and test parts differ in.
+#: Ways to split into train and test.
 SPLITS = ("session", "run", "subject")
-#: MOABB's own paradigm for each kind of set.
+#: MOABB's paradigm class for each ``paradigm`` of a data set.
 _PARADIGMS = {
     "imagery": "MotorImagery",
     "p300": "P300",
@@ -41,18 +41,18 @@ _PARADIGMS = {
     "cvep": "CVEP",
     "rstate": "RestingStateToP300Adapter",
 }
-_ORDER = 4  # of MOABB's filters
-_LONGEST = 300  # characters of what MOABB says
+_ORDER = 4  # filter order of MOABB
+_LONGEST = 300  # characters of MOABB's message in an error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """The trials of one continuous recording, as MOABB has them."""
+    """The trials of one continuous recording."""
 
     session: str
     run: str
     raw: Any  # mne.io.Raw
-    events: npt.NDArray[np.int64]  # (n,): samples from the beginning of the recording
+    events: npt.NDArray[np.int64]  # (n,): samples from the start of the recording
     labels: Sequence[str]
 
     @property
@@ -62,7 +62,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reader:
-    """A set with the paradigm that reads it."""
+    """A data set with the paradigm that reads it."""
 
     dataset: Any
     paradigm: Any
@@ -74,7 +74,7 @@ class _Reader:
         return type(self.dataset).__name__
 
     def runs(self, subject: Any) -> list[_Run]:
-        """Return the runs of a person that have trials, in the order of time."""
+        """Return the runs of a person that have trials, in order of time."""
         from moabb.datasets.base import apply_step
         from moabb.datasets.bids_interface import StepType
 
@@ -92,13 +92,13 @@ class _Reader:
                     start = first + round(float(epochs.tmin) * float(raw.info["sfreq"]))
                     runs.append(_Run(session, run, raw, start, labelling.transform(epochs)))
         if not runs:
-            raise ValueError(f"subject {subject} of {self.name} has no trials; leave it out with --subjects")
+            raise ValueError(f"subject {subject} of {self.name} has no trials; exclude it with --subjects")
         return runs
 
     def _load(self, subject: Any) -> dict[str, dict[str, Any]]:
         try:
             loaded: dict[str, dict[str, Any]] = self.dataset.get_data([subject])[subject]
-        except Exception as error:  # whatever a server, an archive or one of many readers comes up with
+        except Exception as error:  # servers, archives and readers raise all kinds of errors
             said = shown(" ".join(str(error).split())[:_LONGEST]) or type(error).__name__
             raise Unavailable(
                 f"MOABB could not provide subject {subject} of {self.name}: {said.rstrip('.')}; if it "
@@ -108,7 +108,7 @@ class _Reader:
         return loaded
 
     def channels(self, run: _Run) -> tuple[str, ...]:
-        """Return the channels that MOABB takes, by the names that they are to have."""
+        """Return the channels that MOABB uses, after renaming."""
         from moabb.datasets.utils import pick_channels_for_modalities
 
         picks = pick_channels_for_modalities(run.raw.info, self.dataset.return_all_modalities)
@@ -116,7 +116,7 @@ class _Reader:
         return tuple(names[i] for i in picks)
 
     def samples(self, subject: Any, run: _Run, how: Preprocessing) -> npt.NDArray[np.float64]:
-        """Return the channels (n_inputs, n) of a run, in the unit of the set."""
+        """Return the channels (n_inputs, n) of a run, in the unit of the data set."""
         source = f"subject {subject}, session {run.session}, run {run.run} of {self.name}"
         present = renamed(run.raw.ch_names, self.rename, source=source)
         picks = pick_channels(how.inputs or (), present, source=source)
@@ -124,7 +124,7 @@ class _Reader:
 
 
 class SetFacts(NamedTuple):
-    """What MOABB knows of a data set before anything is downloaded."""
+    """Facts about a data set that MOABB knows without a download."""
 
     name: str
     paradigm: str
@@ -134,7 +134,7 @@ class SetFacts(NamedTuple):
 
 
 def known_sets() -> list[SetFacts]:
-    """Return MOABB's data sets, by name; nothing is downloaded."""
+    """Return MOABB's data sets, sorted by name; nothing is downloaded."""
     with _quiet():
         made = {name: kind() for name, kind in sorted(_registry().items())}
     return [
@@ -165,7 +165,7 @@ def _registry() -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what MOABB and MNE print, log and warn of on the way from the terminal; progress bars stay."""
+    """Silence MOABB and MNE, except for progress bars."""
     import_extra("moabb", extra="moabb")
     mne = import_extra("mne", extra="moabb")
     logger = logging.getLogger("moabb")
@@ -186,7 +186,7 @@ def _data_folder() -> Path:
 
 
 def _in_time(parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return sessions or runs by the numbers that MOABB's names begin with: 0train, 1test."""
+    """Sort sessions or runs by the number at the start of their names: 0train, 1test."""
     numbered = {name: int((re.match(r"\d+", name) or "0")[0]) for name in parts}
     return sorted(parts.items(), key=lambda part: numbered[part[0]])
 
@@ -208,7 +208,7 @@ def plan_moabb(
     start: float | None = None,
     stop: float | None = None,
 ) -> DatasetPlan:
-    """Plan the preparation of a data set of MOABB; MOABB downloads what is not there yet.
+    """Plan the preparation of a MOABB data set; MOABB downloads missing files.
 
     Parameters
     ----------
@@ -217,20 +217,20 @@ def plan_moabb(
     subjects : str or None, default=None
         Such as "1-3,7"; None takes all.
     split : {"session", "run", "subject"} or None, default=None
-        What tests: the last quarter of each person's sessions or runs, or of the people. None takes the first
-        of these that there are two of.
+        The test part is the last quarter of each person's sessions or runs, or of the people. None takes the
+        first of these of which there are two.
     band : Filter, "paradigm" or None, default="paradigm"
-        Of recordings, before windows are cut; "paradigm" for the band of MOABB's paradigm.
+        Band-pass of the recordings; "paradigm" for the band of MOABB's paradigm.
     causal : bool, default=True
-        Whether the filter of the paradigm runs forwards only; MOABB's own does not.
+        Whether the filter of the paradigm is causal; MOABB's own is zero-phase.
     resample : float or None, default=None
-        Rate in Hz; None for that of the first recording.
+        Sampling rate in Hz; None for that of the first recording.
     channels : tuple of names and renamings
-        As ``parse_channels`` returns them; no names for all EEG channels of the first recording.
+        As returned by ``parse_channels``; without names, all EEG channels of the first recording.
     reference : str or None, default=None
         As in :class:`~anchorinv.signal.preprocessing.Preprocessing`.
     start, stop : float or None, default=None
-        Of a window, in seconds from where MOABB's begins; None for MOABB's.
+        Of a window, in seconds from the start of MOABB's; None for MOABB's.
     """
     dataset = find_set(source) if isinstance(source, str) else source
     people = _chosen(dataset, subjects)
@@ -238,7 +238,7 @@ def plan_moabb(
         raise ValueError(f"--split is one of {', '.join(SPLITS)}, got {split!r}")
     names, rename = channels
     reader = _Reader(dataset, _paradigm(dataset, start, stop), dataset.unit_factor, rename)
-    # The person that is looked at first is the first that is read: not twice from disk.
+    # Planning reads the first person, and so does preparing next: the cache saves reading twice.
     load = lru_cache(maxsize=1)(reader.runs)
     first = load(people[0])
     tmin, tmax = _interval(dataset, reader.paradigm)
@@ -252,7 +252,7 @@ def plan_moabb(
         n_times=round((tmax - tmin) * rate),
     )
     if how.filter is not None:
-        how.filter.sections(first[0].sfreq)  # whether it fits the rate, before everybody is read
+        how.filter.sections(first[0].sfreq)  # raises early if the band does not fit the rate
     by = split or _default_split(first, people)
     tested = _test_people(reader.name, people) if by == "subject" else set()
     sources = [
@@ -274,7 +274,7 @@ def _paradigm(dataset: Any, start: float | None, stop: float | None) -> Any:
     kind = _PARADIGMS.get(dataset.paradigm)
     if kind is None:
         raise ValueError(
-            f"{type(dataset).__name__} is of the paradigm {dataset.paradigm!r}; known are "
+            f"{type(dataset).__name__} has the paradigm {dataset.paradigm!r}; supported are "
             f"{', '.join(_PARADIGMS)}"
         )
     given = {"tmin": start, "tmax": stop}
@@ -288,11 +288,11 @@ def _paradigm(dataset: Any, start: float | None, stop: float | None) -> Any:
     if tmax <= tmin:
         raise ValueError(
             f"a window from {tmin:g} to {tmax:g} s after the event is empty; --from and --to count from "
-            f"where MOABB's begins, {dataset.interval[0]:g} s"
+            f"the start of MOABB's window, {dataset.interval[0]:g} s"
         )
     if not paradigm.is_valid(dataset):
         raise ValueError(
-            f"MOABB's {kind} does not take {type(dataset).__name__}: it lacks events that it needs"
+            f"MOABB's {kind} does not accept {type(dataset).__name__}: events that it needs are missing"
         )
     paradigm.prepare_process(dataset)
     return paradigm
@@ -304,13 +304,13 @@ def _default_band(paradigm: Any, *, causal: bool) -> Filter:
 
 
 def _interval(dataset: Any, paradigm: Any) -> tuple[float, float]:
-    """Return where a window begins and ends, in seconds from the event."""
+    """Return the start and end of a window, in seconds from the event."""
     begin, end = dataset.interval
     return begin + paradigm.tmin, end if paradigm.tmax is None else begin + paradigm.tmax
 
 
 def _chosen(dataset: Any, text: str | None) -> list[Any]:
-    """Return the people of "1-3,7", in the order of the set; all without a text."""
+    """Parse a list of people such as "1-3,7", in the order of the data set; None for all."""
     known = {str(person): person for person in dataset.subject_list}
     if text is None:
         return list(known.values())
@@ -329,27 +329,27 @@ def _chosen(dataset: Any, text: str | None) -> list[Any]:
 
 
 def _default_split(runs: Sequence[_Run], people: Sequence[Any]) -> str:
-    """Return the first way to split that leaves a person, or people, on both sides."""
+    """Return the first way to split that leaves data in both parts."""
     for by in ("session", "run"):
         if _test_units(runs, by):
             return by
     if len(people) > 1:
         return "subject"
-    raise ValueError("one person with one run leaves nothing to test on; take more people with --subjects")
+    raise ValueError("one person with one run cannot be split; add people with --subjects")
 
 
 def _test_people(name: str, people: Sequence[Any]) -> set[Any]:
     """Return the last quarter of the people."""
     if len(people) < 2:
         raise ValueError(
-            f"{name} with one person cannot be split by subject; take more people with --subjects, or "
+            f"{name} with one person cannot be split by subject; add people with --subjects, or use "
             "--split session or run"
         )
     return set(people[-_quarter(len(people)) :])
 
 
 def _test_units(runs: Sequence[_Run], by: str) -> set[tuple[str, ...]]:
-    """Return the last sessions or runs: a quarter, or more until both sides have every class; or none."""
+    """Return the last sessions or runs: a quarter, or more until both parts have every class; or none."""
     units = dict.fromkeys(_unit(run, by) for run in runs)
     every = {label for run in runs for label in run.labels}
     for n in range(_quarter(len(units)), len(units)):
@@ -378,12 +378,12 @@ def _read(
     tested: bool,
     how: Preprocessing,
 ) -> PreparedRecording:
-    """Return all runs of a person, one after the other."""
+    """Read and process all runs of a person."""
     runs, notes = load(person), list[str]()
     test = set() if by == "subject" else _test_units(runs, by)
     if by != "subject" and not test:
         notes.append(
-            f"subject {person} has no {by} to test on that leaves all classes to learn; all of it trains"
+            f"subject {person} cannot be split by {by} with all classes in both parts; used for training only"
         )
     pieces, windows, offset = [], list[LabelledWindow](), 0
     missing = left_out = 0
@@ -406,12 +406,12 @@ def _read(
         pieces.append(done.samples)
         offset += len(done.samples)
         missing += done.n_missing
-    counts = {"missing samples": missing, "trials that were not recorded whole": left_out}
+    counts = {"missing samples": missing, "trials that were not recorded completely": left_out}
     return PreparedRecording(np.concatenate(pieces), windows, counts, notes)
 
 
 def _classes(reader: _Reader) -> list[str]:
-    """Return the classes in the order of their codes."""
+    """Return the classes in the order of their event codes."""
     events = reader.paradigm.used_events(reader.dataset)
     return sorted(events, key=lambda name: (int(np.min(events[name])), name))
 
@@ -422,7 +422,7 @@ def _about(reader: _Reader, how: Preprocessing, by: str, window: tuple[float, fl
     dataset = reader.dataset
     documented = getattr(getattr(dataset, "metadata", None), "documentation", None)
     what = "people" if by == "subject" else f"{by}s of each person"
-    words = f"the last {what} test: a quarter, or as many more as hold every class"
+    words = f"the last {what} are the test part: a quarter, or as many as contain every class"
     return {
         "name": str(dataset.code).lower(),
         "form": "moabb",

@@ -14,9 +14,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.backbones import BackboneFor, MissingBackbone
+from anchorinv.backbones import BackboneFor, MissingBackbone, asked_for
 from anchorinv.core.calls import BackboneError
 from anchorinv.core.networks import Geometry
+from anchorinv.core.privacy import privacy_facts, privacy_from
 from anchorinv.core.registry import METHODS, Keeps
 from anchorinv.core.types import Standardisation, State
 from anchorinv.errors import MissingExtra
@@ -89,6 +90,38 @@ class Bundle:
     def memory(self) -> Keeps:
         """What it stores about people; recordings count as such whatever the method."""
         return "real recordings" if self.state.recordings else METHODS[self.method].keeps
+
+
+# Parameters that a model file stores in another form, or that depend on the machine.
+_STORED_APART = {"method", "geometry", "backbone", "preprocessing", "sfreq", "device", "privacy"}
+
+
+def stored_params(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the parameters that a model file stores as they are; a RandomState becomes the seed drawn."""
+    stored = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in params.items()
+        if name not in _STORED_APART
+    }
+    if isinstance(stored["random_state"], np.random.RandomState):
+        stored["random_state"] = seed
+    stored["verbose"] = bool(stored["verbose"])
+    privacy = privacy_facts(params["privacy"])
+    # Earlier versions read files without this key.
+    return stored if privacy is None else {**stored, "privacy": privacy}
+
+
+def params_of(bundle: Bundle) -> dict[str, Any]:
+    """Return the parameters of the estimator that a bundle was made of."""
+    return {
+        **bundle.settings,
+        "method": bundle.method,
+        "geometry": bundle.geometry if bundle.geometry_given else None,
+        "preprocessing": bundle.preprocessing,
+        "sfreq": bundle.sfreq,
+        "privacy": privacy_from(bundle.settings.get("privacy")),
+        "backbone": asked_for(bundle.backbone),
+    }
 
 
 def save_bundle(

@@ -1,17 +1,15 @@
-"""What a model file contains, as facts and as sentences; and forgetting a class."""
+"""What a model file contains, as facts and as sentences."""
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from anchorinv.core.confidence import MOST_SCORES
-from anchorinv.core.networks import frozen
 from anchorinv.core.privacy import privacy_from, privacy_sentences
 from anchorinv.core.registry import METHODS
-from anchorinv.core.types import Batch, Curve, State
+from anchorinv.core.types import Curve
 from anchorinv.persistence.format import Header
 from anchorinv.persistence.provenance import loss_lines, score_lines, some_of, with_curves
 from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from
@@ -146,7 +144,7 @@ def processing(how: Preprocessing) -> str:
 def rejection(facts: Mapping[str, Any]) -> str:
     """Describe how windows of unknown classes are treated."""
     if not facts["tells_unknown"]:
-        return "unknown classes are not detected: every window gets one of the classes below"
+        return "unknown classes are not detected: every window gets one of the known classes"
     if facts["reject"] is None:
         return "unknown classes are detected by novelty, and rejected on request (--reject)"
     return f"windows with a novelty up to {facts['reject']:g} are rejected"
@@ -190,7 +188,7 @@ def file_sentences(facts: Mapping[str, Any]) -> list[str]:
     anchors = spec.uses_anchors and any(facts["anchors"].values())
     lines += privacy_sentences(privacy_from(facts["privacy"]), anchors=anchors)
     if measured := MEASURED.get(_measured_as(facts, anchors=anchors)):
-        lines.append(f"On real EMG, {measured}; `anchorinv audit` measures this model.")
+        lines.append(f"On real EMG, {measured}; the command "anchorinv audit" measures this model.")
     for label in facts["forgotten"]:
         lines.append(f"Class {label!r} was forgotten: {spec.forgetting}")
     return lines
@@ -232,34 +230,3 @@ def lesson_sentences(line: Mapping[str, Any]) -> list[str]:
     if line["kind"] == "base":
         said += score_lines(numbers) or ["no score on held-out windows was measured"]
     return [*said, *loss_lines({**numbers, "curves": line["curves"]})]
-
-
-def without_class(state: State, label: int) -> State:
-    """Return the state without a class's prototype, anchors, replay and recordings; the network stays.
-
-    The logits of the other classes do not change, unless they depend on the covariance of all classes. What
-    finetuning wrote into the network's weights stays there. A base class must remain, and two classes in all.
-    """
-    if len(state.classes) <= 2:
-        raise ValueError("at least two classes must remain; teach another one before forgetting this one")
-    column = state.classes.index(label)
-    is_base = column < state.n_base
-    if is_base and state.n_base == 1:
-        raise ValueError("it is the last base class, and one must remain; retrain without it")
-    anchors = _without(state.anchors, label)
-    confidence = state.confidence.without(column, state.n_base) if state.confidence else None
-    return replace(
-        state,
-        head=frozen(state.head.without(column, anchors)),
-        classes=tuple(each for each in state.classes if each != label),
-        n_base=state.n_base - is_base,
-        anchors=anchors,
-        replay=_without(state.replay, label),
-        recordings=_without(state.recordings, label),
-        signals=_without(state.signals, label),
-        confidence=confidence,
-    )
-
-
-def _without(batch: Batch | None, label: int) -> Batch | None:
-    return batch[batch.labels != label] if batch is not None else None

@@ -1,4 +1,4 @@
-"""Where a model comes from: when, by whom and from which data each lesson was learned, how losses fell."""
+"""Provenance of a model: date, author, data and loss curves of each lesson."""
 
 import hashlib
 import json
@@ -19,9 +19,9 @@ from anchorinv.persistence.limits import LONGEST_NAME, Name
 from anchorinv.signal.preprocessing import Text
 
 _DATE = "%Y-%m-%dT%H:%M:%SZ"
-#: Says which rule a fingerprint follows: of another one it would differ.
+#: Version of the fingerprint; another one would give other digests.
 _RULE = b"anchorinv data 1"
-#: Of each descent: what its steps and its last loss are called in a history, and the setting that tames it.
+#: For each optimisation: the names of its steps and final loss in the history, and its learning rate setting.
 DESCENTS = {
     "base": ("training_steps", "training_loss", "lr"),
     "invert": ("inversion_steps", "inversion_error", "inversion_lr"),
@@ -47,7 +47,7 @@ def _a_date(text: str) -> str:
 
 
 class Origin(BaseModel):
-    """When, by whom, from what and with what a lesson was learned; a file need not say any of it."""
+    """Date, author, data and software versions of a lesson; all optional in a file."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -59,12 +59,12 @@ class Origin(BaseModel):
 
     @staticmethod
     def facts(line: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a line of an estimator's history says of it."""
+        """Return the provenance in an entry of an estimator's history."""
         return {name: line[name] for name in Origin.model_fields if line.get(name) is not None}
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes."""
+    """Return the versions of anchorinv, Python and the libraries that compute."""
     libraries = {name: version(name) for name in ("torch", "numpy", "scikit-learn")}
     return {"anchorinv": __version__, "python": platform.python_version(), **libraries}
 
@@ -77,9 +77,9 @@ def origin(
     confirms: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> dict[str, Any]:
-    """Return what the history says of windows (n, n_chans, n_times), labels and groups (n,) learned now.
+    """Return the provenance of a lesson, now: windows (n, n_chans, n_times), labels and groups (n,).
 
-    Without a fingerprint, which would confirm them, if it shall not.
+    ``confirms=False`` leaves out the fingerprint, which lets others confirm which windows were learned.
     """
     learned: dict[str, Any] = {"date": utc_date(clock), "versions": versions()}
     learned |= {"fingerprint": fingerprint(signals, labels)} if confirms else {}
@@ -87,10 +87,10 @@ def origin(
 
 
 def fingerprint(signals: np.ndarray, labels: Sequence[Any] | np.ndarray) -> str:
-    """Return 32 hexadecimal digits that are equal for the same windows with the same labels.
+    """Return 32 hexadecimal digits that identify windows and their labels.
 
-    In whatever order they come and in whatever numbers they are stored, as far as single precision tells
-    them apart. Nothing can be computed back from it, but whoever has the same windows can tell that they are.
+    They depend neither on the order of the windows nor on their number type, up to single precision. The
+    data cannot be recovered from them, but whoever has the same windows can confirm that they are the same.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def fingerprint(signals: np.ndarray, labels: Sequence[Any] | np.ndarray) -> str:
     """
     each = []
     for window, label in zip(signals, np.asarray(labels).tolist(), strict=True):
-        # Adding 0 makes one zero of the two that there are.
+        # Adding 0 turns -0.0 into 0.0.
         values = np.ascontiguousarray(window, dtype="<f4") + np.float32(0)
         digest = hashlib.blake2b(json.dumps([label, *values.shape]).encode(), digest_size=32, person=_RULE)
         digest.update(values.data)
@@ -117,7 +117,7 @@ def fingerprint(signals: np.ndarray, labels: Sequence[Any] | np.ndarray) -> str:
 
 
 def check_words(*, note: str | None, author: str | None) -> None:
-    """Refuse a note or an author that a file could not hold, before anything is computed."""
+    """Refuse a note or author that a file cannot hold, before anything is computed."""
     for what, text, most in (("note", note, 1000), ("author", author, LONGEST_NAME)):
         try:
             Origin.model_validate({what: text})
@@ -130,7 +130,7 @@ def check_words(*, note: str | None, author: str | None) -> None:
 def annotated(
     history: Iterable[Mapping[str, Any]], *, note: str | None, author: str | None
 ) -> list[dict[str, Any]]:
-    """Return a history whose last line says who and what; what is None stays as it was."""
+    """Return a history with the note and author in its last entry; None leaves them unchanged."""
     lines = [dict(line) for line in history]
     given = {"note": note, "author": author}
     if lines:
@@ -139,7 +139,7 @@ def annotated(
 
 
 def without_fingerprint(history: Iterable[Mapping[str, Any]], label: Any) -> list[dict[str, Any]]:
-    """Return a history that can no longer confirm which examples of a forgotten class were learned."""
+    """Return a history without the fingerprints of lessons with a forgotten class."""
     return [
         {name: value for name, value in line.items() if name != "fingerprint" or label not in line["samples"]}
         for line in history
@@ -147,7 +147,7 @@ def without_fingerprint(history: Iterable[Mapping[str, Any]], label: Any) -> lis
 
 
 def loss_curves(curves: Iterable[Curve]) -> dict[str, list[float]]:
-    """Return how each loss of a lesson fell, under the name that its last value has in the history."""
+    """Return the loss curves of a lesson, under the names of their final values in the history."""
     return {
         DESCENTS[curve.name][1]: curve.values.tolist()
         for curve in curves
@@ -156,13 +156,13 @@ def loss_curves(curves: Iterable[Curve]) -> dict[str, list[float]]:
 
 
 def with_curves(history: Iterable[Mapping[str, Any]], curves: Iterable[Curve]) -> list[dict[str, Any]]:
-    """Return a history with the curves of each line, which a file holds in one row, in the order learned."""
+    """Return a history with the curves of each entry, which a file stores in one list, in order."""
     waiting: dict[str, list[Curve]] = {}
     for curve in curves:
         waiting.setdefault(curve.name, []).append(curve)
     lines = []
     for line in history:
-        # Where a line has the last loss of a descent it had that descent, and one of each at the most.
+        # An entry has at most one curve of each kind, and then its final loss.
         own = [
             waiting[name].pop(0)
             for name, (_, loss, _) in DESCENTS.items()
@@ -173,13 +173,13 @@ def with_curves(history: Iterable[Mapping[str, Any]], curves: Iterable[Curve]) -
 
 
 def some_of(values: Sequence[float], most: int) -> list[float]:
-    """Return values of a curve from its first to its last, evenly, so many at the most."""
+    """Return at most so many values of a curve, evenly spaced from its first to its last."""
     places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
     return [values[place] for place in places.tolist()]
 
 
 def loss_lines(line: Mapping[str, Any]) -> list[str]:
-    """Return a sentence on each loss curve of a line of a history: five values of it, and its steps.
+    """Return a line for each loss curve in a history entry: five values and the number of steps.
 
     Examples
     --------
@@ -195,7 +195,7 @@ def loss_lines(line: Mapping[str, Any]) -> list[str]:
 
 
 def score_lines(line: Mapping[str, Any]) -> list[str]:
-    """Return a sentence on each score that base training left: what was measured, and on what."""
+    """Return a line for each score of base training: what was measured, and on what."""
     groups = int(line.get("groups", 1))
     if groups > 1:
         parts = f"on whole groups of base windows, held out in turn ({groups} groups)"

@@ -1,4 +1,4 @@
-"""Write a model for other languages: a graph of ONNX, and JSON beside it on what goes in and comes out."""
+"""Export a model as an ONNX graph, with a JSON file that describes its input and outputs."""
 
 import hashlib
 import warnings
@@ -20,25 +20,25 @@ from anchorinv.signal.preprocessing import facts_of
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-#: Probabilities and p-values of a graph may differ from the model's by so much.
+#: Largest allowed difference of a graph's probabilities and p-values from the model's.
 TOLERANCE = 1e-4
-#: Random windows that a graph is tried with.
+#: Number of random windows that a graph is checked on.
 N_RANDOM = 32
 _SUFFIX = ".onnx"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far what a graph says of windows is from what the model says of them.
+    """Differences between the outputs of a graph and of the model.
 
     Parameters
     ----------
     n : int
-        Windows.
+        Number of windows.
     probabilities, novelty : float
-        Largest differences; of novelty 0 where the model has none.
+        Largest absolute differences; 0 for novelty if the model has none.
     n_labels : int
-        Windows that the graph gives another class.
+        Number of windows with another predicted class.
     """
 
     n: int
@@ -52,17 +52,16 @@ class Difference:
         return max(self.probabilities, self.novelty)
 
     def __str__(self) -> str:
-        same = f"{self.n - self.n_labels} of {self.n} classes are the same"
+        same = f"{self.n - self.n_labels} of {self.n} predicted classes agree"
         return (
-            f"probabilities differ by {self.probabilities:.1e} at the most, novelty by {self.novelty:.1e}; "
-            f"{same}"
+            f"probabilities differ by at most {self.probabilities:.1e}, novelty by {self.novelty:.1e}; {same}"
         )
 
 
 def export_model(
     model: AnchorInvClassifier, path: Path | str, *, check: bool = False, windows: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """Write a fitted model as ONNX, and what goes in and out as JSON beside it; both whole or not at all.
+    """Export a fitted model as ONNX, with a JSON file next to it that describes input and outputs.
 
     Parameters
     ----------
@@ -71,15 +70,16 @@ def export_model(
     path : Path or str
         Ends in ``.onnx``; the JSON has the same name and ends in ``.json``.
     check : bool, default=False
-        Run the graph in onnxruntime on random windows first, and write nothing where it says otherwise than
-        the model.
+        Run the graph in onnxruntime on random windows first, and write nothing if its outputs differ from
+        the model's.
     windows : ndarray, shape (n, n_chans, n_times), or None, default=None
-        Check with these, too.
+        Check on these, too.
 
     Returns
     -------
     dict
-        What the JSON holds; with a check also ``"checked"``, a :class:`Difference` for each kind of windows.
+        The content of the JSON file; after a check also ``"checked"``: a :class:`Difference` for each set of
+        windows.
     """
     path = described(Path(path))[0]
     tick("graph", 0, 1)
@@ -93,9 +93,8 @@ def export_model(
         for name, each in checked.items():
             if not each.largest <= TOLERANCE:
                 raise ValueError(
-                    f"the graph says otherwise than the model of {name} windows: {each}; at most "
-                    f"{TOLERANCE:g} is allowed, so nothing was written; please report the model's method, "
-                    f"{model.method}"
+                    f"the graph differs from the model on {name} windows: {each}; at most {TOLERANCE:g} is "
+                    f"allowed, so nothing was written; please report this with the method, {model.method}"
                 )
     facts = graph_facts(model) | {"sha256": hashlib.sha256(graph).hexdigest(), "bytes": len(graph)}
     with replacing(path) as beside:
@@ -105,14 +104,14 @@ def export_model(
 
 
 def described(path: Path) -> tuple[Path, Path]:
-    """Return where a graph and what describes it go, if that is a name for a graph."""
+    """Return the paths of a graph and of its description; the first must end in .onnx."""
     if path.suffix.lower() != _SUFFIX:
-        raise ValueError(f"graphs are written as {_SUFFIX}, got {path}; name a file such as model{_SUFFIX}")
+        raise ValueError(f"the name of a graph must end in {_SUFFIX}, got {path}; use model{_SUFFIX}, say")
     return path, path.with_suffix(".json")
 
 
 def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
-    """Return what whoever runs the graph of a model has to know, as plain values."""
+    """Return the description of a graph, as plain values for JSON."""
     how, classes = model.preprocessing_, model.classes_.tolist()
     shape = ["n", model.n_chans_, model.n_times_]
     shapes = {"probabilities": ["n", len(classes)], "label": ["n"], "novelty": ["n"]}
@@ -143,7 +142,7 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
 
 
 def random_windows(model: AnchorInvClassifier) -> np.ndarray:
-    """Return noise (n, n_chans, n_times) of the mean and the standard deviation of the base data, float32."""
+    """Return noise (n, n_chans, n_times) with the mean and standard deviation of the base data, float32."""
     import torch
 
     shape = (N_RANDOM, model.n_chans_, model.n_times_)
@@ -153,12 +152,12 @@ def random_windows(model: AnchorInvClassifier) -> np.ndarray:
 
 
 def difference(model: AnchorInvClassifier, session: "InferenceSession", windows: np.ndarray) -> Difference:
-    """Return how far the answers of a graph to windows (n, n_chans, n_times) are from the model's."""
+    """Compare the outputs of a graph for windows (n, n_chans, n_times) with the model's."""
     signals = np.ascontiguousarray(windows, dtype=np.float32)
     names = [each.name for each in session.get_outputs()]
     said = dict(zip(names, session.run(names, {INPUT: signals}), strict=True))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of windows that are unlike the base data, as noise is
+        warnings.simplefilter("ignore")  # that noise is unlike the base data
         probabilities, labels = model.predict_proba(signals), model.predict(signals)
         novelty = model.novelty(signals) if "novelty" in said else None
     rejected = None if model.reject is None else model.reject_label_
@@ -176,6 +175,6 @@ def _session(graph: bytes) -> "InferenceSession":
         from onnxruntime import InferenceSession
     except ImportError:
         raise ValueError(
-            "graphs are checked with the package onnxruntime; pip install 'anchorinv[onnx]'"
+            "checking a graph needs the package onnxruntime; pip install 'anchorinv[onnx]'"
         ) from None
     return InferenceSession(graph, providers=["CPUExecutionProvider"])

@@ -1,7 +1,7 @@
-"""A fitted model as one graph of ONNX: standardisation, features, head, probabilities, novelty, class.
+"""A fitted model as one ONNX graph: standardisation, features, head, probabilities, novelty, class.
 
-The model's own modules are traced; what ONNX lacks is replaced: eigenvalues (``jacobi.py``), and the tables
-of p-values, which elsewhere are looked up in numpy.
+The model's own modules are traced, except for eigendecompositions, which ONNX lacks (``jacobi.py``), and the
+tables of p-values, which are looked up with numpy elsewhere.
 """
 
 import logging
@@ -26,19 +26,18 @@ from anchorinv.serving.jacobi import DOMAIN, eigh_function, eigh_name
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-#: Of the operators in a graph.
+#: ONNX opset of a graph.
 OPSET = 20
 INPUT = "signals"
-#: The class of a window that is rejected.
+#: Label of rejected windows.
 REJECTED = -1
 
 
 class ModelGraph(nn.Module):
-    """Signals (n, n_chans, n_times), as the model's user has them -> what the model says of them.
+    """Signals (n, n_chans, n_times), not standardised -> the outputs of a model.
 
-    ``outputs`` names what comes out: probabilities (n, n_classes) whose columns follow ``classes_``; the
-    p-values of novelty (n,), where windows were held out to measure it; and labels (n,), columns of the
-    classes predicted, ``REJECTED`` where the model rejects.
+    ``outputs`` names them: probabilities (n, n_classes), in the order of ``classes_``; labels (n,), the
+    column of the predicted class or ``REJECTED``; and the p-values of novelty (n,), if the model has them.
     """
 
     def __init__(self, model: AnchorInvClassifier) -> None:
@@ -62,7 +61,7 @@ class ModelGraph(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of what comes out."""
+        """Names of the outputs."""
         return ("probabilities", "label") if self.p_values is None else ("probabilities", "label", "novelty")
 
     def forward(self, signals: Tensor) -> tuple[Tensor, ...]:
@@ -110,7 +109,7 @@ class PValues(nn.Module):
             log_p = self._log_p(i, inside[:, i], taught)
             gated = torch.where(log_p < math.log(GATE), log_p - math.log(share), 0.0)
             smallest = torch.minimum(smallest, gated)
-        # No lower bound of the smallest is needed: beyond its ends the last table is constant.
+        # The smallest value needs no lower bound: beyond its ends the last table is constant.
         log_p = self._log_p(-1, -smallest, taught)
         return log_p.exp().to(statistics.dtype).clamp(min=torch.finfo(statistics.dtype).tiny)
 
@@ -133,24 +132,22 @@ class _Table(nn.Module):
         places, logs = self.places, self.logs
         right = (scores[:, None] > places[:-1]).sum(1).clamp(min=1)
         low, high = places[right - 1], places[right]
-        # The share is bounded, not the score, which several tables take: the exporter would mix bounds up.
+        # Clamp the share, not the score, which several tables use: the exporter would mix up the bounds.
         share = ((scores - low) / (high - low)).clamp(0, 1)
         return logs[right - 1] + share * (logs[right] - logs[right - 1])
 
 
 def onnx_graph(model: AnchorInvClassifier) -> "ModelProto":
-    """Return a fitted model as a graph of ONNX with constants and all, or say which part cannot be one."""
+    """Return a fitted model as an ONNX graph; raise an error that names the part that cannot be exported."""
     graph = ModelGraph(model).eval()
     example = torch.zeros(3, model.n_chans_, model.n_times_)
     try:
         return onnx_of(graph, (example,), inputs=[INPUT], outputs=list(graph.outputs))
     except ImportError as error:
+        raise ValueError(f"export needs the package {error.name}; pip install 'anchorinv[onnx]'") from None
+    except Exception as error:  # a custom module can make torch raise anything
         raise ValueError(
-            f"ONNX is written with the package {error.name}; pip install 'anchorinv[onnx]'"
-        ) from None
-    except Exception as error:  # whatever a module from elsewhere makes torch raise
-        raise ValueError(
-            f"{_culprit(graph, example)} cannot be written as ONNX: torch's exporter does not follow it "
+            f"{_culprit(graph, example)} cannot be exported to ONNX: torch's exporter does not support it "
             f"({str(error).strip().splitlines()[0]}); use another network, or serve the model from Python"
         ) from error
 
@@ -162,13 +159,13 @@ def onnx_of(
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
 ) -> "ModelProto":
-    """Return a module in evaluation mode as a graph of ONNX, for any number of rows of its inputs."""
+    """Return a module in evaluation mode as an ONNX graph, for any batch size."""
     import onnx.inliner
-    import onnxscript  # noqa: F401 - torch's exporter asks for it
+    import onnxscript  # noqa: F401 - torch's exporter needs it
 
     sizes: set[int] = set()
     rows = tuple({0: torch.export.Dim("n")} for _ in examples)
-    # A function of several inputs by position has one shape for all of them.
+    # A function with *args has one entry for all of its inputs.
     shapes = (rows,) if len(rows) > 1 else rows
     with _quiet(), torch.no_grad():
         with _Replaced(sizes):
@@ -191,7 +188,7 @@ def onnx_of(
 
 
 class _Replaced(TorchFunctionMode):
-    """Call functions of a graph where there are no operators for it, and note the sizes of matrices."""
+    """Replace eigendecompositions by functions of the graph, and note the sizes of their matrices."""
 
     def __init__(self, sizes: set[int]) -> None:
         super().__init__()
@@ -219,7 +216,7 @@ class _Replaced(TorchFunctionMode):
 
 
 def _culprit(graph: ModelGraph, example: Tensor) -> str:
-    """Return what the first part that no graph can be made of is called."""
+    """Return the name of the first part that cannot be exported."""
     if isinstance(graph.trunk, Encoder):
         for block in graph.trunk.blocks:
             if not _has_graph(block, example):
@@ -241,7 +238,7 @@ def _has_graph(module: nn.Module, example: Tensor) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what torch's exporter says of itself, which is nothing about the model, from the terminal."""
+    """Silence torch's exporter, whose messages are not about the model."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

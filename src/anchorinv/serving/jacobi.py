@@ -1,7 +1,7 @@
-"""Eigenvalues of symmetric matrices as ONNX, which has no operator for them: Jacobi rotations in a loop.
+"""Eigendecomposition of symmetric matrices in ONNX, which has no operator for it: parallel Jacobi rotations.
 
-In each round every row meets another one, and a rotation makes the entry that the two share zero; after as
-many rounds as there are other rows all have met. The squares of what is left fall with each sweep, soon
+A round pairs all rows, and a rotation of each pair sets its off-diagonal entry to zero; a sweep is as many
+rounds as it takes to pair every row with every other. The off-diagonal norm falls with each sweep, in the end
 quadratically (Golub & Van Loan, Matrix Computations, 2013, section 8.5).
 """
 
@@ -12,14 +12,14 @@ import numpy as np
 if TYPE_CHECKING:
     from onnx import FunctionProto
 
-#: Of the functions in a graph that are none of ONNX's own, until they are written out in it.
+#: Domain of our functions, before they are inlined in the graph.
 DOMAIN = "anchorinv"
-#: Sweeps at the most; matrices of 32 rows take about nine.
+#: Maximum number of sweeps; matrices of 32 rows take about nine.
 _SWEEPS = 12
 
-# Rows 2i and 2i + 1 meet: a and b are their entries on the diagonal, c is the one that they share. `turn`
-# holds the rotations of all pairs, and then seats rows for the next round. The loop ends when for a whole
-# sweep every c was lost beside its a and b.
+# Rows 2i and 2i + 1 are a pair: a and b are their diagonal entries, c the off-diagonal one. `turn` holds the
+# rotations of all pairs, followed by the permutation for the next round. The loop ends when every c was
+# negligible next to its a and b for a whole sweep.
 _EIGH = """
 <opset_import: ["" : {opset}], domain: "{domain}">
 {name} (matrices) => (values, vectors)
@@ -110,7 +110,7 @@ _EIGH = """
     vectors = GatherElements <axis = 2> (own_rows, order_of_rows)
 }}
 """
-# An odd one meets nobody: a row is added whose eigenvalue is beyond all others, and taken away behind them.
+# An odd size is padded by a row whose eigenvalue is larger than all others, and which is cropped at the end.
 _PADDING = """
     pads = Constant <value_ints = [0, 0, 0, 0, 1, 1]> ()
     padded = Pad (matrices, pads)
@@ -129,12 +129,12 @@ _CROPPING = """
 
 
 def eigh_name(size: int) -> str:
-    """Return what the function for matrices of a size is called in a graph."""
+    """Return the name of the function for matrices of a size."""
     return f"Eigh{size}"
 
 
 def eigh_function(size: int, *, opset: int) -> "FunctionProto":
-    """Return a function of ONNX that does what ``torch.linalg.eigh`` does, for matrices (n, size, size).
+    """Return ``torch.linalg.eigh`` as an ONNX function, for matrices (n, size, size).
 
     They are float64. Eigenvalues (n, size) ascend, eigenvectors (n, size, size) are in the columns.
     """
@@ -172,7 +172,7 @@ def eigh_function(size: int, *, opset: int) -> "FunctionProto":
 
 
 def _next_seats(n: int) -> np.ndarray:
-    """Return where each of n, an even number, sits in the next round, so that in n - 1 rounds all meet.
+    """Return the permutation of n rows (n even) that pairs each with every other in n - 1 rounds.
 
     Places 2i and 2i + 1 are opposite each other. One stays, the others move on by one around the table.
     """

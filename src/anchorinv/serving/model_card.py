@@ -1,4 +1,4 @@
-"""A model card: what a file says of itself as a page to hand over, and places for what its author knows."""
+"""A model card: a Markdown page about a model file, with places for its author to fill in."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from anchorinv.persistence.manifest import (
 from anchorinv.persistence.provenance import score_lines
 from anchorinv.signal.preprocessing import preprocessing_from
 
-#: What the author fills in.
+#: Items for the author to fill in.
 ASKED = {
     "Use": "what the model is for, and who uses it",
     "Not for": "uses that were ruled out",
@@ -26,47 +26,45 @@ ASKED = {
     "Evaluation": "scores on recordings of people and days it never learned from (anchorinv evaluate)",
     "Contact and licence": "whom to ask, and what others may do with it",
 }
-#: What holds for every such model.
+#: Limits of every model.
 LIMITS = (
-    "It knows the classes above and no others. Windows of other classes are called one of these, unless they "
-    "are rejected by their novelty, which misses some and rejects some known ones.",
-    "It is for signals like those it learned from: these channels in this unit, at this rate, processed in "
-    "this way. `anchorinv check` tells how far recordings are from that.",
-    "New people, days and electrode positions usually cost accuracy. How much is known only where recordings "
-    "of them were held out and scored.",
-    "Classes taught from a few examples are known less well than base classes, and so are their "
-    "probabilities.",
-    "The scores here, if there are any, were measured on base windows while the model was trained. They are "
-    "no test on data kept apart from everything.",
-    "Author, note and names are what somebody wrote; nothing vouches for them. The file's digest finds "
-    "accidents, not forgery.",
-    "It is derived from recordings of people. That a file holds no recording does not make it anonymous "
+    "It knows the classes above and no others. Windows of other classes are assigned to one of these, unless "
+    "they are rejected by their novelty, which misses some of them and rejects some known ones.",
+    "It is meant for signals like its training data: these channels, in this unit, at this rate, processed "
+    "in this way. `anchorinv check` measures how far recordings are from that.",
+    "New people, days and electrode positions usually cost accuracy. How much is known only if recordings of "
+    "them were held out and scored.",
+    "Classes taught from a few examples are recognised less reliably than base classes, and their "
+    "probabilities are less reliable, too.",
+    "The scores in this card, if any, were measured on base windows during training. They do not replace an "
+    "independent test set.",
+    "Author, note and names are as entered and not verified. The digest of the file detects accidental "
+    "damage, not forgery.",
+    "It is derived from recordings of people. A file without recordings is not necessarily anonymous "
     "(docs/security.md).",
-    "It is no medical device. Where health or safety depends on it, it has to be validated for that use.",
+    "It is not a medical device. Where health or safety depends on it, it has to be validated for that use.",
 )
 
 
 def model_card(facts: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a Markdown page on a model, by its manifest and the name of its file."""
+    """Return the lines of a model card in Markdown, from a model's manifest and file name."""
     known = [line for line in facts["sessions"] if line["kind"] == "base"]
     scores = score_lines({**known[0]["numbers"], "samples": known[0]["samples"]}) if known else []
     calibrated = (
-        "Probabilities were calibrated on base windows that were held out."
+        "Probabilities were calibrated on held-out base windows."
         if facts["tells_unknown"]
-        else ("Probabilities are not calibrated: no windows were held out for that.")
+        else "Probabilities are not calibrated: no windows were held out for it."
     )
     name = facts["file"].replace("\\", "/").rpartition("/")[2]
     return [
         f"# Model card: {literal(name)}",
         "",
-        "Made from the file by `anchorinv info --card`. What is in italics is for the author to fill in.",
+        "Generated from the model file by `anchorinv info --card`. The author fills in the parts in italics.",
         *_part("Intended use", [f"**{what}**: *to be filled in: {words}*" for what, words in ASKED.items()]),
         *_part("Model", _model(facts)),
         *_part("Classes", _classes(facts), bullets=False),
         *_part("Training data", _data(facts, known)),
-        *_part(
-            "Scores at training", [literal(s) for s in scores] or ["None are known: see Evaluation above."]
-        ),
+        *_part("Scores at training", [literal(s) for s in scores] or ["None: see Evaluation above."]),
         *_part("Probabilities and unknown windows", [calibrated, f"{_sentence(rejection(facts))}."]),
         *_part("What the file tells about people", [literal(s) for s in file_sentences(facts)]),
         *_part("History", _history(facts), bullets=False),
@@ -75,7 +73,7 @@ def model_card(facts: Mapping[str, Any]) -> list[str]:
 
 
 def literal(text: object) -> str:
-    r"""Return text that others wrote as Markdown shows it, whatever it holds: no mark-up, link or formula.
+    r"""Escape text for Markdown, so that it shows no mark-up, link or formula.
 
     Examples
     --------
@@ -100,7 +98,7 @@ def _model(facts: Mapping[str, Any]) -> list[str]:
         f"{facts['weights']} numbers in network and features",
         f"Memory: {facts['memory']} ({MEMORY[facts['memory']]})",
     ]
-    return [*lines, f"Last lesson with {literal(made_with)}"] if made_with else lines
+    return [*lines, f"Versions at the last lesson: {literal(made_with)}"] if made_with else lines
 
 
 def _classes(facts: Mapping[str, Any]) -> list[str]:
