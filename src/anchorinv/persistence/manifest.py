@@ -188,7 +188,7 @@ def file_sentences(facts: Mapping[str, Any]) -> list[str]:
     anchors = spec.uses_anchors and any(facts["anchors"].values())
     lines += privacy_sentences(privacy_from(facts["privacy"]), anchors=anchors)
     if measured := MEASURED.get(_measured_as(facts, anchors=anchors)):
-        lines.append(f"On real EMG, {measured}; the command "anchorinv audit" measures this model.")
+        lines.append(f"On real EMG, {measured}; the command 'anchorinv audit' measures this model.")
     for label in facts["forgotten"]:
         lines.append(f"Class {label!r} was forgotten: {spec.forgetting}")
     return lines
