@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from anchorinv import AnchorInvClassifier
+from anchorinv.torch_data import read_windows
 from anchorinv.validation import Signals, read_signals
 from tests.models import windows
 
@@ -79,6 +80,11 @@ def test_braindecodes_windows_bring_names_rate_and_groups(arrays):
     assert some.columns["subject"].tolist() == ["0", "1", "1"] and len(some.values) == 3
     with pytest.raises(ValueError, match="sampled at 250 Hz"):
         model.predict(Windows(X, y, sfreq=250.0))
+
+
+def test_windows_of_integers_do_not_round_those_of_floats():
+    data = Items(*(np.full((2, 8), value) for value in (1, 0.5, np.float32(0.25))))
+    assert read_windows(data).values[:, 0, 0].tolist() == [1, 0.5, 0.25]
 
 
 def test_y_goes_before_the_labels_of_the_data_set(arrays):

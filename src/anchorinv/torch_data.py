@@ -61,6 +61,8 @@ def read_windows(data: Any) -> WindowSet:
                 f"item {i} of the data set has shape {window.shape}, the first has {values.shape[1:]}; cut "
                 f"all windows to the same length"
             )
+        if window.dtype != values.dtype:  # or NumPy would round windows of floats to the integers of others
+            values = values.astype(np.result_type(values, window), copy=False)
         values[i] = window
         labels += [_plain(rest[0])] if rest else []
     known = _known(data)

@@ -175,3 +175,13 @@ def test_few_windows_of_classes_hardly_separated_keep_half_as_many_features() ->
     encoder = ClosedForm().fit(samples, rng=stream(1)).trunk
     assert isinstance(encoder, Encoder)
     assert len(encoder.components) == encoder.dim == len(samples) / 2
+
+
+def test_a_group_of_most_windows_can_be_held_out() -> None:
+    """Without it, there are fewer windows than components."""
+    samples = hard(60)
+    groups = (torch.arange(len(samples)) >= len(samples) - 10).long()
+    state = ClosedForm().fit(Batch(samples.values, samples.labels, groups=groups), rng=stream(1))
+    assert isinstance(state.trunk, Encoder)
+    assert len(state.trunk.components) > 10
+    assert state.confidence is not None

@@ -184,6 +184,9 @@ def test_norms_rest_while_a_tail_is_finetuned_and_where_there_is_one_window() ->
     one = training(made_up(1, SHAPE).detach())  # a BatchNorm of (1, 96) alone would refuse it
     torch.testing.assert_close(one, parts(made_up(1, SHAPE).detach()))
     assert all(module.training for module in training.modules())
+    with pytest.raises(RuntimeError):
+        training(torch.zeros(1, 99, SHAPE[1]))
+    assert all(module.training for module in training.modules())  # after an error, too
 
 
 def test_inversion_and_the_statistics_of_the_first_norm() -> None:

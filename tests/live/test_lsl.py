@@ -5,12 +5,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import anchorinv
 from anchorinv import AnchorInvClassifier
+from anchorinv.live.lsl import LslSource
 from tests.live.test_session import model, samples
 from tests.report.looking import CHROMIUM
 
@@ -62,3 +64,13 @@ def test_a_page_on_a_stream(alone, tmp_path):
     scenario(alone, tmp_path, "page")
     (saved,) = tmp_path.glob("hand-2-*.anchorinv")
     assert AnchorInvClassifier.load(saved).classes_.tolist() == ["left", "right", "tongue"]
+
+
+def test_a_stream_that_comes_back_in_another_unit_is_refused(monkeypatch):
+    """Its samples would be multiplied by the factor of the unit that it had."""
+    source = object.__new__(LslSource)
+    source.name, source.ch_names, source.units, source.sfreq = "amp", ("C3",), ("V",), 250.0
+    source._factors = np.array([[1e-6]])
+    monkeypatch.setattr(LslSource, "_described", lambda *_: (("C3",), ("V",), np.array([[1e-3]])))
+    with pytest.raises(ValueError, match="came back in another unit; start again"):
+        source._is_same(SimpleNamespace(nominal_srate=lambda: 250.0))

@@ -140,6 +140,7 @@ class TestSocket:
             "[]",
             "not json",
             '{"order": "rm -rf"}',
+            '{"order": ["teach"]}',
             '{"order": "teach"}',
             '{"order": "teach", "name": "  ", "shots": 3}',
             '{"order": "teach", "name": "x", "shots": "3"}',

@@ -266,6 +266,21 @@ class TestTeaching:
         done.result()
         assert given.versions.now.number == 2
 
+    def test_a_lesson_given_while_windows_are_looked_at_keeps_the_session_busy(self, given, monkeypatch):
+        go_on, learn = threading.Event(), threading.Event()
+        looking = given._begin("looking", lambda: go_on.wait(30))
+        monkeypatch.setattr(given, "_learn", lambda *_: learn.wait(30))
+        given.teach("tongue", 3, countdown=0)
+        self.feed(given, "tongue")
+        learning = given.learn()
+        go_on.set()
+        looking.result()
+        with pytest.raises(ValueError, match="wait until it is done"):
+            given.undo()
+        learn.set()
+        learning.result()
+        assert given.busy is None
+
     def test_files_are_new_ones_and_load(self, given, tmp_path):
         self.teach(given)
         first, second = given.save(), given.save()

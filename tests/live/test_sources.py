@@ -120,6 +120,18 @@ class TestBoard:
             list(source.chunks(Event()))
         assert not source._shim.is_prepared()  # released, whatever happened
 
+    def test_one_that_cannot_be_stopped_is_released_all_the_same(self, monkeypatch):
+        source = Board("synthetic")
+
+        def gone(*_):
+            raise source._flow.BrainFlowError("unplugged", 7)
+
+        monkeypatch.setattr(source._shim, "get_board_data", gone)
+        monkeypatch.setattr(source._shim, "stop_stream", gone)
+        with pytest.raises(OSError, match="was lost"):
+            list(source.chunks(Event()))
+        assert not source._shim.is_prepared()
+
     def test_an_unknown_one_is_named(self):
         with pytest.raises(ValueError, match=r"no board 'cytno'; it knows .*cyton"):
             Board("cytno")

@@ -367,6 +367,15 @@ def test_unknown_classes_are_left_out_and_said(by_statistics, halves):
         audit(by_statistics, members, nobody)
 
 
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_class_without_windows_has_no_shadow_models(by_statistics, halves, missing):
+    """Shadow models without it would be compared with a model that knows it."""
+    members, others = (data.of(data.labels != missing) for data in halves)
+    found = audit(by_statistics, members, others, invert=False)
+    assert not any("confidence" in each.target for each in found.figures)
+    assert any(f"there are no windows of {missing}" in note for note in found.notes)
+
+
 def test_columns_must_fit():
     with pytest.raises(ValueError, match="people have shape"):
         People(np.zeros((3, 1, 9)), np.zeros(3), np.zeros(2))

@@ -245,6 +245,8 @@ def _norms_at_rest(network: nn.Module, wanted: bool) -> Iterator[None]:
     norms = [m for m in network.modules() if isinstance(m, _NormBase) and m.training] if wanted else []
     for norm in norms:
         norm.eval()
-    yield
-    for norm in norms:
-        norm.train()
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.train()

@@ -184,7 +184,9 @@ class Encoder(nn.Module):
             return self
         centre = columns.double().mean(0)
         evened = (columns.double() - centre) * self.gain
-        components = principal_components(evened, len(self.components))
+        found = principal_components(evened, len(self.components))
+        # Fewer windows than components, as without a large group, leave some of these at zero.
+        components = torch.cat([found, found.new_zeros(len(self.components) - len(found), found.shape[1])])
         other = copy.copy(self)
         fitted = {"centre": centre.to(self.centre), "components": components.to(self.components)}
         other._buffers = {**self._buffers, **fitted}

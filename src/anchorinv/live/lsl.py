@@ -71,7 +71,7 @@ class LslSource:
     def _is_same(self, info: Any) -> bool:
         """Say whether a stream can be read now; one with other channels than before is refused."""
         try:
-            names, units, _ = self._described(info)
+            names, units, factors = self._described(info)
         except OSError:
             return False  # gone again
         now, before = (names, units, info.nominal_srate()), (self.ch_names, self.units, self.sfreq)
@@ -80,6 +80,8 @@ class LslSource:
                 f"stream {self.name!r} came back with other channels: {listed(names)} at {now[2]:g} Hz, it "
                 f"had {listed(self.ch_names)} at {self.sfreq:g} Hz; start again"
             )
+        if not np.array_equal(factors, self._factors):  # of volts, which all voltages are brought to
+            raise ValueError(f"stream {self.name!r} came back in another unit; start again")
         return True
 
     def _connected(self, info: Any, line: Timeline, stopped: Event) -> Iterator[Chunk]:

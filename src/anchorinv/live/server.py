@@ -266,9 +266,10 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
         given = json.loads(text)
     except ValueError:
         given = None
-    if not isinstance(given, dict) or given.get("order") not in _ORDERS:
+    order = given.get("order") if isinstance(given, dict) else None
+    if not isinstance(order, str) or order not in _ORDERS:
         raise ValueError("the page asked for something unknown; reload it")
-    return given["order"], given
+    return order, given
 
 
 def _name(given: dict[str, Any]) -> str:

@@ -355,16 +355,17 @@ class LiveSession:
             self.problem = None
         self.busy = what
         self._changed()
-        return self._teacher.submit(self._done, task, *given)
+        return self._teacher.submit(self._done, what, task, *given)
 
-    def _done(self, task: Callable[..., None], *given: Any) -> None:
+    def _done(self, what: str, task: Callable[..., None], *given: Any) -> None:
         try:
             task(*given)
         except Exception as error:
             self._fail(error)
         finally:
             with self.lock:
-                self.busy = None
+                if self.busy == what:  # a lesson may have been given while windows were looked at
+                    self.busy = None
                 self._changed()
 
     def _fail(self, error: Exception) -> None:

@@ -239,9 +239,9 @@ class Board:
         except self._flow.BrainFlowError as error:
             raise OSError(f"{self.name} was lost ({error}); start again when it is back") from None
         finally:
-            with contextlib.suppress(self._flow.BrainFlowError):  # it may be gone
-                self._shim.stop_stream()
-                self._shim.release_session()
+            for end in (self._shim.stop_stream, self._shim.release_session):
+                with contextlib.suppress(self._flow.BrainFlowError):  # it may be gone
+                    end()
 
 
 def _board_number(flow: Any, board: str) -> int:

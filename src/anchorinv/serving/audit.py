@@ -14,6 +14,7 @@ from anchorinv.core.head import StatisticalHead
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.networks import encode
 from anchorinv.datasets.window_files import channels_for, open_windows
+from anchorinv.errors import listed
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
 from anchorinv.serving.attacks import Figure, Membership, confidence_of, likelihood_ratios
@@ -205,12 +206,15 @@ def _scores(
     ratios = means_ratios(model, whole, shadows, by_unit=by_unit, seed=seed)
     if ratios is not None:
         scores["likelihood ratio of class means"] = ratios
-    shadowed = shadow_logits(model, whole, shadows, by_unit=by_unit, seed=seed)
+    missing = [name for name in model.classes_.tolist() if name not in whole.labels]
+    shadowed = None if missing else shadow_logits(model, whole, shadows, by_unit=by_unit, seed=seed)
     if shadowed is None:
-        notes.append(
-            "No likelihood ratio of confidence: it needs shadow models (shadows=, --shadows), trained as "
-            "this one was."
+        why = (
+            f"shadow models learn every class, and there are no windows of {listed(list(map(str, missing)))}"
+            if missing
+            else "it needs shadow models (shadows=, --shadows), trained as this one was"
         )
+        notes.append(f"No likelihood ratio of confidence: {why}.")
         return scores
     # Half of them learned each window: what they tell members by is the split, not what the model remembers.
     theirs = [

@@ -86,7 +86,7 @@ class PValues(nn.Module):
     Examples
     --------
     >>> scores = Scores.stack([Scores.of(torch.linspace(0, 1, 100))] * 2)
-    >>> confidence = Confidence(torch.ones(3), scores, scores, Scores.stack([scores.rows[0]] * 5))
+    >>> confidence = Confidence(torch.ones(4), scores, scores, Scores.stack([scores.rows[0]] * 5))
     >>> PValues(confidence)(torch.tensor([[0.3], [3.0]]), torch.tensor([False, False])).round(decimals=2)
     tensor([0.6500, 0.0000])
     """

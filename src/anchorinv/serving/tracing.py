@@ -210,7 +210,9 @@ def _raw_storage(model: AnchorInvClassifier, members: People, known: np.ndarray,
     """Return members' windows as they are: what an attacker would have of a file that holds recordings."""
     places = np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(known))[:MOST_LINKED])
     signals = torch.from_numpy(model.standardisation_(members.signals[places]))
-    return Kept("raw storage", "signals", signals, members.labels[places], np.eye(len(known))[places])
+    weights = np.zeros((len(places), len(known)))
+    weights[np.arange(len(places)), places] = 1.0
+    return Kept("raw storage", "signals", signals, members.labels[places], weights)
 
 
 def reconstruction(
