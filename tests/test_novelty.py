@@ -378,7 +378,7 @@ class TestCommands:
     def test_evaluate_tells_known_from_unknown(self, place, run):
         code, out, _ = run("evaluate", "m.anchorinv", "test.npz")
         assert code == 0 and "not known to the model, left out: feet (30)" in out
-        assert "rejected as unknown (p up to 0.05)" in out and "of 90 windows of known classes" in out
+        assert "at a rejection threshold of 0.05, " in out and "of 90 windows of known classes" in out
         assert "of 30 windows of unknown classes" in out and "AUROC of known against unknown" in out
         facts = json.loads(run("evaluate", "m.anchorinv", "test.npz", "--json")[1])["detection"]
         p, known = base().novelty(np.load("test.npz")["X"]), np.load("test.npz")["y"] != "feet"

@@ -4,6 +4,7 @@ import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -119,7 +120,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             problems.append(f"{name} (={value!r}) must be {words}")
     method = settings["method"]
     if not (isinstance(method, str) and method in METHODS):
-        problems.append(f"method (={method!r}) must be one of {', '.join(METHODS)}")
+        near = get_close_matches(str(method).lower(), METHODS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        problems.append(f"method (={method!r}) must be one of {', '.join(METHODS)}{hint}")
     if wrong := problem_of(settings["backbone"]):
         problems.append(f"backbone (={settings['backbone']!r:.60}) {wrong}")
     elif as_backbone(settings["backbone"]) is not None and settings["geometry"] is not None:

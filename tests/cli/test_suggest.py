@@ -53,7 +53,7 @@ def test_a_class_is_suggested_written_and_taught(run, here):
     code, out, err = run("learn", "m", "shots.npz", "--label", "tongue", "-o", "taught", "-q")
     assert code == 0 and "knows left, right, tongue" in out, err
     code, out, _ = run("suggest", "taught", "known.npy", "new.npy", "-o", "again.npz", "-q")
-    assert code == 1 and "there is no class to suggest" in out and not (here / "again.npz").exists()
+    assert code == 1 and "There is no class to suggest" in out and not (here / "again.npz").exists()
 
 
 RECORDING = ("day.npy", "--sfreq", RATE, "--channels", "ch1=C3,ch2=C4,ch3=Cz,ch4=Pz", "-q")
@@ -72,7 +72,9 @@ def test_windows_of_a_recording_are_told_by_time_and_gaps_left_out(run, here):
 
 def test_nothing_new(run, here):
     code, out, err = run("suggest", "m", "known.npy", "-q")
-    assert (code, err) == (1, "") and out.startswith("Of 40 windows no 10 fit no known class and resemble")
+    assert (code, err) == (1, "") and out.startswith(
+        "There is no class to suggest: fewer than 10 of 40 windows"
+    )
     code, out, _ = run("suggest", "m", "known.npy", "--json", "-q")
     assert code == 1 and json.loads(out) == {"windows": 40, "suggestion": None}
 

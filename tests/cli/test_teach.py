@@ -57,7 +57,7 @@ class TestAdd:
         assert code == 0 and err == ""
         message, written = out.splitlines()
         assert re.fullmatch(
-            r"Class 'left': 10 more examples, 22 in all; \d+ of the 10 were classified rightly before, "
+            r"Class 'left': 10 more examples, 22 in all; \d+ of the 10 were classified correctly before, "
             r"\d+ are now\.",
             message,
         )

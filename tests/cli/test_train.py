@@ -75,6 +75,7 @@ class TestTrain:
             (("base.npz", "-o", "."), "is a folder"),
             (("base.npz", "-o", "base.npz/m"), "cannot be written"),
             (("base.npz", "-o", "m", "--method", "magic"), "method .* must be one of"),
+            (("base.npz", "-o", "m", "--method", "anchorinvplus"), r"did you mean 'anchorinv-plus'\?"),
             (("base.npz", "-o", "m", "--classes", "left,feet"), "no class 'feet'; it has left, right"),
             (("base.npz", "-o", "m", "--unit", "parsec"), "must be one of V"),
             (("base.npz", "-o", "m", "--band", "40", "4"), "lower one first"),

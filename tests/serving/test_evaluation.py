@@ -104,8 +104,12 @@ class TestNovelty:
         assert facts["false_rejections"] == pytest.approx(3 / 60)  # 1/80 to 3/80; the fourth is unknown
         assert facts["false_acceptances"] == 0 and facts["auroc"] == 1
         lines = found.lines()
-        assert "rejected as unknown (p up to 0.05): 3 of 60 windows of known classes (5.0%)" in lines
-        assert "0 of 20 windows of unknown classes (0.0%); AUROC of known against unknown 1.000" in lines[-1]
+        words = "3 of 60 windows of known classes count as unknown (5.0%)"
+        assert f"at a rejection threshold of 0.05, {words}" in lines
+        assert (
+            "0 of 20 windows of unknown classes as known (0.0%); AUROC of known against unknown 1.000"
+            in lines[-1]
+        )
 
     def test_by_the_models_own_threshold(self, data):
         assert evaluate_file(fitted("discriminant", reject=0.1), data).detection.threshold == 0.1

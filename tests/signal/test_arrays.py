@@ -228,6 +228,13 @@ def test_a_table_with_an_empty_line_after_each_row_is_read(tmp_path):
     assert read_recording(tmp_path / "t.csv").signals.shape == (2, 3000)
 
 
+@pytest.mark.parametrize("sep", [";", "\t"])
+def test_columns_that_commas_do_not_separate(tmp_path, sep):
+    (tmp_path / "t.csv").write_text(f"a{sep}b\n0,5{sep}1,5\n")
+    with pytest.raises(ValueError, match=r"t\.csv separates its columns by .*; write it with commas"):
+        read_recording(tmp_path / "t.csv")
+
+
 @pytest.mark.parametrize("pack", [lzma.compress, gzip.compress])
 @pytest.mark.parametrize(
     ("text", "message"),

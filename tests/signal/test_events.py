@@ -136,6 +136,11 @@ class TestAnnotations:
         (tmp_path / "r_events.tsv").write_text("onset\ttrial_type\n1\tgo\n")
         assert as_tuples(read_events(tmp_path / name)) == [(1.0, 0.0, "go")]
 
+    def test_another_format(self, tmp_path):
+        (tmp_path / "notes.txt").write_text("T1 at 4 s")
+        with pytest.raises(ValueError, match=r"notes\.txt has an unknown format; known formats: .*EDF"):
+            find_events(tmp_path / "notes.txt")
+
     def test_no_file(self, tmp_path):
         for name in ("r.edf", "r", "r.atr"):
             with pytest.raises(FileNotFoundError, match="there is no recording"):

@@ -178,8 +178,8 @@ def suggest(
         say(*to_json(_suggestion_facts(found, places)).split("\n"))
     elif found is None:
         say(
-            f"Of {len(signals)} windows no {least} fit no known class and resemble each other: there is no "
-            f"class to suggest."
+            f"There is no class to suggest: fewer than {least} of {len(signals)} windows fit no known class "
+            f"and resemble each other."
         )
     else:
         say(str(found), *_place_lines([places[i] for i in found.indices]))

@@ -91,7 +91,7 @@ class InputOptions:
     step: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Seconds between windows of a recording; default: their length, of a live stream 0.1."
+            min=0, help="Seconds between windows of a recording; default: their length (live: 0.1)."
         ),
     ] = None
     scale: Annotated[

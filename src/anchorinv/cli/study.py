@@ -110,7 +110,9 @@ class WorkerOptions:
 
 @with_options
 def run(
-    config: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped config.")] = "",
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="A TOML file, or the name of a shipped config.")
+    ] = "",
     data: Annotated[
         list[str] | None,
         typer.Option(help="Prepared folder, or NAME=FOLDER once for each data set of the study."),
@@ -149,7 +151,7 @@ def run(
 
 
 def status(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     results: Annotated[bool, typer.Option(help="Show the results so far, too.")] = False,
 ) -> None:
     """Show the finished and the missing jobs of a run."""
@@ -165,7 +167,9 @@ def status(
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run folders, or records of runs (--export); several make one report."),
+        typer.Argument(
+            metavar="RUN", help="Run folders, or records of runs (--export); several make one report."
+        ),
     ],
     out: Annotated[
         Path | None,

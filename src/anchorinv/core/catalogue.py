@@ -215,7 +215,7 @@ STATISTICS: dict[str, Any] = {
     "holds": (
         "It holds how features are computed, and of each class a count, a mean and a scatter of them.",
         "The mean of a class learned from one window is that window's features; the scatter of a class "
-        "learned from few spans what they differ by.",
+        "learned from few windows shows how these differ.",
     ),
     "forgetting": STATISTICS_FORGET,
 }

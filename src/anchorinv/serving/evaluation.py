@@ -244,12 +244,12 @@ def _detection_facts(found: Detection) -> dict[str, Any]:
 
 def _detection_lines(found: Detection) -> list[str]:
     lines = [
-        f"rejected as unknown (p up to {found.threshold:g}): {found.n_rejected} of {found.n_known} windows "
-        f"of known classes ({found.false_rejections:.1%})"
+        f"at a rejection threshold of {found.threshold:g}, {found.n_rejected} of {found.n_known} windows of "
+        f"known classes count as unknown ({found.false_rejections:.1%})"
     ]
     if found.n_unknown:
         lines.append(
-            f"not rejected: {found.n_accepted} of {found.n_unknown} windows of unknown classes "
+            f"and {found.n_accepted} of {found.n_unknown} windows of unknown classes as known "
             f"({found.false_acceptances:.1%}); AUROC of known against unknown {found.auroc:.3f}"
         )
     return lines

@@ -51,7 +51,7 @@ class LearningReport:
     Examples
     --------
     >>> LearningReport(12, 1.0, 0.75, ()).lines()
-    ['Old classes: 100.0% of 12 samples kept of them classified rightly before, 75.0% after.']
+    ['Old classes: 100.0% of 12 samples kept of them classified correctly before, 75.0% after.']
     """
 
     n_known: int  # samples kept of the old classes: replay or, if the network has not changed, anchors
@@ -72,7 +72,7 @@ class LearningReport:
         else:
             whose = "samples drawn from their statistics" if self.drawn else "samples kept of them"
             lines = [
-                f"Old classes: {self.before:.1%} of {self.n_known} {whose} classified rightly "
+                f"Old classes: {self.before:.1%} of {self.n_known} {whose} classified correctly "
                 f"before, {self.after:.1%} after."
             ]
         for each in self.apart:
@@ -102,7 +102,7 @@ class AddedShots:
     Examples
     --------
     >>> AddedShots("left", 1, 11, 0, 1).line()
-    "Class 'left': 1 more example, 11 in all; 0 of the 1 were classified rightly before, 1 are now."
+    "Class 'left': 1 more example, 11 in all; 0 of the 1 were classified correctly before, 1 are now."
     """
 
     name: Any
@@ -116,7 +116,7 @@ class AddedShots:
         some = "example" if self.shots == 1 else "examples"
         return (
             f"Class {self.name!r}: {self.shots} more {some}, {self.total} in all; {self.before} of the "
-            f"{self.shots} were classified rightly before, {self.after} are now."
+            f"{self.shots} were classified correctly before, {self.after} are now."
         )
 
 

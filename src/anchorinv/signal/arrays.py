@@ -4,6 +4,7 @@ import csv
 import gzip
 import lzma
 import math
+import re
 import zipfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -293,6 +294,11 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
         lines = _lines(path, file)
         names = [name.strip().strip('"') for name in next(lines, "").rstrip("\r\n").split(",")]
         check_claim(path, len(names), 0)
+        if len(names) == 1 and (other := re.search("[;\t]", names[0])):
+            raise ValueError(
+                f"{path} separates its columns by {other[0]!r}; write it with commas, and points in numbers "
+                f"(pandas: read_csv(..., sep={other[0]!r}, decimal=',').to_csv(..., index=False))"
+            )
         if names and all(map(_is_number, names)):
             raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
         # One row more than allowed: numpy would allocate all of them at once.

@@ -117,7 +117,6 @@ def companions(path: Path) -> tuple[Path, ...]:
 def open_mne(path: Path) -> Any:
     """Open EDF, BDF, GDF, FIF or BrainVision as ``mne.io.Raw``; samples are not read yet."""
     mne = import_extra("mne", extra="recordings")
-    check_header(path)
     readers = {
         ".edf": mne.io.read_raw_edf,
         ".bdf": mne.io.read_raw_bdf,
@@ -129,6 +128,7 @@ def open_mne(path: Path) -> Any:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise unknown_format(path)
+    check_header(path)
     raw = reader(path, preload=False, verbose="ERROR")
     files = [Path(file) for file in raw.filenames if file is not None]
     if any(file.parent.resolve() != path.parent.resolve() for file in files):
