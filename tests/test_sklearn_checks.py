@@ -186,7 +186,7 @@ class TestWeights:
     @pytest.mark.parametrize("method", ["protonet", "ranpac"])
     def test_methods_that_cannot_say_so(self, method):
         model, (X, y) = again(fitted(method, taught=False)), windows()
-        words = f"method '{method}' cannot use sample_weight.*lda, mdm, discriminant"
+        words = f"method '{method}' only takes sample_weight of 0 and 1.*lda, mdm, discriminant"
         for call in (model.fit, model.add_shots):
             with pytest.raises(ValueError, match=words):
                 call(X, y, sample_weight=np.arange(24) + 1)

@@ -130,6 +130,9 @@ class LiveServer:
         finally:
             ended()
             sending.cancel()
+            # A page may go while it is sent to: that is no fault.
+            with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
+                await sending
 
     async def _heard(self, socket: WebSocket, text: str) -> None:
         """Do what a page asks for, or answer with what is wrong."""
