@@ -15,8 +15,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from anchorinv.core.calls import BackboneError, Form, Key, leaves_of, nested_like, tensors_of
 
 REMEDY = "pass Backbone(network, tail='...', classifier='...'), or a network with submodules trunk and tail"
-
-
 #: The output of a call: its nesting, and for each leaf its form, or the leaf itself if it is not a tensor.
 Made = tuple[Any, tuple[Any, ...]]
 
