@@ -16,7 +16,6 @@ from anchorinv.core.calls import BackboneError, Form, Key, leaves_of, nested_lik
 
 REMEDY = "pass Backbone(network, tail='...', classifier='...'), or a network with submodules trunk and tail"
 
-
 #: The output of a call: its nesting, and for each leaf its form, or the leaf itself if it is not a tensor.
 Made = tuple[Any, tuple[Any, ...]]
 
@@ -163,8 +162,7 @@ class _Part(nn.Module):
     def __init__(self, network: nn.Module, plan: Plan) -> None:
         super().__init__()
         self.network, self.plan = network, plan
-        # Whether the network changes its input in place.
-        self.copies = False
+        self.copies = False  # whether the network changes its input in place
 
     def run(self, run: Run, signals: Tensor) -> Run:
         """Run the network on signals until the results of this part are complete."""
