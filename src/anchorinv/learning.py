@@ -56,7 +56,8 @@ def _after_fork() -> None:
     torch.set_num_threads(1)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def logits_of(state: State, signals: Tensor) -> Tensor:

@@ -152,14 +152,25 @@ class TestNothingLeaks:
         assert torch.equal(before[20:], after[20:]) and not torch.equal(before[:20], after[:20])
         assert not torch.allclose(before[:20], features[:20], atol=1e-3)  # components of fewer windows
 
-    def test_an_encoder_refitted_to_all_windows_is_itself(self) -> None:
+    def test_nor_the_scales_of_the_others_where_features_outnumber_windows(self) -> None:
+        data = toy(4, 15)
+        encoder = fit_encoder(data.values, share=math.inf, most_random=0, rng=stream(0))
+        features, known = encode(encoder, data.values), torch.arange(60) >= 20
+        assert not len(encoder.components) and encoder.dim > len(data)
+        without = _features_without(encoder, data.values, features)(known)
+        spread, own = features.std(0, correction=0), without[known].std(0, correction=0)
+        torch.testing.assert_close(own, spread, rtol=1e-3, atol=1e-4)
+        assert not torch.allclose(features[known].std(0, correction=0), spread, rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.parametrize("share", [0.5, math.inf])
+    def test_an_encoder_refitted_to_all_windows_is_itself(self, share: float) -> None:
         data = toy(4, 30)
-        encoder = fit_encoder(data.values, rng=stream(0))
+        encoder = fit_encoder(data.values, share=share, rng=stream(0))
         columns = torch.cat([encode(block, data.values) for block in encoder.blocks], dim=1)
         before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-        again = encoder.refitted(columns)
+        again = encoder.refitted(columns, torch.ones(120, dtype=torch.bool))
         torch.testing.assert_close(again.project(columns), encode(encoder, data.values), rtol=1e-3, atol=1e-4)
-        encoder.refitted(columns[:50])
+        encoder.refitted(columns, torch.arange(120) < 50)
         assert same(before, encoder.state_dict())
 
     @pytest.mark.parametrize("n_shots", [3, 10])

@@ -10,7 +10,7 @@ from anchorinv.core import rehearsal
 from anchorinv.core.closed_form import ledoit_wolf
 from anchorinv.core.rehearsal import rehearse
 from anchorinv.core.rng import stream
-from tests.core.small import untouched_generators
+from tests.core.small import randn, untouched_generators
 from tests.core.test_discriminant import gaussians
 
 
@@ -41,8 +41,9 @@ def test_shrinkage_is_chosen_where_it_helps_much() -> None:
 
 @pytest.mark.parametrize("n_each", [1, 2, 5])
 def test_too_few_windows_leave_it_to_theory(n_each: int) -> None:
-    found = choice(*gaussians(n_each=n_each))
-    assert (found.shrinkage, found.scale) == (0.05, 1.0)
+    features, targets = gaussians(n_each=n_each)
+    found = choice(features, targets)
+    assert (found.shrinkage, found.scale) == (0.05, min(1.0, len(features) / features.shape[1]))
     assert math.isnan(found.score)
 
 
@@ -98,6 +99,13 @@ class TestCentring:
         features, targets = gaussians(n_classes=4, n_each=60)
         groups = targets * 10 + torch.arange(len(targets)) // 48
         assert choice(features, targets, groups).centring < 0
+
+
+def test_features_beyond_the_number_of_windows_make_no_answer_surer() -> None:
+    """Where nothing can be rehearsed, their scale is by theory."""
+    features, targets = randn(10, 400, seed=0), torch.arange(10) % 2
+    assert choice(features, targets).scale == 10 / 400
+    assert choice(features[:, :4], targets).scale == 1
 
 
 def test_scale_makes_sure_answers_less_sure_where_they_are_wrong() -> None:

@@ -42,7 +42,8 @@ class ClosedForm:
         Names in ``BLOCKS``; those that apply to the signals are used.
     most_features, most_random, share : int, int, float
         Maximum number of features, of random projections among them, and of features per base window; the
-        last gives way where all features fit and rehearsal finds the base classes easily separated.
+        last gives way where all features fit, and rehearsal finds the base classes easily separated or is
+        impossible.
     by_block : bool
         Whether each block has the same variance, or each feature.
     prior : bool
@@ -66,7 +67,7 @@ class ClosedForm:
     rehearsed: bool = True
     network: BaseLearner | None = None
     always: bool = False
-    revision: int = 4
+    revision: int = 5
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
@@ -162,15 +163,16 @@ class ClosedForm:
 def _features_without(encoder: Encoder, signals: Tensor, features: Tensor) -> Features:
     """Return a function from a subset (n,) to features (n, dim) of all windows, by the subset's components.
 
-    References and scales of blocks are those of all windows; at 5 % this added less than a percentage point
-    of false rejections with a hundred windows of synthetic EMG.
+    Without components, the scales of more features than windows are the subset's, too: with 36 windows of
+    synthetic EMG that lowers false rejections at 5 % from 17 % to 7 %. References of blocks are always those
+    of all windows; at 5 % this added less than a percentage point with a hundred windows.
     """
-    if not len(encoder.components):
+    if not len(encoder.components) and encoder.dim <= len(signals):
         return lambda known: features
     columns = torch.cat([encode(block, signals) for block in encoder.blocks], dim=1)
 
     def without(known: Tensor) -> Tensor:
-        return encoder.refitted(columns[known]).project(columns)
+        return encoder.refitted(columns, known).project(columns)
 
     return without
 

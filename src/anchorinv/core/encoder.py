@@ -32,6 +32,8 @@ MOST_FEATURES = 768
 #: Maximum number of features per base window, for a reliable covariance.
 SHARE = 0.5
 _FEWEST = 8
+#: A feature whose deviation is a smaller share than this of 1 plus its mean never varied.
+_CONSTANT = 1e-6
 #: Maximum number of rectified random projections, with enough windows.
 MOST_RANDOM = 500
 
@@ -175,21 +177,25 @@ class Encoder(nn.Module):
         components = evened @ self.components.T if len(self.components) else evened
         return torch.cat([components, torch.relu(components @ self.random)], dim=1) - self.shift
 
-    def refitted(self, columns: Tensor) -> "Encoder":
-        """Return the encoder with components refitted to some base windows (n, n_columns).
+    def refitted(self, columns: Tensor, known: Tensor) -> "Encoder":
+        """Return the encoder refitted to some (n,) of the base windows (n, n_columns).
 
-        Components overfit few windows, which only windows not used to fit them can show.
+        Its components are, or without any the scales of its features: both overfit few windows, which only
+        windows not used to fit them can show.
         """
-        if not len(self.components):
-            return self
-        centre = columns.double().mean(0)
-        evened = (columns.double() - centre) * self.gain
-        found = principal_components(evened, len(self.components))
-        # Fewer windows than components, as without a large group, leave some of these at zero.
-        components = torch.cat([found, found.new_zeros(len(self.components) - len(found), found.shape[1])])
+        some = columns[known].double()
+        fitted = {"centre": some.mean(0)}
+        if len(self.components):
+            found = principal_components((some - fitted["centre"]) * self.gain, len(self.components))
+            # Fewer windows than components, as without a large group, leave some of these at zero.
+            missing = found.new_zeros(len(self.components) - len(found), found.shape[1])
+            fitted["components"] = torch.cat([found, missing])
+        else:
+            before, now = (each.std(0, correction=0) for each in (columns.double(), some))
+            varied = now > _CONSTANT * (1 + fitted["centre"].abs())
+            fitted["gain"] = torch.where(varied, self.gain * before / now, 0.0)
         other = copy.copy(self)
-        fitted = {"centre": centre.to(self.centre), "components": components.to(self.components)}
-        other._buffers = {**self._buffers, **fitted}
+        other._buffers = {**self._buffers, **{name: each.to(self.gain) for name, each in fitted.items()}}
         return frozen(other)
 
 
@@ -243,7 +249,7 @@ def fit_encoder(
     shares = [block.size**power * names.count(block.name) ** -0.5 for block in blocks]
     sizes = torch.tensor([block.size for block in blocks])
     spreads = torch.tensor(shares).to(deviation).repeat_interleave(sizes)
-    gain = torch.where(deviation > 1e-6 * (1 + centre.abs()), spreads / deviation, 0.0)
+    gain = torch.where(deviation > _CONSTANT * (1 + centre.abs()), spreads / deviation, 0.0)
     n_windows = len(signals) if weights is None else float(weights.sum())
     room = int(min(most_features, max(_FEWEST, share * n_windows)))
     n_components = columns.shape[1] if columns.shape[1] <= room else min(room, len(signals))
