@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from anchorinv import AnchorInvClassifier
+from anchorinv.live import record, stream, tasks
 from anchorinv.live import session as live
-from anchorinv.live import stream, tasks
 from anchorinv.live.record import export
 from anchorinv.live.session import LiveSession
 from anchorinv.live.sources import Chunk, Iterated
@@ -321,9 +321,18 @@ class TestTeaching:
         assert whole["X"].shape == (6, 4, 64)
 
     def test_windows_for_an_export_are_bounded(self, given, monkeypatch):
-        monkeypatch.setattr(live, "MOST_TAUGHT", 1)
+        monkeypatch.setattr(record, "MOST_TAUGHT", 1)
         self.teach(given)
-        assert given.taught == []
+        assert given.taught == ()
+
+    def test_an_export_holds_no_lesson_that_was_undone_or_forgotten(self, given):
+        self.teach(given)
+        assert len(given.taught) == 1
+        given.undo()
+        assert given.taught == ()
+        self.teach(given)
+        given.forget("tongue").result()
+        assert given.taught == ()
 
     def test_practice_counts_by_prompts(self, given):
         given.practise(1, hold=0.5)

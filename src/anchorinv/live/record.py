@@ -9,7 +9,7 @@ import time
 import zipfile
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from anchorinv.persistence.format import packed
 
 #: Models to go back to.
 MOST_UNDO = 20
+
+#: Bytes of taught windows that are kept for an export; the oldest lessons go first.
+MOST_TAUGHT = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,15 @@ class LivePrediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Version:
-    """A model of a session, its number in it, and a short hash of all that it has learned."""
+    """A model of a session, its number in it, a short hash of all that it has learned, and its shots.
+
+    ``taught`` holds the windows of its lessons by class, for an export.
+    """
 
     model: AnchorInvClassifier
     number: int
     identity: str
+    taught: tuple[tuple[Any, np.ndarray], ...] = ()
 
 
 class Versions:
@@ -64,17 +71,26 @@ class Versions:
     def __init__(self, model: AnchorInvClassifier) -> None:
         self.places: dict[Any, int] = {}
         self._before: deque[tuple[Version, str]] = deque(maxlen=MOST_UNDO)
-        self._use(model, 1, identity_of(model))
+        self._use(Version(model, 1, identity_of(model)))
 
-    def _use(self, model: AnchorInvClassifier, number: int, identity: str) -> None:
-        self.now = Version(model, number, identity)
-        for label in model.classes_.tolist():
+    def _use(self, version: Version) -> None:
+        self.now = version
+        for label in version.model.classes_.tolist():
             self.places.setdefault(label, len(self.places))
 
-    def replace(self, model: AnchorInvClassifier, identity: str, what: str) -> None:
+    def replace(
+        self,
+        model: AnchorInvClassifier,
+        identity: str,
+        what: str,
+        taught: Sequence[tuple[Any, np.ndarray]],
+    ) -> None:
         """Use another model from now on; ``what`` says what was done to get it."""
         self._before.append((self.now, what))
-        self._use(model, self.now.number + 1, identity)
+        taught = tuple(taught)
+        while sum(each.nbytes for _, each in taught) > MOST_TAUGHT:
+            taught = taught[1:]
+        self._use(Version(model, self.now.number + 1, identity, taught))
 
     @property
     def undoable(self) -> str | None:
@@ -86,7 +102,7 @@ class Versions:
         if not self._before:
             raise ValueError("there is nothing to undo")
         version, what = self._before.pop()
-        self._use(version.model, self.now.number + 1, version.identity)
+        self._use(replace(version, number=self.now.number + 1))
         return what
 
 

@@ -97,7 +97,7 @@ class LiveServer:
             return _FORBIDDEN
         session = self.session
         with session.lock:
-            model, taught = session.model, list(session.taught)
+            model, taught = session.model, session.taught
         log = session.log.path if session.log is not None else None
         asked = request.query_params.get("recordings") == "yes"
         payload = await asyncio.to_thread(export, model, taught, log, recordings=asked)

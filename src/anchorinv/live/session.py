@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import asdict
@@ -36,8 +36,6 @@ STEP, COUNTDOWN = 0.1, 3.0
 MOST_SHOTS = 100
 #: Seconds of predictions that a page shows, and at most so many of them.
 RIBBON, MOST_PREDICTIONS = 30.0, 1000
-#: Bytes of taught windows that are kept for an export; the oldest lessons go first.
-MOST_TAUGHT = 200_000_000
 #: Seconds of a prompt in practice, and before it.
 PRACTICE_HOLD, PRACTICE_READY = 4.0, 2.0
 
@@ -110,7 +108,6 @@ class LiveSession:
         self.report: dict[str, Any] | None = None
         self.problem: str | None = None
         self.warning: str | None = None
-        self.taught: list[tuple[Any, np.ndarray]] = []  # shots by class, for an export
         self.log = EventLog(folder, name) if folder is not None else None
         channels = list(self.stream.ch_names)
         self._say("begin", source=source.name, sfreq=source.sfreq, channels=channels)
@@ -272,11 +269,7 @@ class LiveSession:
     def _learn(self, label: Any, windows: np.ndarray) -> None:
         known = label in self.model.classes_.tolist()
         model, facts = teach(self.model, label, windows)
-        self._replace(model, f"taught {label}", report=facts)
-        with self.lock:
-            self.taught.append((label, windows))
-            while sum(each.nbytes for _, each in self.taught) > MOST_TAUGHT:
-                self.taught.pop(0)
+        self._replace(model, f"taught {label}", [*self.taught, (label, windows)], report=facts)
         self._say("taught", label=str(label), shots=len(windows), new=not known)
 
     def forget(self, name: str) -> "Future[None]":
@@ -289,7 +282,9 @@ class LiveSession:
     def _forget(self, label: Any) -> None:
         model = copy(self.model)
         model.forget_class(label)
-        self._replace(model, f"forgot {label}", report={"sentence": f"The class {label} is forgotten."})
+        kept = [lesson for lesson in self.taught if lesson[0] != label]
+        report = {"sentence": f"The class {label} is forgotten."}
+        self._replace(model, f"forgot {label}", kept, report=report)
         self._say("forgot", label=str(label))
 
     def undo(self) -> None:
@@ -378,10 +373,22 @@ class LiveSession:
             )
             _log.error("live session", exc_info=error)
 
-    def _replace(self, model: AnchorInvClassifier, what: str, *, report: dict[str, Any]) -> None:
+    @property
+    def taught(self) -> tuple[tuple[Any, np.ndarray], ...]:
+        """The lessons that the model in use has learned: the class and the windows of each."""
+        return self.versions.now.taught
+
+    def _replace(
+        self,
+        model: AnchorInvClassifier,
+        what: str,
+        taught: Sequence[tuple[Any, np.ndarray]],
+        *,
+        report: dict[str, Any],
+    ) -> None:
         identity = identity_of(model)  # takes its time, so before the stream is kept waiting
         with self.lock:
-            self.versions.replace(model, identity, what)
+            self.versions.replace(model, identity, what, taught)
             self.watch.clear()
             self.report = report
             self._changed()
