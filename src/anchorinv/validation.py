@@ -304,7 +304,7 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
     if y is None:
         raise ValueError(
             "labels are missing: fit requires y to be passed, but the target y is None; pass one label per "
-            "signal"
+            "signal (of mne.Epochs: epochs.events[:, 2])"
         )
     if np.ma.is_masked(y):
         raise ValueError("labels are masked in places; drop these samples first")

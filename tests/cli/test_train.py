@@ -5,9 +5,11 @@ import re
 
 import numpy as np
 import pytest
+from scipy.signal import sosfilt
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.signal.preprocessing import Filter
 from tests.models import CHANNELS, RATE, windows
 
 SHORT = ("--epochs", 2, "--inversion-steps", 1, "--finetune-steps", 2, "--seed", 0, "--anchors", 4)
@@ -21,6 +23,17 @@ class TestTrain:
         assert model.sfreq_ == RATE and model.ch_names_ == CHANNELS and model.preprocessing.unit == "µV"
         assert (model.preprocessing.filter.low, model.preprocessing.filter.causal) == (4, True)
         assert model.method == "discriminant" and model.random_state == 0
+
+    def test_windows_that_were_not_filtered_as_told(self, run, files):
+        noise, y = np.random.default_rng(0).normal(size=(24, 2, 200)), ["left", "right"] * 12
+        noise[::2] *= 3
+        filtered = sosfilt(Filter(4, 20).sections(200), noise, axis=-1)
+        words = ("-o", "m", "--network", "never", "--band", 4, 20, "-q")
+        for name, X in {"raw": noise, "filtered": filtered}.items():
+            np.savez(files / f"{name}.npz", X=X, y=y, sfreq=200)
+            code, _, err = run("train", f"{name}.npz", *words)
+            told = "--band says that the windows were filtered to 4-20 Hz, but 6" in err
+            assert code == 0 and told == (name == "raw"), err
 
     def test_with_anchors(self, run, files):
         code, _, _ = run("train", "base.npz", "-o", "m", *SHORT, "--method", "anchorinv-plus")

@@ -70,7 +70,7 @@ def test_the_fingerprint_sees_every_change(change):
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda f: (f / "index.csv").unlink(), "index.csv is missing"),
+        (lambda f: (f / "index.csv").unlink(), "it lacks index.csv"),
         (lambda f: (f / "meta.json").write_text("{"), "meta.json is damaged"),
         (lambda f: (f / "samples.npy").write_bytes((f / "samples.npy").read_bytes()[:200]), "damaged"),
         (lambda f: (f / "samples.npy").write_bytes(b"not an array"), "damaged"),

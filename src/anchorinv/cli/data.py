@@ -139,9 +139,9 @@ def show(data: "Dataset", folder: Path) -> None:
         "windows": f"{data.n_times / data.sfreq:g} s, {data.n_times} samples at {data.sfreq:g} Hz",
         "channels": f"{data.n_chans}: {', '.join(data.ch_names[:8])}{' ...' if data.n_chans > 8 else ''}",
         "unit": meta.get("unit", ""),
-        "done to it": "; ".join(meta.get("steps", [])),
+        "preprocessing": "; ".join(meta.get("steps", [])),
         "split": meta.get("split", ""),
-        "met": ", ".join(counts),
+        "found": ", ".join(counts),
         "from": ", ".join(filter(None, (meta.get("origin"), meta.get("licence")))),
         "accepted": "; ".join(meta.get("accepted", [])),
         "notes": "; ".join(meta.get("notes", [])),
@@ -156,7 +156,9 @@ def show(data: "Dataset", folder: Path) -> None:
 def _classes(data: "Dataset") -> Table:
     import numpy as np
 
-    table = Table("class", "train", "test", "subjects", "recordings", title=f"{len(data)} windows")
+    table = Table(
+        "class", "train", "test", "subjects (train + test)", "recordings", title=f"{len(data)} windows"
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     for label, name in [*enumerate(data.class_names), (None, "all")]:

@@ -22,7 +22,7 @@ from anchorinv.cli.options import (
     progress,
     with_options,
 )
-from anchorinv.terminal import say
+from anchorinv.terminal import complain, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -202,6 +202,8 @@ def train(
     if settings["privacy"] is not None and file.people is not None:
         file, new_people = replace(file, groups=file.people), True
     windows, labels, groups = _chosen(file, classes, new_people=new_people)
+    if labelling is None:
+        _warn_if_unfiltered(windows, known.sfreq, band)
     model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
     model.fit(windows, labels, groups).set_params(verbose=False)
     model.save(out, with_signals=with_signals, allow_recordings=allow_recordings, note=note, author=author)
@@ -273,6 +275,27 @@ def _preprocessing(
             band.sections(rate)  # refuses a filter that does not fit the rate
         known = replace(known, filter=band, unrepeatable=None)
     return replace(known, unit=unit or known.unit, sfreq=rate)
+
+
+def _warn_if_unfiltered(windows: "np.ndarray", sfreq: float | None, band: "Filter | None") -> None:
+    """Warn if windows have a fifth of their power where the filter that they are said to have leaves none."""
+    import numpy as np
+
+    if band is None or band.low is None or band.high is None or not sfreq:
+        return
+    some, n = windows[:: 1 + len(windows) // 200], windows.shape[-1]
+    if not np.isfinite(some).all():  # fit refuses these
+        return
+    centred = some - some.mean(axis=-1, keepdims=True)
+    power = (np.abs(np.fft.rfft(centred * np.hanning(n))) ** 2).sum(axis=(0, 1))
+    hertz, leak = np.fft.rfftfreq(n, 1 / sfreq), 2 * sfreq / n
+    outside = power[(hertz < band.low / 2 - leak) | (hertz > 1.5 * band.high + leak)].sum()
+    if outside > 0.2 * power.sum():
+        complain(
+            f"anchorinv: warning: --band says that the windows were filtered to {band.low:g}-{band.high:g} "
+            f"Hz, but {outside / power.sum():.0%} of their power is far outside; train does not filter "
+            f"windows, while recordings will be filtered: filter the windows first, or leave --band out"
+        )
 
 
 def _cut(

@@ -348,7 +348,7 @@ class Dataset:
         folder = Path(folder)
         if missing := [n for n in ("meta.json", "index.csv", "samples.npy") if not (folder / n).is_file()]:
             raise ValueError(
-                f"{folder} is not a prepared data set: {', '.join(missing)} is missing; make one with "
+                f"{folder} is not a prepared data set: it lacks {', '.join(missing)}; make one with "
                 "anchorinv prepare"
             )
         meta = _read_meta(folder / "meta.json")

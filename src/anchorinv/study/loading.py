@@ -114,8 +114,8 @@ def _located(config: str, extended_by: Path | None = None) -> Path:
     if path.suffix == ".toml" or len(Path(config).parts) > 1:
         raise ValueError(f"{asked}there is no file {path}; `anchorinv run --list` shows what is shipped")
     raise ValueError(
-        f"{asked}there is no shipped config {config!r} and no such file; {nearest(config, shipped())} "
-        f"`anchorinv run --list` shows all"
+        f"{asked}there is no shipped config {config!r} and no such file; `anchorinv run --list` shows "
+        f"all; {nearest(config, shipped())}"
     )
 
 
