@@ -23,7 +23,7 @@ from anchorinv.core.types import Batch, State
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import replacing
 from anchorinv.settings import recipe_of
-from anchorinv.study.experiment import protocol_of
+from anchorinv.study.loading import protocol_of
 from anchorinv.study.loading import load
 
 HERE = Path(__file__).parent
