@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anchorinv.core.reliability import Reliability
-from anchorinv.report.calibration import calibration_table
 from anchorinv.report.gather import gather
+from anchorinv.report.tables import calibration_table
 from anchorinv.study import results as store
 from anchorinv.study.execute import run_study
 from anchorinv.study.folder import RunFolder, write_record

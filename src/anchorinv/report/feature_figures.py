@@ -1,6 +1,6 @@
 """Figures of a base model: features and anchors in the plane (t-SNE), inverted signals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +22,9 @@ from anchorinv.core.registry import METHODS
 from anchorinv.core.rng import stream
 from anchorinv.core.types import Batch, State
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.progress import tick
 from anchorinv.report.formats import COLUMN, N_DISTINCT, PAGE, Figure, canvas, colours, finished, grid, look
-from anchorinv.report.gather import Run
+from anchorinv.report.gather import Run, slugged
 from anchorinv.study.config import Experiment, digest
 from anchorinv.study.execute import Condition, ModelCache
 from anchorinv.study.loading import inversion_of, opened, people
@@ -68,6 +69,60 @@ class FittedRun:
             for curve in state.curves
             if curve.name == "invert"
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A figure that could not be made, and why."""
+
+    title: str
+    why: str
+
+
+def feature_figures(
+    run: Run, datasets: Mapping[str, Dataset], bases: Path | None, selections: Sequence[str]
+) -> tuple[list[Figure], list[Absent]]:
+    """Draw features, signals and inversion, a set for each data set; or say why not."""
+    drawn: list[Figure] = []
+    absent: list[Absent] = []
+    chosen = chosen_variants(run)
+    for variant in chosen:
+        data = run.study.variants[variant].data.name
+        slug, where = (f"{run.slug}-{slugged(data)}", f" ({data})") if len(chosen) > 1 else (run.slug, "")
+        tasks = _tasks(slug, where, selections, run.class_names(variant))
+        try:
+            fitted = fitted_run(run, variant, datasets, bases)
+        except Unavailable as problem:
+            absent += [Absent(f"{title}{where}", str(problem)) for title in tasks]
+            continue
+        for title, task in tasks.items():
+            try:
+                drawn += task(fitted)
+            except Unavailable as problem:
+                absent.append(Absent(f"{title}{where}", str(problem)))
+        tick(f"report of {run.label}", 2, 3)
+    return drawn, absent
+
+
+def _tasks(
+    slug: str, where: str, selections: Sequence[str], names: Sequence[str]
+) -> dict[str, Callable[[FittedRun], list[Figure]]]:
+    n_classes = 1 if where else 2  # with several data sets, one class of each is enough
+
+    def signals(fitted: FittedRun) -> list[Figure]:
+        pairs = {class_title(names, pair.label): pair for pair in inverted_pairs(fitted, n_classes)}
+        return [
+            signals_figure(f"{slug}-signals-{pair.label}", fitted, pair, name + where)
+            for name, pair in pairs.items()
+        ]
+
+    return {
+        "Inversion error": lambda fitted: [curves_figure(f"{slug}-inversion", fitted, where)],
+        "Features in the plane (t-SNE)": lambda fitted: [
+            tsne_figure(f"{slug}-tsne", fitted, selections, names, where)
+        ],
+        "Real and inverted signals": signals,
+    }
 
 
 def chosen_variants(run: Run) -> list[str]:

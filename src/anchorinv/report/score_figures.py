@@ -1,18 +1,33 @@
 """Figures of scores: over sessions, per trial, against a setting, confusion matrices; and of costs."""
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from anchorinv.report.calibration import calibration_figure
-from anchorinv.report.formats import COLUMN, PAGE, Figure, canvas, colours, finished, grid, look, markers
+from anchorinv.core.reliability import N_BINS, Reliability, SplitReliability
+from anchorinv.report.formats import (
+    COLOURS,
+    COLUMN,
+    PAGE,
+    Figure,
+    canvas,
+    colours,
+    finished,
+    grid,
+    look,
+    markers,
+)
 from anchorinv.report.gather import Group, Run, groups_of, varied
 from anchorinv.report.tables import CLASSES, costs
 from anchorinv.study.config import Experiment
@@ -386,3 +401,131 @@ def runs_figures(groups: dict[str, Group], runs: Sequence[Run]) -> list[Figure]:
         if frame["x"].nunique() > 1:
             drawn.append(sweep_figure(f"together-base-classes-{data}", "number of base classes", frame))
     return drawn
+
+
+_MEASURES = {"ece": "Expected calibration error", "brier": "Brier score"}
+_PARTS = {"base": "base classes", "new": "new classes"}
+_SHADES = {"base": COLOURS[1], "new": COLOURS[0]}
+_SIGNS = {"base": "o", "new": "s"}
+_GAP = "#999999"
+_MANY = 8  # panels; with more, each is smaller
+_TICKS = (0, 0.5, 1)
+
+
+def calibration_figure(slug: str, group: Group) -> Figure | None:
+    """Draw a small reliability diagram for each line after the last session, summed over trials.
+
+    None where no result has probabilities.
+    """
+    measured = group.measured.groupby("line", sort=False)["reliability"]
+    panels: dict[str, SplitReliability] = {str(line): reduce(add, some) for line, some in measured}
+    if not panels:
+        return None
+    across, side = (5, 1.55) if len(panels) > _MANY else (min(4, len(panels)), 1.8)
+    down = -(-len(panels) // across)
+    with look():
+        drawing = canvas(max(COLUMN, min(PAGE, 1.72 * across + 0.3)), side * down + 0.5)
+        axes = drawing.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+        for ax in axes.flat[len(panels) :]:
+            ax.set_visible(False)
+        for ax, (line, both) in zip(axes.flat, panels.items(), strict=False):
+            _draw_points(ax, both)
+            parts = [f"{part} {each.ece:.3f}" for part in _PARTS if (each := getattr(both, part)).n]
+            ax.set_title(f"{textwrap.fill(line, 22)}\n{', '.join(parts)}", loc="left", fontsize=7)
+        for place in range(len(panels) - across, len(panels)):
+            axes.flat[place].tick_params(labelbottom=True)  # the last panel of each column
+        drawing.supxlabel("largest probability", fontsize=7.5)
+        drawing.supylabel("accuracy", fontsize=7.5)
+        marks = [
+            Line2D([], [], color=_SHADES[part], marker=_SIGNS[part], linewidth=0.9, label=words)
+            for part, words in _PARTS.items()
+        ]
+        drawing.legend(handles=marks, loc="outside upper center", ncols=2)
+        errors = "; ".join(f"{line}: {_errors(both)}" for line, both in panels.items())
+        alt = (
+            f"{len(panels)} reliability diagrams after the last session: accuracy against the largest "
+            f"probability. Expected calibration error, {errors}."
+        )
+        caption = (
+            "Reliability after the last session, all trials together: accuracy of predictions by their "
+            f"largest probability, in {N_BINS} bins; a mark is as large as the share of windows in its bin. "
+            "On the dashed line confidence equals accuracy; below it predictions are overconfident. "
+            "Numbers are expected calibration errors of all trials together; the table has means over trials."
+        )
+        title = f"Reliability{f': {group.title}' if group.title else ''}"
+        return finished(drawing, slug, title, alt, caption)
+
+
+def reliability_figure(slug: str, both: SplitReliability, name: str = "") -> Figure:
+    """Draw the reliability diagram of one model: bars of accuracy, gaps to confidence, windows in each bin.
+
+    One panel for base classes, one for new ones; ``name`` is the title.
+    """
+    parts: Mapping[str, Reliability] = {
+        part: each for part in _PARTS if (each := getattr(both, part)).n or part == "base"
+    }
+    with look():
+        drawing = canvas(2.5 * len(parts) + 0.4, 3.7)
+        axes = drawing.subplots(2, len(parts), squeeze=False, sharex=True, height_ratios=(4, 1))
+        for (part, each), upper, lower in zip(parts.items(), axes[0], axes[1], strict=True):
+            _draw_bars(upper, lower, each, _SHADES[part])
+            numbers = (
+                f"{each.n} windows, ECE {each.ece:.3f}, Brier {each.brier:.3f}" if each.n else "no windows"
+            )
+            upper.set_title(f"{_PARTS[part].capitalize()}\n{numbers}", loc="left")
+            lower.set_xlabel("largest probability")
+        axes[0, 0].set_ylabel("accuracy")
+        axes[1, 0].set_ylabel("windows")
+        drawing.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        if name:
+            drawing.suptitle(name, x=0.01, ha="left", fontsize=8)
+        alt = f"Reliability diagram. Expected calibration error, {_errors(both)}."
+        caption = (
+            f"Reliability: accuracy of predictions by their largest probability, in {N_BINS} bins; the gap "
+            "to the mean probability of the bin; and how many windows are in it."
+        )
+        return finished(drawing, slug, "Reliability", alt, caption)
+
+
+def _errors(both: SplitReliability) -> str:
+    parts = {words: getattr(both, part) for part, words in _PARTS.items()}
+    return ", ".join(f"{words} {each.ece:.3f}" for words, each in parts.items() if each.n)
+
+
+def _frame(ax: Axes) -> None:
+    ax.plot([0, 1], [0, 1], color="#595959", linewidth=0.8, linestyle=(0, (3, 2)), zorder=2)
+    ax.set_xlim(-0.02, 1.02)
+    ax.set_ylim(-0.02, 1.02)
+    ax.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+    ax.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+
+
+def _draw_points(ax: Axes, both: SplitReliability) -> None:
+    _frame(ax)
+    for part in _PARTS:
+        each: Reliability = getattr(both, part)
+        there = each.counts > 0
+        x, y = (sums[there] / each.counts[there] for sums in (each.confidence, each.correct))
+        ax.plot(x, y, color=_SHADES[part], linewidth=0.9, zorder=3)
+        areas = 4 + 90 * each.counts[there] / max(1, each.n)
+        ax.scatter(x, y, s=areas, color=_SHADES[part], marker=_SIGNS[part], alpha=0.75, linewidths=0,
+                   zorder=4)  # fmt: skip
+
+
+def _draw_bars(upper: Axes, lower: Axes, each: Reliability, shade: str) -> None:
+    _frame(upper)
+    there = each.counts > 0
+    n = np.maximum(each.counts, 1)
+    accuracy, confidence = (each.correct / n)[there], (each.confidence / n)[there]
+    middles = ((np.arange(N_BINS) + 0.5) / N_BINS)[there]
+    bars: dict[str, Any] = {"width": 0.94 / N_BINS}
+    upper.bar(middles, accuracy, color=shade, alpha=0.7, label="accuracy", zorder=1.5, **bars)
+    with mpl.rc_context({"hatch.linewidth": 0.5}):
+        upper.bar(middles, confidence - accuracy, bottom=accuracy, color="none", edgecolor="#1A1A1A",
+                  linewidth=0.6, hatch="////", label="gap to the mean probability", zorder=1.7,
+                  **bars)  # fmt: skip
+    counted = lower.bar(middles, each.counts[there], color=_GAP, **bars)
+    lower.bar_label(counted, fontsize=5.5, padding=1, rotation=90 if each.counts.max() > 99 else 0)
+    lower.set_ylim(0, 1.6 * max(1, each.counts.max()))
+    lower.locator_params(axis="y", nbins=3, integer=True)
+    lower.grid(axis="x", visible=False)
