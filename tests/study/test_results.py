@@ -83,15 +83,6 @@ def test_a_descent_that_ended_in_nan_is_no_damage():
     assert store.to_line(store.from_line(line)) == line
 
 
-@pytest.mark.parametrize(
-    ("query", "count"),
-    [({}, 4), ({"method": "a"}, 2), ({"session": 2}, 2), ({"method": "b", "session": 1}, 1)],
-)
-def test_select(query, count):
-    some = [result(method=m, session=s) for m in ("a", "b") for s in (1, 2)]
-    assert len(store.select(some, **query)) == count
-
-
 def test_classes_in_any_order_are_read_back(tmp_path):
     """A network knows the classes of a session in the order of their numbers, however a config names them."""
     course = {"base_classes": [2, 0, 1], "sessions": [12, 10, 11, 13], "ways": 2, "trials": 1}

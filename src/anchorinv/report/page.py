@@ -1,4 +1,4 @@
-"""Make a report, one self-contained page with its tables and figures as files; or fill marks of a Markdown page.
+"""Make a report: one page, its tables and figures as files; or fill the marks of a Markdown page.
 
 A mark names runs by their folder or file, the kind of table or figure, and a method where that matters::
 

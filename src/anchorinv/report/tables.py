@@ -1,4 +1,4 @@
-"""The tables of a report: scores in the paper's layout, differences from the paper, tests, costs, calibration."""
+"""The tables of a report: scores in the paper's layout, differences from it, tests, costs, calibration."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,8 +80,11 @@ def scores_table(run: Run) -> Table:
     heads = [Column(_session(s), f"Macro-F1 ({CLASSES[part]})") for s, part in shown]
     title = f"{run.study.title}: macro-F1 in percent"
     notes = [averaged_over(run), *test_notes(run)]
-    return _lines_table(run, "scores", title, heads, lambda g, line: [_score(g, line, *each) for each in shown],
-                        notes)  # fmt: skip
+
+    def cells(group: Group, line: str) -> list[Cell]:
+        return [_score(group, line, *each) for each in shown]
+
+    return _lines_table(run, "scores", title, heads, cells, notes)
 
 
 def test_notes(run: Run) -> list[str]:

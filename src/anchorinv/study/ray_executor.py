@@ -198,20 +198,19 @@ def fit_base(order: Order) -> Any:
     For a method that shares no base model, return its state after the base session and the seconds it took.
     """
     run, shared, train = _prepared(order)
-    with _reported(order):
+    mailbox, protocol, began = _Mailbox(order), order.condition.protocol, time.perf_counter()
+    with listening(mailbox.report):
         if shared is None:
             return run.base()
-        base_train, began = train.of(*order.condition.protocol.base_classes), time.perf_counter()
-        checkpoint = _StoredCheckpoint(order)
-        state = fit_base_model(shared.base_spec, base_train, order.condition.protocol, checkpoint)
-    return _packed(state, began)
+        base_train = train.of(*protocol.base_classes)
+        return _packed(fit_base_model(shared.base_spec, base_train, protocol, mailbox), began)
 
 
 def recall(order: Order, base: Packed) -> Packed | None:
     """Return the inverted replay of the base classes; None where nothing is inverted."""
     run, _, _ = _prepared(order, base)
     began = time.perf_counter()
-    with _reported(order):
+    with listening(_Mailbox(order).report):
         state = run.ready()
     return _packed(state, began) if inverted(state) else None
 
@@ -273,25 +272,22 @@ def _unpacked(state: Packed, shared: SharesBase) -> tuple[State, float]:
     return restored(tensors, facts, shared.base_spec), float(facts["seconds"])
 
 
-def _reported(order: Order) -> Any:
-    """Write the progress of the block to the key-value store, now and then."""
-    last = 0.0
-
-    def listen(now: Tick) -> None:
-        nonlocal last
-        if not now.sentence and time.monotonic() - last >= BETWEEN:
-            last = time.monotonic()
-            with suppress(Exception):  # progress is not essential
-                kv_store()._internal_kv_put(order.key, json.dumps(asdict(now)))
-
-    return listening(listen)
-
-
-class _StoredCheckpoint(FileCheckpoint):
-    """A checkpoint of a training, in Ray's key-value store instead of a file."""
+class _Mailbox(FileCheckpoint):
+    """Progress and checkpoint of a long task, written by it to Ray's key-value store for the driver."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(Path(f"{order.key}-position"), seconds=order.seconds)
+        self._key, self._reported = order.key, 0.0
+
+    def report(self, now: Tick) -> None:
+        if not now.sentence and time.monotonic() - self._reported >= BETWEEN:
+            self._reported = time.monotonic()
+            with suppress(Exception):  # progress is not essential
+                kv_store()._internal_kv_put(self._key, json.dumps(asdict(now)))
+
+    def progress(self) -> Tick | None:
+        last = kv_store()._internal_kv_get(self._key)
+        return Tick(**json.loads(last)) if last else None
 
     def load(self) -> dict[str, Tensor] | None:
         left = kv_store()._internal_kv_get(self.path.name)
@@ -302,7 +298,8 @@ class _StoredCheckpoint(FileCheckpoint):
         self._last = time.monotonic()
 
     def drop(self) -> None:
-        kv_store()._internal_kv_del(self.path.name)
+        for key in (self._key, self.path.name):
+            kv_store()._internal_kv_del(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +383,7 @@ class _Task:
     shown: Tick | None = None  # the last progress
 
     def __post_init__(self) -> None:
-        self.stored = _StoredCheckpoint(self.order)
+        self.mailbox = _Mailbox(self.order)
         if self.path and self.cache:
             self.checkpoint = self.cache.checkpoint(self.path)
 
@@ -458,7 +455,7 @@ class _Driver:
     def _started(self, task: _Task) -> Any:
         """Start a task and return a reference to its result."""
         if task.path and (left := task.checkpoint.load()):
-            task.stored.write(left)
+            task.mailbox.write(left)
         remote = ray().remote(task.function).options(
             num_cpus=task.order.condition.experiment.threads,
             num_gpus=self._settings.gpus,
@@ -479,14 +476,13 @@ class _Driver:
         if not task.path:
             return JobResult(task.order.job, [], error, details) if error else result
         task.reference = reference  # also an error, for all tasks that need it
-        if error and (left := task.stored.load()):
+        if error and (left := task.mailbox.load()):
             task.checkpoint.write(left)
         elif not error and result and task.spec and task.cache:
             task.cache.write(task.path, result, result[1]["seconds"])
             task.checkpoint.drop()
-        task.stored.drop()
+        task.mailbox.drop()
         task.show(None)
-        kv_store()._internal_kv_del(task.order.key)
         return None
 
     def _look_at_makers(self) -> None:
@@ -495,11 +491,10 @@ class _Driver:
             return
         self._shown = time.monotonic()
         for task in self._running.values():
-            if not task.path or not (last := kv_store()._internal_kv_get(task.order.key)):
-                continue
-            task.show(Tick(**json.loads(last)))
-            if task.checkpoint.due and (left := task.stored.load()):
-                task.checkpoint.write(left)
+            if task.path and (now := task.mailbox.progress()):
+                task.show(now)
+                if task.checkpoint.due and (left := task.mailbox.load()):
+                    task.checkpoint.write(left)
 
     def _open(self, condition: Condition, jobs: Sequence[Job]) -> None:
         """Add the tasks of a condition: those that make base models and replay come before trials."""
