@@ -19,7 +19,7 @@ from anchorinv.study.folder import Record, RunFolder, Start
 from anchorinv.study.loading import load, scaled, shipped
 from anchorinv.study.results import Job
 from anchorinv.study.runner import SessionResult
-from anchorinv.study.scores import PARTS, Cell, Compared, compared, method_title, paired, summarise, tidy
+from anchorinv.study.scores import PARTS, Cell, Comparison, compared, method_title, paired, summarise, tidy
 
 #: Significance level.
 LEVEL = 0.05
@@ -160,7 +160,7 @@ class Group:
         """Return the line with the highest mean as printed; "" for ties or a single line."""
         return only_best({line: round(cell.mean, 2) for line, cell in self.cells(session, part).items()})
 
-    def compared(self, part: str = "f1_all", reference: str | None = None) -> list[Compared]:
+    def compared(self, part: str = "f1_all", reference: str | None = None) -> list[Comparison]:
         """Return the paired comparisons of all lines that have reached the last session."""
         return _compared(self, part, reference or self.reference)
 
@@ -188,7 +188,7 @@ def only_best(values: Mapping[str, float], best: Callable[..., float] = max) -> 
 
 
 @lru_cache(maxsize=256)  # used by every table and figure
-def _compared(group: Group, part: str, reference: str | None) -> list[Compared]:
+def _compared(group: Group, part: str, reference: str | None) -> list[Comparison]:
     there = [line for line in group.lines if group.last in group.sessions(line)]
     if reference not in there or group.last == 0:
         return []
@@ -315,12 +315,12 @@ def _against_next(group: Group, ranked: Sequence[str]) -> tuple[str, str, bool]:
     best, second, last = ranked[0], ranked[1], group.last
     if group.reference is None and group.of == "variants":
         return f"next is {second}", "Their classes differ, so they are not tested against each other.", False
-    compared = [each.comparison for each in group.compared(reference=best)
-                if (each.session, each.over, each.comparison.method) == (last, "trials", second)]  # fmt: skip
+    where = (last, "trials", second)
+    tested = [c for c in group.compared(reference=best) if (c.session, c.over, c.method) == where]
     won = group.differences(best, second, last)
-    if not compared or not len(won):
+    if not tested or not len(won):
         return f"next is {second}", "No trial is finished in both, so they cannot be compared.", False
-    c = compared[0]
+    (c,) = tested
     margin = (
         f"{-c.difference:.1f} points above {second}, ahead in {int((won > 0).sum())} of {len(won)} trials"
     )
@@ -329,12 +329,11 @@ def _against_next(group: Group, ranked: Sequence[str]) -> tuple[str, str, bool]:
     if c.n < 2:
         return margin, "One trial is too few for a test.", False
     tests = len(ranked) - 1
-    tested = f"95 % interval {-c.high:+.1f} to {-c.low:+.1f} points".replace("-", "−") + (
-        f"; p = {c.p_holm:.2g}" + (f", Holm-corrected over {tests} comparisons" if tests > 1 else "")
-    )
-    if c.p_holm < LEVEL:
-        return margin, f"Clear, for other draws of the shots: {tested}.", True
-    return margin, f"Not significant: {tested}.", False
+    interval = f"95 % interval {-c.high:+.1f} to {-c.low:+.1f} points".replace("-", "−")
+    corrected = f", Holm-corrected over {tests} comparisons" if tests > 1 else ""
+    clear = c.p_holm < LEVEL
+    said = "Clear, for other draws of the shots" if clear else "Not significant"
+    return margin, f"{said}: {interval}; p = {c.p_holm:.2g}{corrected}.", clear
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,9 @@ def _score(
 def _significant(group: Group, part: str) -> set[tuple[str, int]]:
     """Return the lines and sessions that differ significantly from the reference, by the corrected test."""
     return {
-        (each.comparison.method, each.session)
+        (each.method, each.session)
         for each in group.compared(part)
-        if each.over == "trials" and each.comparison.p_holm < LEVEL
+        if each.over == "trials" and each.p_holm < LEVEL
     }
 
 
@@ -93,7 +93,7 @@ def test_notes(run: Run) -> list[str]:
     tested = [each for group in groups for each in group.compared()]
     if not tested:
         return []
-    n = min(each.comparison.n for each in tested if each.over == "trials")
+    n = min(each.n for each in tested if each.over == "trials")
     reference = next(group.reference for group in groups if group.reference)
     notes = [
         f"{SIGNIFICANT} differs from {reference} with p < {LEVEL}: two-sided Wilcoxon signed-rank test over "
@@ -110,18 +110,17 @@ def comparisons_table(run: Run) -> Table | None:
     groups = groups_of(run)
     rows: list[list[Cell]] = []
     for group in groups:
-        for each in group.compared():
-            c = each.comparison
+        for c in group.compared():
             rows.append([
                 *_group_cells(group, groups),
                 c.method,
-                Number(each.session, digits=0),
+                Number(c.session, digits=0),
                 Number(c.difference, signed=True),
                 *(Number(limit, signed=True) if c.n > 1 else "" for limit in (c.low, c.high)),
                 Number(c.p, digits=4),
                 Number(c.p_holm, digits=4, mark=SIGNIFICANT if c.p_holm < LEVEL else ""),
                 Number(c.effect, signed=True),
-                f"{c.n} {each.over if c.n > 1 else each.over.removesuffix('s')}",
+                f"{c.n} {c.over if c.n > 1 else c.over.removesuffix('s')}",
             ])  # fmt: skip
     if not rows:
         return None
@@ -460,9 +459,7 @@ def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Ta
     """
     group = only_group(run)
     one, sign = line_of(run, group, method), -1 if turned else 1
-    tested = [
-        e.comparison for e in group.compared(reference=one) if (e.session, e.over) == (group.last, "trials")
-    ]
+    tested = [c for c in group.compared(reference=one) if (c.session, c.over) == (group.last, "trials")]
     by_seed = pd.DataFrame({
         c.method: sign * group.differences(c.method, one, group.last).groupby("seed").mean() for c in tested
     })  # fmt: skip

@@ -410,6 +410,7 @@ class _Driver:
         self._room, self._looked, self._shown = 1, -_LOOK, 0.0
         self._nodes: set[str] = set()
         self._own = _placed_methods(work.own)
+        self._remote = {task: ray().remote(task) for task in (fit_base, recall, run_trial)}
 
     def run(self) -> Generator[JobResult | Running, None, None]:
         """Start tasks and collect their results until all are done."""
@@ -456,7 +457,7 @@ class _Driver:
         """Start a task and return a reference to its result."""
         if task.path and (left := task.checkpoint.load()):
             task.mailbox.write(left)
-        remote = ray().remote(task.function).options(
+        remote = self._remote[task.function].options(
             num_cpus=task.order.condition.experiment.threads,
             num_gpus=self._settings.gpus,
             max_retries=RETRIES,
