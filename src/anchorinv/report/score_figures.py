@@ -1,4 +1,4 @@
-"""Figures of scores: over sessions, per trial, against a setting, confusion matrices; and of costs."""
+"""Figures of scores: over sessions, per trial, against a setting, confusion, reliability; and of costs."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Read a study from a TOML file, validate it, and scale it down for a trial run."""
+"""Read a study from a TOML file, scale it down, and build its parts: data, samples, network and methods."""
 
 import logging
 import tomllib
