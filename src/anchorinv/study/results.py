@@ -192,7 +192,7 @@ def from_line(line: str | bytes) -> SessionResult:
         broken = error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid"
         raise ValueError("no JSON" if broken else first_problem(error)) from None
     k = len(record.classes)
-    if not 0 < record.n_base <= k or {len(row) for row in [record.confusion, *record.confusion]} != {k}:
+    if not 0 < record.n_base <= k or {len(record.confusion), *map(len, record.confusion)} != {k}:
         raise ValueError(f"its confusion matrix is not that of {k} classes, {record.n_base} of the base")
     counts = np.array(record.confusion, dtype=np.int64)  # (k, k)
     reliability = None
