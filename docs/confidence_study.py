@@ -18,8 +18,7 @@ import torch
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.metrics import auroc
 from anchorinv.core.reliability import Reliability
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import replacing
 from anchorinv.settings import recipe_of

@@ -10,9 +10,8 @@ import torch
 
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.rehearsal import FOLDS
-from anchorinv.core.rng import stream
 from anchorinv.core.training import SHARE
-from anchorinv.core.types import Batch
+from anchorinv.core.types import Batch, stream
 from anchorinv.progress import is_heard, listening, tell
 from anchorinv.terminal import duration
 

@@ -20,8 +20,7 @@ from anchorinv.backbones import BackboneFor
 from anchorinv.core.blocks import BLOCKS
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.encoder import MOST_FEATURES, NetworkBlock
-from anchorinv.core.head import HEADS
-from anchorinv.core.heads import Cosine
+from anchorinv.core.heads import HEADS, Cosine
 from anchorinv.core.networks import Geometry
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.registry import METHODS, MethodSpec

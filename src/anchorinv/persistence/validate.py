@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anchorinv.core.blocks import BLOCKS
 from anchorinv.core.encoder import NETWORK, NetworkBlock
-from anchorinv.core.head import HEADS, Expected
+from anchorinv.core.heads import HEADS, Expected
 from anchorinv.core.registry import METHODS
 from anchorinv.core.rehearsal import FOLDS
 from anchorinv.core.views import VIEWS

@@ -10,7 +10,7 @@ import numpy as np
 
 from anchorinv import __version__
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.files import replacing, write_json
 from anchorinv.progress import tick

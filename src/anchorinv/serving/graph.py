@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from anchorinv.core.confidence import GATE, SHARES, Confidence, Scores, scaled_by
 from anchorinv.core.encoder import Encoder
-from anchorinv.core.head import StatisticalHead
+from anchorinv.core.heads import StatisticalHead
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.serving.jacobi import DOMAIN, eigh_function, eigh_name
 

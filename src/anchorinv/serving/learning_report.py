@@ -10,8 +10,7 @@ from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, stream
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.serving.streaming import probabilities
 from anchorinv.suggestion import embedded, known_means, nearest_rivals, similarity

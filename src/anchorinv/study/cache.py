@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anchorinv.core.devices import placed
 from anchorinv.core.memory import Memory
 from anchorinv.core.minimise import Checkpoint
-from anchorinv.core.recipe import BaseLearner
+from anchorinv.core.recipe import BaseLearner, placed
 from anchorinv.core.types import State
 from anchorinv.files import HERE, read_tensors, write_tensors
 from anchorinv.persistence.format import packed, unpacked
@@ -60,11 +59,11 @@ def described(value: Any) -> Any:
 
     Examples
     --------
-    >>> from anchorinv.core.adaptation import NoAdaptation
+    >>> from anchorinv.core.training import NoAdaptation
     >>> described(partial(round, ndigits=2))
     {'call': 'builtins.round', 'args': [], 'options': {'ndigits': 2}}
     >>> described(NoAdaptation())
-    {'type': 'anchorinv.core.adaptation.NoAdaptation'}
+    {'type': 'anchorinv.core.training.NoAdaptation'}
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value

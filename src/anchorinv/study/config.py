@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from anchorinv.backbones import OWN, problem_of
-from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.networks import Geometry
 from anchorinv.core.prototypes import SELECTIONS
 from anchorinv.core.registry import METHODS
+from anchorinv.core.training import CrossValidatedFinetune
 from anchorinv.signal.preprocessing import facts_of, preprocessing_from
 from anchorinv.study.runner import Protocol
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from anchorinv import __version__
-from anchorinv.core.devices import choose_device
+from anchorinv.core.networks import choose_device
 from anchorinv.core.recipe import BaseSpec, Method
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import in_use

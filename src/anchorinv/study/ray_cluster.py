@@ -28,7 +28,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.core.devices import choose_device
+from anchorinv.core.networks import choose_device
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, State
