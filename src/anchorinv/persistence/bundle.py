@@ -41,8 +41,8 @@ from anchorinv.persistence.validate import (
     restored_anchors,
 )
 from anchorinv.pretrained import version_here
+from anchorinv.signal.drift import SHAPES, BaseStatistics, MeanStd
 from anchorinv.signal.preprocessing import Preprocessing, facts_of
-from anchorinv.signal.statistics import SHAPES, BaseStatistics, MeanStd
 
 
 @dataclass(frozen=True, slots=True, eq=False)
