@@ -59,9 +59,8 @@ from anchorinv.settings import (
     resolve_rate,
     resolve_seed,
 )
-from anchorinv.signal.drift import FEWEST, Drift, drift
+from anchorinv.signal.drift import FEWEST, BaseStatistics, Drift, Statistics, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
-from anchorinv.signal.statistics import BaseStatistics, Statistics
 from anchorinv.suggestion import REJECT, Suggestion, check_suggesting, suggested_class
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (

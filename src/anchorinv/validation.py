@@ -16,9 +16,8 @@ from anchorinv.core.networks import MIN_TIMES
 from anchorinv.core.registry import METHODS
 from anchorinv.persistence.limits import check_name, looks_like
 from anchorinv.signal.drift import Drift
-from anchorinv.signal.limits import VOLTAGES
-from anchorinv.signal.preprocessing import UNITS, conversion, unit_of
-from anchorinv.signal.readers import pick_channels, renamed
+from anchorinv.signal.headers import VOLTAGES
+from anchorinv.signal.preprocessing import UNITS, conversion, pick_channels, renamed, unit_of
 from anchorinv.torch_data import is_torch_data, read_windows
 
 #: With this many times more channels than samples, axes were probably swapped.

@@ -40,8 +40,8 @@ from anchorinv.persistence.validate import (
     needs_network,
     restored_anchors,
 )
+from anchorinv.signal.drift import SHAPES, BaseStatistics, MeanStd
 from anchorinv.signal.preprocessing import Preprocessing, facts_of
-from anchorinv.signal.statistics import SHAPES, BaseStatistics, MeanStd
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Curve
 from anchorinv.persistence.format import Header
 from anchorinv.persistence.provenance import loss_lines, score_lines, some_of, with_curves
+from anchorinv.signal.drift import SHAPES
 from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from
-from anchorinv.signal.statistics import SHAPES
 
 MEMORY = {
     "none": "nothing is replayed",

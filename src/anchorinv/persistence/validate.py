@@ -15,7 +15,7 @@ from anchorinv.core.rehearsal import FOLDS
 from anchorinv.core.views import VIEWS
 from anchorinv.persistence import limits
 from anchorinv.persistence.format import Header, unpacked_head
-from anchorinv.signal.statistics import SHAPES, shapes_of
+from anchorinv.signal.drift import SHAPES, shapes_of
 
 # Allowed types of the tensors of each part; weights and replay are float32.
 _WHOLE = ("labels", "num_batches_tracked", "counts")

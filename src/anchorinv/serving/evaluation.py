@@ -9,8 +9,8 @@ import numpy as np
 
 from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
 from anchorinv.core.reliability import REJECT, Detection, Reliability, SplitReliability
+from anchorinv.datasets.dataset import open_windows
 from anchorinv.datasets.own import Labelling
-from anchorinv.datasets.window_files import open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.persistence.limits import looks_like
 from anchorinv.serving.files import (
@@ -24,7 +24,7 @@ from anchorinv.serving.files import (
 )
 from anchorinv.serving.streaming import DriftMonitor, Prediction, classify
 from anchorinv.signal.drift import Drift
-from anchorinv.signal.limits import missing_labels
+from anchorinv.signal.headers import missing_labels
 from anchorinv.signal.pipeline import Window
 from anchorinv.validation import similar_names
 
