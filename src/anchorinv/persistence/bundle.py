@@ -32,12 +32,14 @@ from anchorinv.persistence.format import (
     unpacked,
     write_container,
 )
-from anchorinv.persistence.limits import MOST_CURVE_VALUES, Architecture, recipe_for
-from anchorinv.persistence.validate import (
+from anchorinv.persistence.limits import (
+    MOST_CURVE_VALUES,
+    Architecture,
     check_parts,
     check_tensors,
     compressed_anchors,
     needs_network,
+    recipe_for,
     restored_anchors,
 )
 from anchorinv.signal.drift import SHAPES, BaseStatistics, MeanStd
