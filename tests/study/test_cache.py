@@ -13,8 +13,7 @@ from anchorinv.core.inversion import Inversion
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import State
+from anchorinv.core.types import State, stream
 from anchorinv.files import HERE, in_use, read_tensors, write_tensors
 from anchorinv.study import execute as caching
 from anchorinv.study.execute import ModelCache

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.inversion import energy, length
 from anchorinv.core.minimise import OneCycle
 from anchorinv.core.networks import GEOMETRIES, Geometry
 from anchorinv.core.prototypes import euclidean_distance
 from anchorinv.core.registry import METHODS
+from anchorinv.core.training import CrossValidatedFinetune
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.datasets.npz_sets import ECG_BEATS, EEG_MOTOR_IMAGERY, EEG_STRESS, EMG_LONGTERM
 from anchorinv.study.config import Experiment, Study, dotted

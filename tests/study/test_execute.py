@@ -18,9 +18,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchorinv.core.adaptation import Finetune
 from anchorinv.core.catalogue import latent_replay
 from anchorinv.core.recipe import BaseSpec, Recipe
+from anchorinv.core.training import Finetune
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.progress import Tick, listening
 from anchorinv.study.config import Study

@@ -19,8 +19,7 @@ from anchorinv.core.memory import InvertedAnchors
 from anchorinv.core.networks import encode
 from anchorinv.core.prototypes import selection, selection_title
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.progress import tick
 from anchorinv.report.formats import COLUMN, N_DISTINCT, PAGE, Figure, canvas, colours, finished, grid, look

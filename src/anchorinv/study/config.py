@@ -13,11 +13,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from anchorinv.backbones import OWN, problem_of
-from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.networks import Geometry
 from anchorinv.core.prototypes import SELECTIONS
 from anchorinv.core.registry import METHODS
+from anchorinv.core.training import CrossValidatedFinetune
 from anchorinv.signal.preprocessing import facts_of, preprocessing_from
 from anchorinv.study.runner import Protocol
 
@@ -423,11 +423,11 @@ def described(value: Any) -> Any:
 
     Examples
     --------
-    >>> from anchorinv.core.adaptation import NoAdaptation
+    >>> from anchorinv.core.training import NoAdaptation
     >>> described(partial(round, ndigits=2))
     {'call': 'builtins.round', 'args': [], 'options': {'ndigits': 2}}
     >>> described(NoAdaptation())
-    {'type': 'anchorinv.core.adaptation.NoAdaptation'}
+    {'type': 'anchorinv.core.training.NoAdaptation'}
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value

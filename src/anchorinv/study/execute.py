@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.core.devices import choose_device, placed
 from anchorinv.core.memory import Memory
 from anchorinv.core.minimise import Checkpoint
-from anchorinv.core.recipe import BaseLearner, BaseSpec, Method
+from anchorinv.core.networks import choose_device
+from anchorinv.core.recipe import BaseLearner, BaseSpec, Method, placed
 from anchorinv.core.types import State
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import HERE, in_use, read_tensors, write_tensors

@@ -12,7 +12,6 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from anchorinv.backbones import architecture_for
-from anchorinv.core.adaptation import CrossValidatedFinetune, Finetune
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, Prior, energy, length, roughness
 from anchorinv.core.minimise import OneCycle
@@ -20,7 +19,7 @@ from anchorinv.core.networks import Geometry
 from anchorinv.core.prototypes import mean_of_shots, random_rows, selection
 from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.registry import METHODS
-from anchorinv.core.training import Training
+from anchorinv.core.training import CrossValidatedFinetune, Finetune, Training
 from anchorinv.core.types import Batch, Standardisation
 from anchorinv.datasets import synthetic
 from anchorinv.datasets.dataset import Dataset

@@ -31,7 +31,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.core.devices import choose_device
+from anchorinv.core.networks import choose_device
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.types import Batch, State
 from anchorinv.errors import import_extra
