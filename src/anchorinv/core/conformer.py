@@ -124,18 +124,10 @@ def _parts(like: Tensor, n_heads: int, length: int) -> list[slice]:
 
 
 def attend(qkv: Tensor, *, heads: int, scale: float, mask: Tensor | None = None) -> Tensor:
-    """Return ``(softmax(scale * query @ key.mT) * mask) @ value`` of all heads, side by side.
+    """Return ``(softmax(scale * query @ key.mT) * mask) @ value`` (n, n_tokens, width) of all heads.
 
-    Parameters
-    ----------
-    qkv : Tensor, shape (n, n_tokens, 3 · width)
-        Queries, keys and values, each with one head after the other.
-    mask : Tensor, shape (n · heads, n_tokens, n_tokens) or None, default=None
-        Of dropout, or None.
-
-    Returns
-    -------
-    (n, n_tokens, width)
+    ``qkv`` (n, n_tokens, 3 · width) has queries, keys and values, each with one head after the other;
+    ``mask`` (n · heads, n_tokens, n_tokens) is of dropout.
     """
     if torch.compiler.is_exporting():
         n, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3

@@ -42,21 +42,13 @@ class ScaleFacts(HeadFacts):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Sizes that a head in a model file must have.
-
-    Parameters
-    ----------
-    n_classes, n_base : int
-        Classes of the model, and how many of them are base classes.
-    sizes : tuple of int
-        Features of the network or the encoder, then those of each view beside them.
-    n_anchors : int, default=0
-        Feature vectors kept, over all classes.
-    """
+    """Sizes that a head in a model file must have."""
 
     n_classes: int
     n_base: int
+    #: Features of the network or the encoder, then those of each view beside them.
     sizes: tuple[int, ...]
+    #: Feature vectors kept, over all classes.
     n_anchors: int = 0
 
     @property
@@ -529,18 +521,9 @@ def prototype_head(head: Head) -> PrototypeHead:
 
 
 def simplex_etf(n: int, dim: int, *, rng: torch.Generator | None = None) -> Tensor:
-    """Return the vertices of a simplex: of length 1, with cosines -1 / (n - 1) between them.
+    """Return the vertices (n, dim) of a simplex: of length 1, with cosines -1 / (n - 1) between them.
 
-    Parameters
-    ----------
-    n, dim : int
-        Vertices, and dimensions, at least as many.
-    rng : Generator or None, default=None
-        For the random rotation; None uses the global one.
-
-    Returns
-    -------
-    Tensor, shape (n, dim)
+    They are rotated at random; without ``rng`` by the global generator.
     """
     if n > dim:
         raise ValueError(f"{n} classes need vertices in at least {n} dimensions, got {dim}")

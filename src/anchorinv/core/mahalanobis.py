@@ -66,12 +66,8 @@ class ShrunkCovariance(nn.Module):
     def fit(cls, residuals: Tensor, *, shrinkage: float) -> "ShrunkCovariance":
         """Return (1 - a) · C + a · t · I, where C is the covariance of the residuals, t its mean variance.
 
-        Parameters
-        ----------
-        residuals : Tensor, shape (n, dim)
-            Differences of samples from the mean of their class.
-        shrinkage : float
-            In samples: a = shrinkage / (shrinkage + n).
+        Residuals (n, dim) are differences of samples from the mean of their class; the shrinkage is in
+        samples: a = shrinkage / (shrinkage + n).
         """
         weight = shrinkage / (shrinkage + len(residuals))
         # With more dimensions than samples, only the span of the samples has its own variance.
@@ -277,17 +273,10 @@ class WhitenedHead(CovarianceHead):
 
 @dataclass(frozen=True, slots=True)
 class FitMahalanobis:
-    """Fit a head to the covariance of what is kept of each class.
-
-    Parameters
-    ----------
-    shrinkage : float, default=100.0
-        Of the covariance towards a sphere, in samples.
-    by_angle : bool, default=False
-        Whether to compare by cosine in the whitened space, independent of the number of shots.
-    """
+    """Fit a head to the covariance of what is kept of each class."""
 
     shrinkage: float = SHRINKAGE
+    #: Compare by cosine in the whitened space, independent of the number of shots.
     by_angle: bool = False
 
     def __call__(self, state: State, features: Batch) -> CovarianceHead:

@@ -281,16 +281,9 @@ class InvertedAnchors(Anchors):
 class InvertedLabels(Memory):
     """Keep only labels; replay signals that the network classifies as them (DeepDream, DeepInv).
 
-    Parameters
-    ----------
-    per_class : int, default=50
-        Signals inverted for each base class; for a new class as many as it had shots.
-    inversion : Inversion, default=Inversion()
-        How they are inverted; in one chunk, since priors may depend on the whole batch.
-    priors : tuple of Prior, default=()
-        Priors on the signals.
-    with_signals : bool, default=False
-        Keep the inverted signals too.
+    ``per_class`` signals are inverted for each base class, for a new class as many as it had shots; in one
+    chunk, since priors may depend on the whole batch. The other parameters are those of
+    :class:`InvertedAnchors`.
     """
 
     stores = ("anchors",)

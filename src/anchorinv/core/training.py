@@ -170,19 +170,10 @@ def train(
     checkpoint: Checkpoint | None = None,
     rng: torch.Generator,
 ) -> Tensor:
-    """Train a network and its head together, in place and on their device, by the head's loss.
+    """Train a network and its head together, in place and on their device; return the loss curve (n_steps,).
 
-    Parameters
-    ----------
-    samples : Batch
-        Signals (n, n_chans, n_times), labelled by the head's columns; with ``patience``, whole groups are
-        held out where they are known.
-    checkpoint : Checkpoint or None, default=None
-        Where training can be interrupted and resumed, between epochs.
-
-    Returns
-    -------
-    (n_steps,) the loss curve.
+    Samples are signals (n, n_chans, n_times), labelled by the head's columns; with ``patience``, whole groups
+    are held out where they are known. With a checkpoint, training can be resumed between epochs.
     """
     device = device_of(network)
     weights = _class_weights(samples, plan, device)
@@ -403,9 +394,9 @@ class CrossValidatedFinetune:
         n_folds = min(self.folds, int(shots.labels.bincount()[list(shots.classes)].min()))
         if n_folds < 2:
             return None
-        kept = _few(replay, self.most) if replay is not None else None
         shot_folds = _folds(shots, n_folds)
-        replay_folds = _folds(kept, n_folds) if kept is not None else None
+        kept = None if replay is None else _few(replay, self.most)
+        replay_folds = None if kept is None else _folds(kept, n_folds)
         errors = torch.empty(len(self.lrs), len(set(self.lengths)), n_folds)
         for fold in range(n_folds):
             learned, aside = shots[shot_folds != fold], shots[shot_folds == fold]
