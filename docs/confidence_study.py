@@ -22,8 +22,7 @@ from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import replacing
 from anchorinv.settings import recipe_of
-from anchorinv.study.experiment import protocol_of
-from anchorinv.study.loading import load
+from anchorinv.study.loading import load, protocol_of
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "confidence.ndjson"

@@ -19,9 +19,8 @@ from anchorinv.errors import MissingExtra
 from anchorinv.persistence import limits
 from anchorinv.persistence.bundle import read_facts
 from anchorinv.persistence.limits import check_geometry
-from anchorinv.study.cache import digest
-from anchorinv.study.config import Experiment
-from anchorinv.study.experiment import base_spec_of, methods_of
+from anchorinv.study.config import Experiment, digest
+from anchorinv.study.loading import base_spec_of, methods_of
 
 # Of braindecode's models: smaller kernels for short windows; of torch: how their convolutions are padded.
 pytestmark = pytest.mark.filterwarnings(

@@ -32,7 +32,7 @@ from anchorinv.core.types import Session, State, stream
 from anchorinv.persistence.format import packed
 from anchorinv.report.feature_figures import fitted_run
 from anchorinv.report.gather import gather
-from anchorinv.study.cache import digest
+from anchorinv.study.config import digest
 from anchorinv.study.execute import run_study
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.ray_executor import RayExecutor

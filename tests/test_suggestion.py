@@ -15,7 +15,7 @@ from anchorinv.core.confidence import Confidence, Scores
 from anchorinv.core.heads import Cosine, Head
 from anchorinv.core.types import State
 from anchorinv.datasets import synthetic
-from anchorinv.suggestion import MOST, Suggestion, suggested_class
+from anchorinv.novelty import MOST, Suggestion, suggested_class
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(base data|electrode):UserWarning")
 

@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.torch_data import read_windows
-from anchorinv.validation import Signals, read_signals
+from anchorinv.validation import Signals, read_signals, read_windows
 from tests.models import windows
 
 

@@ -22,7 +22,7 @@ from anchorinv.persistence.bundle import Bundle, load_bundle, read_facts, save_b
 from anchorinv.persistence.format import FORMAT, read_container, write_container
 from anchorinv.persistence.limits import recipe_for
 from anchorinv.persistence.manifest import manifest, manifest_lines
-from anchorinv.signal.statistics import BaseStatistics
+from anchorinv.signal.drift import BaseStatistics
 from tests.core.small import SMALL as CORE_SMALL
 from tests.core.small import base_spec, same, snapshot, toy, untouched_generators
 from tests.models import CHANNELS, SMALL, again, fitted, windows

@@ -25,8 +25,8 @@ from anchorinv.datasets.dataset import Dataset
 from anchorinv.progress import Tick, listening
 from anchorinv.study.config import Study
 from anchorinv.study.execute import run_study
-from anchorinv.study.experiment import opened, people, protocol_of, samples_of
 from anchorinv.study.folder import RunFolder
+from anchorinv.study.loading import opened, people, protocol_of, samples_of
 from anchorinv.study.results import from_line, to_line
 from tests.study.little import METHODS, lines, little
 

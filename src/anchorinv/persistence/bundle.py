@@ -32,16 +32,18 @@ from anchorinv.persistence.format import (
     unpacked,
     write_container,
 )
-from anchorinv.persistence.limits import MOST_CURVE_VALUES, Architecture, recipe_for
-from anchorinv.persistence.validate import (
+from anchorinv.persistence.limits import (
+    MOST_CURVE_VALUES,
+    Architecture,
     check_parts,
     check_tensors,
     compressed_anchors,
     needs_network,
+    recipe_for,
     restored_anchors,
 )
+from anchorinv.signal.drift import SHAPES, BaseStatistics, MeanStd
 from anchorinv.signal.preprocessing import Preprocessing, facts_of
-from anchorinv.signal.statistics import SHAPES, BaseStatistics, MeanStd
 
 
 @dataclass(frozen=True, slots=True, eq=False)

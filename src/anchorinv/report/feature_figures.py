@@ -23,10 +23,9 @@ from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.report.formats import COLUMN, N_DISTINCT, PAGE, Figure, canvas, colours, finished, grid, look
 from anchorinv.report.gather import Run
-from anchorinv.study.cache import ModelCache, digest
-from anchorinv.study.config import Experiment
-from anchorinv.study.execute import Condition
-from anchorinv.study.experiment import inversion_of, opened, people
+from anchorinv.study.config import Experiment, digest
+from anchorinv.study.execute import Condition, ModelCache
+from anchorinv.study.loading import inversion_of, opened, people
 from anchorinv.study.runner import shares_base
 from anchorinv.study.scores import method_title
 
