@@ -93,7 +93,7 @@ class BatchedLBFGS:
         self._length = torch.where(good, 1.0, self._length * SHORTER)
         lost = ~good & (self._length < SHORTEST)
         if lost.any():
-            self._pairs = [(*pair, inverse.masked_fill(lost, 0)) for *pair, inverse in self._pairs]
+            self._pairs = [(step, change, rho.masked_fill(lost, 0)) for step, change, rho in self._pairs]
             self._length = self._length.masked_fill(lost, 1.0)
         return good | lost
 
