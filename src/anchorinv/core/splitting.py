@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -369,7 +370,7 @@ def _divided(
     )
     if any(form.dim is None for form in plan.inputs.values()):
         raise BackboneError(f"the input of its classifier has no batch dimension; {REMEDY}")
-    _refuse_shared(network, cut)
+    _refuse_shared(cut)
     end = _part(network, cut, cut.tail)
     plan = _with_needed(end, plan, units, few)
     parts = SplitNetwork(Trunk(_part(network, cut, cut.before), plan), Tail(end, plan)).eval()
@@ -383,14 +384,12 @@ def _divided(
 
 
 def _forms(few: Call, more: Call) -> Made:
-    leaves = leaves_of(few.returned)
-    pairs = zip(leaves, leaves_of(more.returned), strict=True)
-    return nested_like(few.returned, iter([None] * len(leaves))), tuple(
-        Form.of(a, b) if isinstance(a, Tensor) else a for a, b in pairs
-    )
+    pairs = zip(leaves_of(few.returned), leaves_of(more.returned), strict=True)
+    forms = tuple(Form.of(a, b) if isinstance(a, Tensor) else a for a, b in pairs)
+    return nested_like(few.returned, repeat(None)), forms
 
 
-def _refuse_shared(network: nn.Module, cut: Cut) -> None:
+def _refuse_shared(cut: Cut) -> None:
     parts = [cut.before, cut.tail, [unit for unit in cut.units if unit.key in cut.classifiers]]
     seen: dict[int, int] = {}
     for i, units in enumerate(parts):
@@ -417,7 +416,7 @@ def _part(network: nn.Module, cut: Cut, here: Sequence[Call]) -> nn.Module:
 def _with_needed(tail: nn.Module, plan: Plan, units: Mapping[Key, Call], signals: Tensor) -> Plan:
     """Return the plan with the outputs of the trunk that the tail depends on."""
     asked: dict[tuple[Key, int], Tensor] = {}
-    for key in plan.before:
+    for key in (key for key in units if key in plan.before):
         for i, leaf in enumerate(leaves_of(units[key].returned)):
             if is_float(leaf):
                 asked[key, i] = leaf.detach().clone().requires_grad_()
@@ -426,9 +425,7 @@ def _with_needed(tail: nn.Module, plan: Plan, units: Mapping[Key, Call], signals
     Tail(tail, plan).run(run, signals.clone())
     features = torch.cat([run.features[key] for key in plan.classifiers], dim=1)
     of_signals, *slopes = gradients(features.sum(), [signals, *asked.values()])
-    order = [unit for unit in units if unit in plan.before]
-    needed = {place for place, slope in zip(asked, slopes, strict=True) if slope is not None}
-    kept = tuple(sorted(needed, key=lambda place: (order.index(place[0]), place[1])))
+    kept = tuple(place for place, slope in zip(asked, slopes, strict=True) if slope is not None)
     for key, i in kept:
         if plan.forms[key][1][i].dim is None:
             raise BackboneError(f"the output of {key[0]} has no batch dimension; {REMEDY}")
