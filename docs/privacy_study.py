@@ -3,7 +3,8 @@
 ``python docs/privacy_study.py emg-longterm=emg_longterm.npz ecg-beats=ecg_beats.npz ...`` computes what the
 record does not have yet, a line for each model, and can be stopped at any time; ``closed``, ``noise``,
 ``control`` or ``networks`` limit it to these. Without a file it makes tables and figure of the page
-from the record there is (privacy_pages.py). Nothing is chosen here by what comes out.
+from the record there is (privacy_pages.py). Nothing is chosen here by what comes out. Seconds are those of a
+processor.
 """
 
 import json
@@ -41,9 +42,23 @@ from anchorinv.serving.attacks import (
     nearness,
     whitening_of,
 )
-from anchorinv.serving.audit import Audit, audit, audit_forgetting, membership_figures
-from anchorinv.serving.shadows import SHADOWS, People, half_splits, standardised
-from anchorinv.serving.tracing import Kept, inverted, kept_of, reconstruction
+from anchorinv.serving.audit import (
+    Audit,
+    Kept,
+    audit,
+    audit_forgetting,
+    inverted,
+    kept_of,
+    reconstruction,
+)
+from anchorinv.serving.membership import (
+    SHADOWS,
+    People,
+    class_means,
+    half_splits,
+    membership_figures,
+    standardised,
+)
 from anchorinv.settings import recipe_of
 
 HERE = Path(__file__).parent
@@ -58,13 +73,17 @@ SHARED = ("anchorinv", "fecam", "latent-replay", "real-replay", "protonet")
 #: Of the models of one network, those whose features are inverted; others hold the same, or fewer.
 INVERTED = ("discriminant", "anchorinv", "fecam, 50 anchors of five windows")
 EPOCHS = 12
-#: Networks trained for the likelihood ratio, on the splits where that is affordable.
+#: Networks trained for the likelihood ratio.
 N_SHADOWS = 8
 WITH_SHADOWS = f"protonet, {N_SHADOWS} shadow networks"
-SHADOWED = ("same days", "later beats")
 REPLAY_STEPS = 100
 REPLAYED = "anchorinv, 10 anchors, inverted replay"
 WEIGHTS_ALONE = "finetune, weights alone"
+NOISY_ANCHORS = {
+    f"fecam, 50 anchors of five windows, epsilon {each:g} on anchors": each for each in (8.0, 64.0)
+}
+#: Splits of settings that are not tried on all: what would take long, and what is no option.
+ONLY = {WITH_SHADOWS: ("same days", "later beats"), **dict.fromkeys(NOISY_ANCHORS, ("other days",))}
 SHOTS = 10
 #: Classes that are taught: of EMG and of ECG.
 NEW = ((10, 11, 12, 13, 14, 15), (4, 5))
@@ -82,6 +101,24 @@ def people(path: Path, session: str) -> tuple[People, dict[str, np.ndarray], flo
         signals = (file["X"] * float(rest.get("scale", 1.0))).astype(np.float32)
     sessions = rest[session] if session in rest else np.zeros(len(signals), int)
     return People(signals, rest["y"], rest["subject"], sessions), rest, float(rest["sfreq"])
+
+
+def joined(members: People, others: People) -> tuple[People, np.ndarray]:
+    """Return all windows, and which of them are members (n,)."""
+    columns = ("signals", "labels", "people", "sessions")
+    both = People(*(np.concatenate([getattr(members, each), getattr(others, each)]) for each in columns))
+    return both, np.arange(len(both)) < len(members)
+
+
+def units_of(both: People, inside: np.ndarray) -> tuple[np.ndarray, str]:
+    """Return the person of each window (n,), or the session where people are on both sides, and which it is.
+
+    "" where sessions are on both sides, too.
+    """
+    shared = bool(set(both.people[inside]) & set(both.people[~inside]))
+    units = both.units(with_sessions=shared)
+    apart = not set(units[inside]) & set(units[~inside])
+    return units, ("session" if shared else "person") if apart else ""
 
 
 def emg_longterm(path: Path) -> Iterator[tuple[str, float, Split]]:
@@ -150,9 +187,7 @@ def noisy(members: People, others: People, sfreq: float, *, compact: bool) -> It
     And for statistics that are fewer without noise, if they are to be ``compact``: of fewer features, or with
     a scatter of 32 directions and a sphere. They were chosen on days 1 to 20 of the EMG.
     """
-    both = People(*(np.concatenate([getattr(part, each) for part in (members, others)])
-                    for each in ("signals", "labels", "people", "sessions")))  # fmt: skip
-    inside = np.arange(len(both)) < len(members)
+    both, inside = joined(members, others)
 
     def attacked(model: AnchorInvClassifier, learn: Learn, clip: float = 1e6) -> Line:
         return Statistics(model, both, inside, learn, clip).line()
@@ -251,8 +286,7 @@ class Statistics:
 
         both, inside = self.both, self.inside
         shared = bool(set(both.people[inside]) & set(both.people[~inside]))
-        units = both.units(with_sessions=shared)
-        unit = "" if set(units[inside]) & set(units[~inside]) else "session" if shared else "person"
+        units, unit = units_of(both, inside)
         values = clipped(self.features, self.clip).double().numpy()
         whitening = whitening_of(values, both.labels)
         whitened = values @ whitening
@@ -278,8 +312,12 @@ class Statistics:
             Figure(*key[:3], None if None in each else pooled(each), key[3]) for key, each in found.items()
         ]
         facts = Audit("class statistics", tuple(figures)).facts()
-        drawn = {"macro_f1_of": asdict(Estimate.mean(f1))} if len(f1) > 1 else {}
-        return {"macro_f1": float(np.mean(f1)), **drawn, **facts}
+        spread = (
+            Estimate.mean(f1)
+            if len(f1) > 1
+            else macro_f1(both.labels[~inside], predicted[~inside], units[~inside])
+        )
+        return {"macro_f1": float(np.mean(f1)), "macro_f1_of": asdict(spread), **facts}
 
 
 def control(members: People, others: People, sfreq: float) -> list[Figure]:
@@ -289,28 +327,23 @@ def control(members: People, others: People, sfreq: float) -> list[Figure]:
     """
     model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never")
     model.fit(members.signals, members.labels)
-    both = People(*(np.concatenate([getattr(part, each) for part in (members, others)])
-                    for each in ("signals", "labels", "people", "sessions")))  # fmt: skip
-    inside = np.arange(len(both)) < len(members)
-    shared = bool(set(members.people) & set(others.people))
-    units = both.units(with_sessions=shared)
-    apart = not set(units[inside]) & set(units[~inside])
+    both, inside = joined(members, others)
+    units, unit = units_of(both, inside)
     features = model._features(standardised(model, both)).double().numpy()
     columns = np.searchsorted(model.classes_, both.labels)
     whitened = features @ whitening_of(features, columns)
-    of_class = columns == np.arange(len(model.classes_))[:, None]  # (n_classes, n)
 
     def near(chosen: np.ndarray) -> np.ndarray:
-        weights = of_class & chosen
-        return nearness(whitened, columns, weights @ whitened / np.maximum(weights.sum(1), 1)[:, None])
+        means = class_means(whitened[chosen], columns[chosen], len(model.classes_))
+        return nearness(whitened, columns, means)
 
-    halves = np.stack(list(half_splits(both.labels, units if apart else None, SHADOWS, 0)))
+    halves = np.stack(list(half_splits(both.labels, units if unit else None, SHADOWS, 0)))
     known, without = near(inside), near(inside)
-    if apart:
+    if unit:
         for name in np.unique(units[inside]):
             without[units == name] = near(inside & (units != name))[units == name]
     else:
-        n = (of_class & inside).sum(1)[columns[inside]]
+        n = np.bincount(columns[inside])[columns[inside]]
         without[inside] *= (n / (n - 1)) ** 2  # the distance to a mean without the window itself
     figures = []
     for target, scores in (("class means", known), ("class means, left out (control)", without)):
@@ -392,8 +425,7 @@ def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], 
             lambda n=anchors: with_memory(trained(), members, "fecam", privacy="aggregate", n_anchors=n),
         )
     yield "fecam, 10 anchors", lambda: with_memory(trained(), members, "fecam", n_anchors=10)
-    for epsilon in (8.0, 64.0):
-        name = f"fecam, 50 anchors of five windows, epsilon {epsilon:g} on anchors"
+    for name, epsilon in NOISY_ANCHORS.items():
         yield name, lambda epsilon=epsilon: with_noisy_anchors(trained(), members, epsilon)
     yield (
         REPLAYED,
@@ -404,11 +436,19 @@ def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], 
     yield WEIGHTS_ALONE, lambda: alone.fit(members.signals, members.labels)
 
 
-def macro_f1(model: AnchorInvClassifier, others: People) -> float:
-    """Return the macro-F1 on windows that were not learned."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(others.labels, model.predict(others.signals), average="macro"))
+def macro_f1(labels: np.ndarray, predicted: np.ndarray, units: np.ndarray) -> Estimate:
+    """Return the macro-F1 of predictions (n,), with percentiles over resampled units (n,) as its interval."""
+    classes = np.union1d(labels, predicted)
+    names, places = np.unique(units, return_inverse=True)
+    true, given = labels[:, None] == classes, predicted[:, None] == classes  # (n, n_classes)
+    hits, total = np.zeros((2, len(names), len(classes)))
+    np.add.at(hits, places, 2 * (true & given))
+    np.add.at(total, places, true.astype(int) + given)
+    drawn = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), 1000)
+    with np.errstate(invalid="ignore"):  # a class that was not drawn counts for nothing
+        scores = np.nanmean((drawn @ hits) / (drawn @ total), axis=1)
+    low, high = np.percentile(scores, (2.5, 97.5))
+    return Estimate(float((hits.sum(0) / total.sum(0)).mean()), float(low), float(high), len(labels))
 
 
 def taught_by_one(path: Path) -> list[Figure]:
@@ -520,30 +560,32 @@ def note(facts: dict[str, object]) -> None:
 
 def compute(name: str, path: Path, *, kinds: tuple[str, ...]) -> None:
     """Add what the record does not have of a set."""
-    # Lines of an earlier study, whose attacks were fewer, are computed again.
-    have = {(line["set"], line["split"], line["setting"]) for line in done() if not line.get("earlier")}
+    have = {(line["set"], line["split"], line["setting"]) for line in done()}
     ways = {"closed": closed_forms, "networks": networks}
     for split, sfreq, (members, others) in SETS[name](path):
         same = {"set": name, "split": split, "members": len(members), "others": len(others)}
+        both, inside = joined(members, others)
+        units = units_of(both, inside)[0][~inside]
         if "noise" in kinds and (name, split, LAST) not in have:
-            began = time.perf_counter()
+            began = time.process_time()
             for line in noisy(members, others, sfreq, compact=name == "emg-longterm"):
                 if (name, split, line["setting"]) not in have:
-                    note(same | line | {"seconds": time.perf_counter() - began})
-                began = time.perf_counter()
+                    note(same | line | {"seconds": time.process_time() - began})
+                began = time.process_time()
         if "control" in kinds and (name, split, "control") not in have:
             figures = [each.facts() for each in control(members, others, sfreq)]
             note(same | {"setting": "control", "figures": figures})
         for kind in (each for each in kinds if each in ways):
             for setting, make in ways[kind](members, sfreq):
-                if (name, split, setting) in have or (setting == WITH_SHADOWS and split not in SHADOWED):
+                if (name, split, setting) in have or split not in ONLY.get(setting, (split,)):
                     continue
-                began = time.perf_counter()
+                began = time.process_time()
                 model = make()
                 shadows = N_SHADOWS if setting == WITH_SHADOWS else None
                 found = audit(model, members, others, shadows=shadows, invert=setting in INVERTED)
-                facts = {"setting": setting, "macro_f1": macro_f1(model, others)}
-                note(same | facts | found.facts() | {"seconds": time.perf_counter() - began})
+                score = macro_f1(others.labels, model.predict(others.signals), units)
+                facts = {"setting": setting, "macro_f1": score.value, "macro_f1_of": asdict(score)}
+                note(same | facts | found.facts() | {"seconds": time.process_time() - began})
     extras = {"taught": taught_by_one, "forgotten": forgetting} if name == "emg-longterm" else {}
     extras |= {"one shot": one_shot} if name in ("emg-longterm", "ecg-beats") else {}
     for setting, extra in extras.items() if "closed" in kinds else ():

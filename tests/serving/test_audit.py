@@ -20,9 +20,8 @@ from anchorinv.serving.attacks import (
     likelihood_ratios,
     linked_share,
 )
-from anchorinv.serving.audit import CONTROL, audit, audit_forgetting
-from anchorinv.serving.shadows import People, shadow_logits
-from anchorinv.serving.tracing import Kept, inverted, kept_of, reconstruction
+from anchorinv.serving.audit import Kept, audit, audit_forgetting, inverted, kept_of, reconstruction
+from anchorinv.serving.membership import CONTROL, People, shadow_logits
 
 RECORD = Path(__file__).parents[2] / "docs" / "results" / "privacy.ndjson"
 GUESSING = 3  # standard errors from chance that chance may bring
@@ -349,9 +348,9 @@ def test_a_taught_class_is_forgotten_without_a_trace(halves):
 
 def test_shadow_models_learn_halves_in_pairs(by_statistics, halves):
     data = halves[0]
-    shadowed = shadow_logits(by_statistics, data, 4, by_unit=True, seed=0)
-    assert (shadowed.inside[0] == ~shadowed.inside[1]).all()
-    for half in shadowed.inside:
+    _, _, inside = shadow_logits(by_statistics, data, 4, by_unit=True, seed=0)
+    assert (inside[0] == ~inside[1]).all()
+    for half in inside:
         assert len(set(data.people[half]) & set(data.people[~half])) == 0
 
 

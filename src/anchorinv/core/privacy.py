@@ -195,13 +195,17 @@ def noisy_moments(
 
     ``sigma`` is the noise of the sums, and of ``weight`` times the moments, of values (n, dim).
     """
-    n_classes, dim = int(targets.max()) + 1, values.shape[1]
-    sums = torch.zeros(n_classes, dim, dtype=values.dtype).index_add_(0, targets, values)
-    sums = sums + sigma * torch.randn(sums.shape, dtype=values.dtype, generator=rng)
+    dim = values.shape[1]
+    sums = _noisy_sums(values, targets, sigma, rng)
     noise = sigma / weight * torch.randn(dim, dim, dtype=values.dtype, generator=rng)
     # An entry off the diagonal of a symmetric matrix stands for two, and gets 1/√2 of the noise.
     above = noise.triu(1) / math.sqrt(2)
     return sums, values.T @ values + above + noise.diag().diag() + above.T
+
+
+def _noisy_sums(values: Tensor, targets: Tensor, sigma: float, rng: torch.Generator) -> Tensor:
+    sums = values.new_zeros(int(targets.max()) + 1, values.shape[1]).index_add_(0, targets, values)
+    return sums + sigma * torch.randn(sums.shape, dtype=values.dtype, generator=rng)
 
 
 def unknown_generator() -> torch.Generator:
@@ -258,14 +262,13 @@ class PrivatePlacement:
         if not isinstance(head, Discriminant):
             raise TypeError(f"private statistics belong to a Discriminant, not to a {type(head).__name__}")
         _refuse_weights(shots)
-        targets, clip = columns(shots.labels, shots.classes), self.privacy.clip
+        targets = columns(shots.labels, shots.classes)
+        counts = torch.bincount(targets)
         # A lesson does not say whose its shots are: they may all be one person's.
         whose = torch.zeros_like(targets)
         sigma = self.privacy.noise * sensitivity(targets, whose, self.privacy, weight=1.0, moments=False)
-        counts = torch.bincount(targets)
-        values = clipped(shots.values.double(), clip)
-        sums = torch.zeros(len(counts), values.shape[1], dtype=values.dtype).index_add_(0, targets, values)
-        sums += sigma * torch.randn(sums.shape, dtype=values.dtype, generator=unknown_generator())
+        values = clipped(shots.values.double(), self.privacy.clip)
+        sums = _noisy_sums(values, targets, sigma, unknown_generator())
         each = head.scatters.double().sum(0) / head.counts.sum()
         return head._with(
             torch.cat([head.counts, counts]),

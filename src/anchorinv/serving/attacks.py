@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -120,14 +121,11 @@ class Figure:
 
     def facts(self) -> dict[str, Any]:
         """Return plain JSON values."""
+        facts = dict.fromkeys(("value", "low", "high", "n"))
+        if self.estimate is not None:
+            facts |= {name: number for name, number in asdict(self.estimate).items() if math.isfinite(number)}
         named = {"attack": self.attack, "target": self.target, "measure": self.measure, "chance": self.chance}
-        numbers = (
-            dict.fromkeys(("value", "low", "high", "n")) if self.estimate is None else asdict(self.estimate)
-        )
-        return named | {
-            name: number if number is None or math.isfinite(number) else None
-            for name, number in numbers.items()
-        }
+        return named | facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +136,11 @@ class Membership:
     ----------
     auroc : Estimate
         0.5 is guessing.
-    error : float
-        Standard error of the AUROC.
     found : mapping of float to Estimate or None
         True positives at each of :data:`FALSE_POSITIVES`; None where there are too few others to tell.
     """
 
     auroc: Estimate
-    error: float
     found: Mapping[float, Estimate | None]
 
     @classmethod
@@ -157,21 +152,23 @@ class Membership:
     ) -> "Membership":
         """Measure scores (n,) and (m,), larger for members; windows of a group are not independent."""
         inside, outside = (np.asarray(scores, dtype=np.float64) for scores in (members, others))
-        area, error = clustered_auroc(inside, outside, groups)
         places = _places(len(inside), len(outside), groups)
-        n_groups = min(len(set(each)) for each in places)
+        area, error = clustered_auroc(inside, outside, groups)
         low, high = max(0.0, area - _Z * error), min(1.0, area + _Z * error)
         if not error > 0:  # all right or all wrong: no spread to judge by, but few may be lucky
-            none = Estimate.share(area * n_groups, n_groups)
-            low, high = none.low, none.high
-        found: dict[float, Estimate | None] = dict.fromkeys(FALSE_POSITIVES)
-        for rate in FALSE_POSITIVES:
-            if rate * len(outside) >= 1 - 1e-9:
-                share = float(_true_positives(inside, outside, rate, *map(np.ones_like, (inside, outside))))
-                drawn = _resampled(inside, outside, rate, places)
-                number = effective_number(share, float(np.nanvar(drawn)), len(set(places[0])))
-                found[rate] = Estimate.share(share * len(inside), len(inside), min(number, len(inside)))
-        return cls(Estimate(area, low, high, len(inside) + len(outside)), error, found)
+            n_groups = min(len(set(each)) for each in places)
+            share = Estimate.share(area * n_groups, n_groups)
+            low, high = share.low, share.high
+        found = {rate: _true_positives(inside, outside, rate, places) for rate in FALSE_POSITIVES}
+        return cls(Estimate(area, low, high, len(inside) + len(outside)), found)
+
+    def figures(self, target: str) -> list[Figure]:
+        """Return them as lines of an audit."""
+        shares = [
+            Figure("membership", target, f"TPR at {100 * rate:g} % FPR", share, rate)
+            for rate, share in self.found.items()
+        ]
+        return [Figure("membership", target, "AUROC", self.auroc, 0.5), *shares]
 
 
 def effective_number(share: float, variance: float, n_groups: int) -> float:
@@ -197,36 +194,31 @@ def _places(n: int, m: int, groups: tuple[ArrayLike, ArrayLike] | None) -> tuple
 
 
 def _true_positives(
-    inside: np.ndarray, outside: np.ndarray, rate: float, counts: np.ndarray, others: np.ndarray
-) -> np.ndarray:
-    """Return the share of members (n,) above a threshold that at most ``rate`` of the others (m,) pass.
-
-    Each counts as often as counts (..., n) and others (..., m) say.
-    """
-    order = np.argsort(-outside, kind="stable")
-    above = np.cumsum(others[..., order], axis=-1)
-    allowed = np.floor(rate * above[..., -1:] + 1e-9)
-    first = (above > allowed).argmax(-1)  # the first other that must not pass
-    threshold = outside[order][first]
-    passed = inside > threshold[..., None]
-    return np.asarray((passed * counts).sum(-1) / counts.sum(-1))
-
-
-def _resampled(
     inside: np.ndarray, outside: np.ndarray, rate: float, places: tuple[np.ndarray, np.ndarray]
-) -> np.ndarray:
-    """Return true positives of resampled groups (RESAMPLES,): the threshold is as uncertain as the share."""
-    n_groups = int(max(each.max() for each in places)) + 1
-    rng = np.random.default_rng(0)
-    drawn = []
+) -> Estimate | None:
+    """Return the share of members above a threshold that at most ``rate`` of the others pass.
+
+    Groups are resampled for its interval: the threshold is as uncertain as the share.
+    """
+    n, n_groups = len(inside), int(max(each.max() for each in places)) + 1
+    if rate * len(outside) < 1 - 1e-9:
+        return None
     order = np.argsort(-outside, kind="stable")
-    outside, places = outside[order], (places[0], places[1][order])
-    for _ in range(RESAMPLES):
-        counts = np.bincount(rng.integers(0, n_groups, n_groups), minlength=n_groups)
-        weights = [counts[each] for each in places]
-        if all(each.any() for each in weights):
-            drawn.append(_true_positives(inside, outside, rate, *weights))
-    return np.array(drawn) if drawn else np.zeros(1)
+
+    def share(times: np.ndarray) -> float:
+        members, others = times[places[0]], times[places[1][order]]
+        if not (members.any() and others.any()):
+            return math.nan
+        above = np.cumsum(others)
+        first = (above > math.floor(rate * above[-1] + 1e-9)).argmax()  # the first that must not pass
+        return float(members[inside > outside[order[first]]].sum() / members.sum())
+
+    value, rng = share(np.ones(n_groups)), np.random.default_rng(0)
+    drawn = [
+        share(np.bincount(rng.integers(0, n_groups, n_groups), minlength=n_groups)) for _ in range(RESAMPLES)
+    ]
+    number = effective_number(value, float(np.nanvar(drawn)), len(set(places[0])))
+    return Estimate.share(value * n, n, min(number, n))
 
 
 def clustered_auroc(
@@ -250,7 +242,7 @@ def clustered_auroc(
     n_groups = int(max(each.max() for each in places)) + 1
     parts = _placements(inside, outside) - area, 1 - _placements(outside, inside) - area
     rows, cols = (np.bincount(own, part, n_groups) for own, part in zip(places, parts, strict=True))
-    n_rows, n_cols = len(set(places[0])), len(set(places[1]))
+    n_rows, n_cols = (len(set(each)) for each in places)
     if n_rows < 2 or n_cols < 2:  # of one group nothing is known but its windows
         return clustered_auroc(inside, outside)
     variance = n_rows / (n_rows - 1) * (rows**2).sum() / n**2 + n_cols / (n_cols - 1) * (cols**2).sum() / m**2
@@ -293,10 +285,8 @@ def likelihood_ratios(target: np.ndarray, shadows: np.ndarray, inside: np.ndarra
     ratio = np.zeros(len(target))
     for sign, chosen, count in ((1, inside, n_in), (-1, ~inside, n_out)):
         mean = np.where(chosen, shadows, 0.0).sum(0) / count
-        spread = math.sqrt(
-            max(float((np.where(chosen, shadows - mean, 0.0) ** 2).sum() / chosen.sum()), 1e-12)
-        )
-        ratio += sign * (-0.5 * ((target - mean) / spread) ** 2 - math.log(spread))
+        variance = max(float(((shadows - mean)[chosen] ** 2).mean()), 1e-12)
+        ratio -= sign * 0.5 * ((target - mean) ** 2 / variance + math.log(variance))
     return ratio
 
 
@@ -324,7 +314,7 @@ def nearness(features: np.ndarray, columns: np.ndarray, means: np.ndarray) -> np
     return np.asarray(-((features - means[columns]) ** 2).sum(1))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Gallery:
     """Recordings of people that an attacker has, and finds them again by.
 
@@ -341,6 +331,14 @@ class Gallery:
     labels: np.ndarray
     names: np.ndarray
 
+    @cached_property
+    def _whitened(self) -> tuple[np.ndarray, np.ndarray]:
+        """Features (n, dim) in the metric of their covariance within names and labels, and what makes it so."""
+        values = self.features.double().numpy()
+        cells = [f"{label}\n{name}" for label, name in zip(self.labels, self.names, strict=True)]
+        whitening = whitening_of(values, np.array(cells))
+        return values @ whitening, whitening
+
     def linked(self, features: Tensor, labels: np.ndarray) -> np.ndarray:
         """Return the likeliest name (n,) for features (n, dim) of known labels (n,).
 
@@ -348,26 +346,21 @@ class Gallery:
         shrunk (Ledoit & Wolf): a discriminant of people. A name without a label is compared by all others.
         """
         known = np.unique(self.names)
-        values = self.features.double().numpy()
-        whitening = whitening_of(
-            values, np.array([f"{a}\n{b}" for a, b in zip(self.labels, self.names, strict=True)])
-        )
+        asked = features.double().numpy() @ self._whitened[1]
         found = np.empty(len(labels), dtype=known.dtype)
         for label in np.unique(labels):
-            places = np.stack([self._place(values, label, name) for name in known]) @ whitening
-            asked = features[torch.from_numpy(labels == label)].double().numpy() @ whitening
-            found[labels == label] = known[((asked[:, None] - places) ** 2).sum(2).argmin(1)]
+            places = np.stack([self._place(label, name) for name in known])
+            distances = ((asked[labels == label, None] - places) ** 2).sum(2)
+            found[labels == label] = known[distances.argmin(1)]
         return found
 
-    def _place(self, values: np.ndarray, label: Any, name: Any) -> np.ndarray:
+    def _place(self, label: Any, name: Any) -> np.ndarray:
         """Return where somebody's windows of a label lie, or probably would."""
-        own = self.names == name
-        here = own & (self.labels == label)
-        if here.any():
-            return np.asarray(values[here].mean(0))
-        others = self.labels == label
-        shift = values[own].mean(0) - values.mean(0)
-        return np.asarray((values[others].mean(0) if others.any() else values.mean(0)) + shift)
+        values, own, same = self._whitened[0], self.names == name, self.labels == label
+        if (own & same).any():
+            return np.asarray(values[own & same].mean(0))
+        middle = values[same if same.any() else slice(None)].mean(0)
+        return np.asarray(middle + values[own].mean(0) - values.mean(0))
 
 
 def linked_share(
