@@ -469,25 +469,18 @@ def taught_by_one(path: Path) -> list[Figure]:
                 shots += rng.permutation(np.flatnonzero(own))[:SHOTS].tolist()
             taught = AnchorInvClassifier.from_bundle(model.to_bundle())
             taught.partial_fit(members.signals[shots], members.labels[shots])
-            item = next(each for each in kept_of(taught, members.of(np.array(shots)), invert=False))
+            item = kept_of(taught, members.of(np.array(shots)), invert=False)[0]
             new = np.isin(item.labels, np.arange(10, 16))
             known = Gallery(taught._features(standardised(taught, gallery)), gallery.labels, gallery.people)
             found = known.linked(item.values[torch.from_numpy(new)], item.labels[new])
             shares = item.shares_of(members.people[shots], names)[new]
-            rows[how] += [
-                float(row[np.searchsorted(names, who)]) for row, who in zip(shares, found, strict=True)
-            ]
-    measure = f"top-1 of {len(names)} people"
-    return [
-        Figure(
-            "re-identification",
-            f"means of classes taught by {how}",
-            measure,
-            Estimate.share(sum(values), len(values)),
-            1 / len(names),
-        )
-        for how, values in rows.items()
-    ]
+            rows[how] += shares[np.arange(len(found)), np.searchsorted(names, found)].tolist()
+    figures = []
+    for how, values in rows.items():
+        share = Estimate.share(sum(values), len(values))
+        target, measure = f"means of classes taught by {how}", f"top-1 of {len(names)} people"
+        figures.append(Figure("re-identification", target, measure, share, 1 / len(names)))
+    return figures
 
 
 def forgetting(path: Path) -> list[Figure]:
@@ -521,22 +514,17 @@ def one_shot(path: Path) -> list[Figure]:
     names = 100 + np.arange(len(new))
     model.partial_fit(data.signals[new], names)
     means = next(item for item in kept_of(model, data.of(few), invert=False) if item.name == "class means")
-    taught = np.isin(means.labels, names)
-    item = Kept("class means of one window", "features", means.values[torch.from_numpy(taught)],
-                data.labels[new], np.zeros((len(new), 1)))  # fmt: skip
-    pool = data.of(early & np.isin(data.labels, np.unique(data.labels[new])))
-    places = np.flatnonzero(early & np.isin(data.labels, np.unique(data.labels[new])))
-    item = replace(item, weights=(places[None, :] == new[:, None]).astype(float))
-    return list(reconstruction(model, [inverted(model, item)], pool, []))
+    values = means.values[torch.from_numpy(np.isin(means.labels, names))]
+    places = np.flatnonzero(early & np.isin(data.labels, data.labels[new]))
+    weights = (places == new[:, None]).astype(float)
+    item = Kept("class means of one window", "features", values, data.labels[new], weights)
+    return list(reconstruction(model, [inverted(model, item)], data.of(places), []))
 
 
 def done() -> list[dict[str, object]]:
     """Return the lines of the record."""
-    return (
-        [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()]
-        if RECORD.is_file()
-        else []
-    )
+    lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.is_file() else []
+    return [json.loads(line) for line in lines]
 
 
 def rounded(value: object) -> object:
@@ -550,12 +538,10 @@ def rounded(value: object) -> object:
 
 def note(facts: dict[str, object]) -> None:
     """Add a line to the record."""
-    facts = {name: rounded(value) for name, value in facts.items()}
     with RECORD.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(facts) + "\n")
-    sys.stderr.write(
-        f"{facts['set']}, {facts['split']}: {facts['setting']}, {facts.get('seconds', 0):.0f} s\n"
-    )
+        file.write(json.dumps(rounded(facts)) + "\n")
+    words = f"{facts['set']}, {facts['split']}: {facts['setting']}, {facts.get('seconds', 0):.0f} s"
+    sys.stderr.write(words + "\n")
 
 
 def compute(name: str, path: Path, *, kinds: tuple[str, ...]) -> None:

@@ -294,28 +294,26 @@ def _refuse_weights(samples: Batch) -> None:
         raise ValueError("differential privacy takes each window as one; leave out sample_weight")
 
 
-def check_privacy(privacy: "Privacy | str | None", recipe: Recipe) -> None:
-    """Refuse a method that cannot be what is asked of it."""
-    if isinstance(privacy, Privacy) and not isinstance(recipe.base_spec, ClosedForm):
+def private(recipe: Recipe, privacy: "Privacy | str | None") -> Recipe:
+    """Return a method as ``privacy`` wants it: as it is, with anchors of several windows, or with noise.
+
+    A method that cannot be what is asked of it is refused.
+    """
+    if privacy == "aggregate":
+        if isinstance(recipe.memory, RealSamples | LatentSamples):
+            raise ValueError(
+                f"{recipe.name} keeps single samples of people, and privacy='aggregate' means of {AGGREGATE} "
+                f"or more; choose another method, or leave privacy out"
+            )
+        if isinstance(recipe.memory, Anchors):
+            return replace(recipe, memory=replace(recipe.memory, aggregate=AGGREGATE))
+    if not isinstance(privacy, Privacy):
+        return recipe
+    if not isinstance(recipe.base_spec, ClosedForm):
         raise ValueError(
             f"differential privacy is for the statistics of the methods discriminant and lda, not for "
             f"{recipe.name}: weights of networks are not covered; choose one of these methods"
         )
-    if privacy == "aggregate" and isinstance(recipe.memory, RealSamples | LatentSamples):
-        raise ValueError(
-            f"{recipe.name} keeps single samples of people, and privacy='aggregate' means of {AGGREGATE} or "
-            f"more; choose another method, or leave privacy out"
-        )
-
-
-def private(recipe: Recipe, privacy: "Privacy | str | None") -> Recipe:
-    """Return a method as ``privacy`` wants it: as it is, with anchors of several windows, or with noise."""
-    check_privacy(privacy, recipe)
-    if privacy == "aggregate" and isinstance(recipe.memory, Anchors):
-        return replace(recipe, memory=replace(recipe.memory, aggregate=AGGREGATE))
-    if not isinstance(privacy, Privacy):
-        return recipe
-    assert isinstance(recipe.base_spec, ClosedForm)
     base = PrivateForm(recipe.base_spec, privacy)
     return PrivateRecipe(recipe.name, base, PrivatePlacement(privacy), recipe.adapt, recipe.memory)
 

@@ -333,7 +333,7 @@ class Gallery:
 
     @cached_property
     def _whitened(self) -> tuple[np.ndarray, np.ndarray]:
-        """Features (n, dim) in the metric of their covariance within names and labels, and what makes it so."""
+        """Whitened features (n, dim), by their covariance within names and labels, and what whitens."""
         values = self.features.double().numpy()
         cells = [f"{label}\n{name}" for label, name in zip(self.labels, self.names, strict=True)]
         whitening = whitening_of(values, np.array(cells))
