@@ -5,7 +5,18 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from privacy_study import EPSILONS, HERE, LAST, N_SHADOWS, REPLAYED, WEIGHTS_ALONE, WITH_SHADOWS, Line, done
+from privacy_study import (
+    EPSILONS,
+    HERE,
+    LAST,
+    N_SHADOWS,
+    REPLAYED,
+    WEIGHTS_ALONE,
+    WEIGHTS_WITH_SHADOWS,
+    WITH_SHADOWS,
+    Line,
+    done,
+)
 
 from anchorinv.files import replacing
 
@@ -91,6 +102,7 @@ ROWS = {
     "protonet": "class means (`protonet`)",
     WITH_SHADOWS: f"class means, attacked with {N_SHADOWS} shadow networks",
     WEIGHTS_ALONE: "weights alone (`finetune`)",
+    WEIGHTS_WITH_SHADOWS: f"weights alone, attacked with {N_SHADOWS} shadow networks",
     "mdm": "Riemannian class means (`mdm`)",
     "discriminant": "sufficient statistics (`discriminant`)",
     "discriminant, scatter of rank 32": "the same, scatter of rank 32",
