@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from anchorinv.core.encoder import fit_encoder
 from anchorinv.core.inversion import Inversion, invert
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch
+from anchorinv.core.types import Batch, stream
 from anchorinv.core.views import view_sizes, without_views
-from anchorinv.datasets.window_files import channels_for, open_windows
+from anchorinv.datasets.dataset import open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
 from anchorinv.serving.attacks import MEASURES, Estimate, Figure, Gallery, Membership, compared, linked_share
 from anchorinv.serving.membership import People, membership, replay_name, standardised
-from anchorinv.signal.limits import missing_labels
+from anchorinv.signal.headers import missing_labels
+from anchorinv.signal.readers import channels_for
 
 #: Windows that stand for all, as the reference of raw storage.
 MOST_LINKED = 600

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.head import StatisticalHead
-from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.heads import PrototypeHead, StatisticalHead
 from anchorinv.core.networks import encode
 from anchorinv.core.privacy import Privacy, clipped, private_statistics, unknown_generator
 from anchorinv.core.registry import METHODS
