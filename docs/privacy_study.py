@@ -35,6 +35,7 @@ from anchorinv.serving.attacks import (
     Estimate,
     Figure,
     Gallery,
+    class_means,
     confidence_of,
     likelihood_ratios,
     linked_share,
@@ -53,10 +54,11 @@ from anchorinv.serving.audit import (
 from anchorinv.serving.membership import (
     SHADOWS,
     People,
-    class_means,
     half_splits,
+    joined,
     membership_figures,
     standardised,
+    units_of,
 )
 from anchorinv.settings import recipe_of
 
@@ -105,24 +107,6 @@ def people(path: Path, session: str) -> tuple[People, dict[str, np.ndarray], flo
         signals = (file["X"] * float(rest.get("scale", 1.0))).astype(np.float32)
     sessions = rest[session] if session in rest else np.zeros(len(signals), int)
     return People(signals, rest["y"], rest["subject"], sessions), rest, float(rest["sfreq"])
-
-
-def joined(members: People, others: People) -> tuple[People, np.ndarray]:
-    """Return all windows, and which of them are members (n,)."""
-    columns = ("signals", "labels", "people", "sessions")
-    both = People(*(np.concatenate([getattr(members, each), getattr(others, each)]) for each in columns))
-    return both, np.arange(len(both)) < len(members)
-
-
-def units_of(both: People, inside: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return the person of each window (n,), or the session where people are on both sides, and which it is.
-
-    "" where sessions are on both sides, too.
-    """
-    shared = bool(set(both.people[inside]) & set(both.people[~inside]))
-    units = both.units(with_sessions=shared)
-    apart = not set(units[inside]) & set(units[~inside])
-    return units, ("session" if shared else "person") if apart else ""
 
 
 def emg_longterm(path: Path) -> Iterator[tuple[str, float, Split]]:
@@ -290,7 +274,7 @@ class Statistics:
 
         both, inside = self.both, self.inside
         shared = bool(set(both.people[inside]) & set(both.people[~inside]))
-        units, unit = units_of(both, inside)
+        units, unit = units_of(both.of(inside), both.of(~inside), [])
         values = clipped(self.features, self.clip).double().numpy()
         whitening = whitening_of(values, both.labels)
         whitened = values @ whitening
@@ -332,7 +316,7 @@ def control(members: People, others: People, sfreq: float) -> list[Figure]:
     model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never")
     model.fit(members.signals, members.labels)
     both, inside = joined(members, others)
-    units, unit = units_of(both, inside)
+    units, unit = units_of(members, others, [])
     features = model._features(standardised(model, both)).double().numpy()
     columns = np.searchsorted(model.classes_, both.labels)
     whitened = features @ whitening_of(features, columns)
@@ -557,8 +541,7 @@ def compute(name: str, path: Path, *, kinds: tuple[str, ...]) -> None:
     ways = {"closed": closed_forms, "networks": networks}
     for split, sfreq, (members, others) in SETS[name](path):
         same = {"set": name, "split": split, "members": len(members), "others": len(others)}
-        both, inside = joined(members, others)
-        units = units_of(both, inside)[0][~inside]
+        units = units_of(members, others, [])[0][len(members) :]
         if "noise" in kinds and (name, split, LAST) not in have:
             began = time.process_time()
             for line in noisy(members, others, sfreq, compact=name == "emg-longterm"):

@@ -416,3 +416,18 @@ def test_what_info_quotes_is_in_the_record():
     hidden = best("discriminant, epsilon 1", "membership", "TPR at 1 %")
     assert f"{percent(hidden)} of the windows" in MEASURED["epsilon"]
     assert f"AUROC of {best('protonet', 'membership', 'AUROC'):.2f}" in MEASURED["none"]
+    alone = best("finetune, weights alone", "membership", "AUROC")
+    assert f"AUROC of {alone:.2f}" in MEASURED["weights alone"]
+
+
+def test_no_line_of_the_record_is_left_over_and_none_is_missing():
+    """Every kind of memory was attacked on every split of the four sets; each macro-F1 has an interval."""
+    lines = [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()]
+    have = [(line["set"], line["split"], line["setting"]) for line in lines]
+    assert len(have) == len(set(have)) and not any("earlier" in line for line in lines)
+    splits = {key[:2] for key in have if key[1] != "extra"}
+    memories = ("real-replay", "latent-replay", "anchorinv", "anchorinv, 10 anchors, inverted replay",
+                "protonet", "discriminant", "finetune, weights alone")  # fmt: skip
+    assert len(splits) == 6
+    assert {(*split, each) for split in splits for each in memories} <= set(have)
+    assert all("macro_f1_of" in line for line in lines if "macro_f1" in line)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from anchorinv.core.metrics import auroc
 from anchorinv.core.views import VIEWS
@@ -267,17 +268,9 @@ def confidence_of(logits: Tensor, columns: Tensor) -> np.ndarray:
 def likelihood_ratios(target: np.ndarray, shadows: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Return how much likelier a model's confidences (n,) are if it learned each window than if it did not.
 
-    See Carlini et al., Membership Inference Attacks From First Principles, IEEE S&P 2022. The spread is that
-    of all windows together, as is advised where shadow models are few.
-
-    Parameters
-    ----------
-    target : ndarray, shape (n,)
-        Confidences of the model, see :func:`confidence_of`.
-    shadows : ndarray, shape (n_shadows, n)
-        Those of shadow models.
-    inside : ndarray of bool, shape (n_shadows, n)
-        Which shadow model learned which window.
+    By those of shadow models (n_shadows, n), of which some have each window inside (n_shadows, n); see
+    Carlini et al., Membership Inference Attacks From First Principles, IEEE S&P 2022. The spread is that of
+    all windows together, as is advised where shadow models are few.
     """
     n_in, n_out = inside.sum(0), (~inside).sum(0)
     if not (n_in.min() and n_out.min()):
@@ -298,15 +291,19 @@ def whitening_of(features: np.ndarray, cells: np.ndarray) -> np.ndarray:
     from sklearn.covariance import ledoit_wolf
 
     places = np.unique(cells, return_inverse=True)[1]
-    counts = np.bincount(places)
-    means = np.zeros((len(counts), features.shape[1]))
-    np.add.at(means, places, features)
-    residuals = features - (means / counts[:, None])[places]
+    residuals = features - class_means(features, places, int(places.max()) + 1)[places]
     if not np.abs(residuals).max() > 0:
         residuals = features - features.mean(0)
     covariance, _ = ledoit_wolf(residuals, assume_centered=True)
     levels, vectors = np.linalg.eigh(covariance)
     return np.asarray(vectors / np.sqrt(np.maximum(levels, 1e-9 * levels.max())))
+
+
+def class_means(values: np.ndarray, columns: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return the mean (n_classes, dim) of values (n, dim) by their columns (n,), 0 without any."""
+    sums = np.zeros((n_classes, values.shape[1]))
+    np.add.at(sums, columns, values)
+    return np.asarray(sums / np.maximum(np.bincount(columns, minlength=n_classes), 1)[:, None])
 
 
 def nearness(features: np.ndarray, columns: np.ndarray, means: np.ndarray) -> np.ndarray:
@@ -386,13 +383,7 @@ def compared(some: Tensor, others: Tensor) -> dict[str, np.ndarray]:
     Correlation at no lag, averaged over channels; root mean square difference of log band powers; distance of
     log covariances. Each (n, m).
     """
-
-    def standard(signals: Tensor) -> Tensor:
-        centred = signals - signals.mean(2, keepdim=True)
-        scaled: Tensor = centred / centred.norm(dim=2, keepdim=True).clamp(min=1e-12)
-        return scaled
-
-    a, b = standard(some).flatten(1), standard(others).flatten(1)
+    a, b = (normalize(each - each.mean(2, keepdim=True), dim=2).flatten(1) for each in (some, others))
     result = {"correlation": (a @ b.T / some.shape[1]).numpy()}
     for name, view in (("spectral distance", "spectrum"), ("covariance distance", "covariance")):
         module = VIEWS[view]()

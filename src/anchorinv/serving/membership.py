@@ -1,7 +1,8 @@
 """Whether windows, sessions or people were in the training data: losses, distances and shadow models."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from anchorinv.progress import tick
 from anchorinv.serving.attacks import (
     Figure,
     Membership,
+    class_means,
     confidence_of,
     likelihood_ratios,
     nearness,
@@ -79,6 +81,15 @@ class People:
         )
 
 
+def joined(members: People, others: People) -> tuple[People, np.ndarray]:
+    """Return all windows, members first, and which of them are members (n,)."""
+    columns: list[Any] = []
+    for name in ("signals", "labels", "people", "sessions"):
+        parts = [getattr(data, name) for data in (members, others)]
+        columns.append(None if any(each is None for each in parts) else np.concatenate(parts))
+    return People(*columns), np.arange(len(columns[0])) < len(members)
+
+
 def standardised(model: AnchorInvClassifier, data: People) -> Tensor:
     """Return signals (n, n_chans, n_times) as the model takes them."""
     return torch.from_numpy(model.standardisation_(data.signals))
@@ -94,12 +105,9 @@ def membership(
     seed: int,
 ) -> Iterator[Figure]:
     """Tell members from others by every attack there is; what could not be tried is added to ``notes``."""
-    signals, labels = (
-        np.concatenate([getattr(data, name) for data in (members, others)]) for name in ("signals", "labels")
-    )
-    units, unit = _units(members, others, notes)
-    whole = People(signals, labels, units)
-    inside = np.arange(len(whole)) < len(members)
+    both, inside = joined(members, others)
+    units, unit = units_of(members, others, notes)
+    whole = replace(both, people=units)
     for by, scores in _scores(model, whole, shadows, seed, notes, by_unit=bool(unit)).items():
         yield from membership_figures(scores, inside, units, unit, by)
 
@@ -121,7 +129,7 @@ def membership_figures(
                     yield each
 
 
-def _units(members: People, others: People, notes: list[str]) -> tuple[np.ndarray | None, str]:
+def units_of(members: People, others: People, notes: list[str]) -> tuple[np.ndarray | None, str]:
     """Return which windows belong together (n,), and what that is called if it is a member as a whole.
 
     A person, or a session where people are on both sides; "" where sessions are on both sides, too.
@@ -246,9 +254,9 @@ def means_ratios(
     if means is None or means.shape[1] != features.shape[1] or n_shadows == 0:
         return None
     columns = _learned_order(model, data.labels)
-    private = isinstance(model.privacy, Privacy)
-    if isinstance(model.privacy, Privacy):
-        features = clipped(features, model.privacy.clip)
+    privacy = model.privacy if isinstance(model.privacy, Privacy) else None
+    if privacy is not None:
+        features = clipped(features, privacy.clip)
     values = features.double().numpy()
     whitening = whitening_of(values, columns)
     whitened = values @ whitening
@@ -256,38 +264,24 @@ def means_ratios(
     scores = []
     for half in halves:
         of_half = (
-            _learned(model, features, data, half).means.double().numpy()
-            if private
-            else class_means(values[half], columns[half], int(columns.max()) + 1)
+            class_means(values[half], columns[half], int(columns.max()) + 1)
+            if privacy is None
+            else _learned(model, features, data, half).means.double().numpy()
         )
         scores.append(nearness(whitened, columns, of_half @ whitening))
     target = nearness(whitened, columns, means.detach().double().numpy() @ whitening)
     return likelihood_ratios(target, np.stack(scores), halves)
 
 
-def class_means(values: np.ndarray, columns: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return the mean of the values (n, dim) of each column (n_classes, dim), 0 without any."""
-    of_class = (columns == np.arange(n_classes)[:, None]).astype(float)
-    return np.asarray(of_class @ values / np.maximum(of_class.sum(1), 1)[:, None])
-
-
 def shadow_logits(
     model: AnchorInvClassifier, data: People, n_shadows: int | None, *, by_unit: bool, seed: int
 ) -> tuple[Tensor, list[Tensor], np.ndarray] | None:
-    """Return what models say that were trained like this one, each on half of all windows; None for none.
+    """Return logits (n, n_classes) of a model and of shadow models, and what these learned (n_shadows, n).
 
-    Those of a discriminant take the features of the model, which is in the attacker's hands, and learn the
-    statistics anew. Others are trained from the beginning. ``by_unit`` takes all windows of a name among
+    Each is trained like the model, on half of all windows; None if there are to be none. Those of a
+    discriminant take the features of the model, which is in the attacker's hands, and learn the statistics
+    anew. Others are trained from the beginning. ``by_unit`` takes all windows of a name among
     ``data.people``, or none.
-
-    Returns
-    -------
-    target : Tensor, shape (n, n_classes)
-        Logits of the model itself, computed in the same way; columns follow ``classes_``.
-    logits : list of Tensor, shape (n, n_classes)
-        Those of each shadow model.
-    inside : ndarray of bool, shape (n_shadows, n)
-        Which of them learned which window.
     """
     head = model.state_.head
     closed = isinstance(head, Discriminant)
