@@ -110,6 +110,16 @@ def test_without_a_prior_only_distances_tell() -> None:
     assert nearest.tolist() == posterior.distances(x)[2].argmin(1).tolist()
 
 
+@pytest.mark.parametrize("prior", [True, False])
+def test_one_window_is_as_novel_as_among_others(prior: bool) -> None:
+    """It has a way of its own, which is faster."""
+    posterior, x = head(prior=prior).posterior, 4 * randn(20, DIM, seed=3)
+    statistics, nearest = posterior.novelty(posterior.distances(x))
+    one_by_one = [posterior.novelty(posterior.distances(row[None])) for row in x]
+    torch.testing.assert_close(torch.cat([each for each, _ in one_by_one]), statistics, rtol=1e-9, atol=1e-9)
+    assert torch.cat([each for _, each in one_by_one]).tolist() == nearest.tolist()
+
+
 def test_at_a_mean_itself_all_is_finite() -> None:
     known = head()
     statistics, nearest = known.novelty(known.posterior.means[:0].new_zeros(1, DIM) + known.means[2])

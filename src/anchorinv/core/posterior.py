@@ -10,6 +10,7 @@ is not drawn to the widest class.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -102,7 +103,7 @@ class Statistics:
 Distances = tuple[Tensor, Tensor, Tensor]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Posterior:
     """The posterior of the classes' means, in a space where the within-class covariance is the identity.
 
@@ -164,22 +165,21 @@ class Posterior:
 
     def distances(self, features: Tensor) -> Distances:
         """Return whitened features (n, dim), these on the axes, and squared distances (n, n_classes)."""
-        means, axes = self.means, self.axes
         whitened = self.root.whiten(features - self.centre)  # (n, dim)
-        on_axes, means_on_axes = whitened @ axes.T, means @ axes.T
-        squares = whitened.square().sum(1, keepdim=True) - 2 * whitened @ means.T + means.square().sum(1)
-        on = (
-            on_axes.square().sum(1, keepdim=True)
-            - 2 * on_axes @ means_on_axes.T
-            + means_on_axes.square().sum(1)
-        )
-        precisions = 1 / self.along
-        along = (
-            on_axes.square() @ precisions.T
-            - 2 * on_axes @ (precisions * means_on_axes).T
-            + (precisions * means_on_axes.square()).sum(1)
-        )
-        return whitened, on_axes, along + (squares - on) / self.across
+        rows, weights, precisions, constant = self._expanded
+        products = whitened @ rows.T
+        on_axes, on_means = products[:, : len(self.axes)], products[:, len(self.axes) :]
+        beside = (whitened.square().sum(1, keepdim=True) - 2 * on_means) * precisions + constant
+        return whitened, on_axes, torch.addmm(beside, torch.cat([on_axes.square(), on_axes], dim=1), weights)
+
+    @cached_property
+    def _expanded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What squared distances are made of, multiplied out: a live window has a dozen products less."""
+        means_on_axes, precisions = self.means @ self.axes.T, 1 / self.across
+        more = 1 / self.along - precisions[:, None]  # along the axes, beside that in all directions
+        constant = precisions * self.means.square().sum(1) + (more * means_on_axes.square()).sum(1)
+        weights = torch.cat([more, -2 * more * means_on_axes], dim=1).T
+        return torch.cat([self.axes, self.means]), weights, precisions, constant
 
     def logits(self, features: Tensor) -> Tensor:
         """Return log-densities of the classes (n, n_classes) at features (n, dim), up to a constant."""
@@ -198,6 +198,8 @@ class Posterior:
         """Return what :meth:`Discriminant.novelty` returns."""
         if not len(self.directions):
             raise ValueError("novelty needs directions; solve with directions=True")
+        if len(distances[0]) == 1 and not distances[0].requires_grad:
+            return self._novelty_of_one(distances)
         whitened, on_axes, squared = distances
         nearest = (squared + self.determinants).argmin(1)
         squares = on_axes.square()
@@ -210,6 +212,21 @@ class Posterior:
         alone = (each.sum(1) for each in (along[:, :n_leading], along[:, :FIRST], along[:, n_leading:]))
         logs = torch.stack([distance, *alone], dim=1).clamp(min=1e-12).log()
         return torch.cat([ratio[:, None], logs], dim=1), nearest
+
+    def _novelty_of_one(self, distances: Distances) -> tuple[Tensor, Tensor]:
+        """Return the same of one window, as of a live source, by numpy: for a fifth of torch's time."""
+        whitened, on_axes, squared = (each.numpy()[0] for each in distances)
+        determinants, means = self.determinants.numpy(), self.means.numpy()
+        nearest = int((squared + determinants).argmin())
+        squares, distance = on_axes * on_axes, float(squared[nearest])
+        others = float(whitened @ whitened) - float(squares.sum())
+        anywhere = float(squares @ (1 / (1 + self.between.numpy()))) + others / (1 + float(self.elsewhere))
+        ratio = 0.5 * (distance + float(determinants[nearest]) - anywhere - float(self.volume))
+        along, n_leading = self.directions.numpy() @ (whitened - means[nearest]), min(LEADING, len(whitened))
+        alone = (float(each @ each) for each in (along[:n_leading], along[:FIRST], along[n_leading:]))
+        across = float(self.across[nearest])
+        logs = (math.log(max(each, 1e-12)) for each in (distance, *(each / across for each in alone)))
+        return self.means.new_tensor([[ratio, *logs]]), torch.tensor([nearest])
 
 
 @torch.no_grad()
