@@ -3,7 +3,7 @@
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
@@ -36,7 +36,7 @@ from anchorinv.persistence.limits import (
     inverted_at_once,
     network_of,
 )
-from anchorinv.signal.preprocessing import Preprocessing, PreprocessingFacts
+from anchorinv.signal.preprocessing import Preprocessing
 from anchorinv.validation import check_order
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
@@ -132,7 +132,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if problems:
         raise ValueError("; ".join(problems))
     if (preprocessing := settings["preprocessing"]) is not None:
-        parsed(PreprocessingFacts, asdict(preprocessing))
+        parsed(Preprocessing, preprocessing)
 
 
 def recipe_of(

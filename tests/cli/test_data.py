@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anchorinv import AnchorInvClassifier, Geometry
-from anchorinv.datasets import synthetic
+from anchorinv.datasets import paper_sets, synthetic
 from anchorinv.datasets.dataset import Dataset, draw_trials
 from tests.datasets import making
 from tests.datasets.serving import serving

@@ -1,8 +1,4 @@
-"""The preprocessing of recordings as one value, used in code and in files; channels by name, in any spelling.
-
-:class:`Filter` and :class:`Preprocessing` are stored as plain values in prepared folders, model files and the
-settings of a study.
-"""
+"""The preprocessing of recordings as one value, used in code and in files; channels by name, in any spelling."""
 
 import json
 import re
@@ -13,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 
 from anchorinv.errors import listed
 from anchorinv.signal.headers import CHANNELS, FASTEST, SLOWEST
@@ -24,6 +20,20 @@ _FORMS = {"v": "V", "mv": "mV", "uv": "µV", "µv": "µV", "μv": "µV", "nv": "
 AVERAGE, BIPOLAR = "average", "bipolar"
 _KIND = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
 _REFERENCE = re.compile(r"[-_ ]+(ref|le|avg)$", re.IGNORECASE)
+
+
+def _visible(text: str) -> str:
+    if any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in text):
+        raise ValueError("it contains invisible characters")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_visible)]
+Rate = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
+Samples = Annotated[int, Field(ge=1, le=2**40)]
+
+#: How pydantic checks values from files: types as they are, bounds, no other keys.
+_CHECKED = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, revalidate_instances="always")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +61,13 @@ class Filter:
     (4, 6)
     """
 
-    low: float | None = None
-    high: float | None = None
+    __pydantic_config__ = _CHECKED
+
+    low: Rate | None = None
+    high: Rate | None = None
     order: int = 4
     causal: bool = True
-    attenuation: float | None = None
+    attenuation: Annotated[float, Field(gt=0, le=300)] | None = None
     from_rest: bool = False
 
     def __post_init__(self) -> None:
@@ -83,10 +95,10 @@ class Filter:
                 f"more than {2 * max(edges):g} Hz is needed"
             )
         kind = "bandpass" if len(edges) == 2 else "highpass" if self.high is None else "lowpass"
-        at = edges if len(edges) == 2 else edges[0]
+        design = {"Wn": np.squeeze(edges), "btype": kind, "fs": sfreq, "output": "sos"}
         if self.attenuation is None:
-            return np.asarray(signal.butter(self.order, at, kind, fs=sfreq, output="sos"))
-        return np.asarray(signal.cheby2(self.order, self.attenuation, at, kind, fs=sfreq, output="sos"))
+            return np.asarray(signal.butter(self.order, **design))
+        return np.asarray(signal.cheby2(self.order, self.attenuation, **design))
 
     def padlen(self, sfreq: float) -> int:
         """Return by how many samples both ends are extended before filtering in both directions.
@@ -101,10 +113,10 @@ class Filter:
     def __str__(self) -> str:
         low, high = ("" if edge is None else f"{edge:g}" for edge in (self.low, self.high))
         name = "Butterworth" if self.attenuation is None else f"Chebyshev II, {self.attenuation:g} dB"
-        way = "causal" if self.causal else "zero phase, not causal"
-        way += ", from rest" if self.causal and self.from_rest else ""
-        if not self.causal and self.attenuation is not None:
-            way += ", ends as in MATLAB"
+        if self.causal:
+            way = "causal, from rest" if self.from_rest else "causal"
+        else:
+            way = f"zero phase, not causal{', ends as in MATLAB' if self.attenuation is not None else ''}"
         return f"{low}-{high} Hz, {name} of order {self.order}, {way}"
 
 
@@ -186,18 +198,20 @@ class Preprocessing:
     ['filtered: 4-40 Hz, Butterworth of order 4, causal', 'common average reference']
     """
 
-    ch_names: tuple[str, ...] | None = None
-    unit: str | None = None
+    __pydantic_config__ = _CHECKED
+
+    ch_names: Annotated[tuple[Text, ...], Field(max_length=CHANNELS)] | None = None
+    unit: Text | None = None
     filter: Filter | None = None
-    unrepeatable: str | None = None
-    reference: str | None = None
-    limit: float | None = None
+    unrepeatable: Text | None = None
+    reference: Text | None = None
+    limit: Annotated[float, Field(gt=0, le=1e30)] | None = None
     gaps: Literal["hold", "zero"] = "hold"
-    sfreq: float | None = None
+    sfreq: Rate | None = None
     resampling: Literal["polyphase", "fourier"] = "polyphase"
     by_trial: bool = False
-    n_times: int | None = None
-    step: int | None = None
+    n_times: Samples | None = None
+    step: Samples | None = None
 
     def __post_init__(self) -> None:
         names = self.ch_names
@@ -214,17 +228,10 @@ class Preprocessing:
         for name in ("limit", "sfreq", "n_times", "step"):
             if (value := getattr(self, name)) is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} (={value!r}) must lie above 0")
-        self._check_reference()
-
-    def _check_reference(self) -> None:
-        if self.reference in (None, AVERAGE):
-            return
-        if self.ch_names is None:
+        if self.reference not in (None, AVERAGE) and names is None:
             raise ValueError(f"a reference ({self.reference}) needs ch_names, the channels by name")
-        if self.reference == BIPOLAR:
-            odd = [name for name in self.ch_names if not all(name.partition("-")[::2])]
-            if odd:
-                raise ValueError(f"bipolar channels are called A-B after two electrodes, got {listed(odd)}")
+        if self.reference == BIPOLAR and (odd := [n for n in names or () if not all(n.partition("-")[::2])]):
+            raise ValueError(f"bipolar channels are called A-B after two electrodes, got {listed(odd)}")
 
     @property
     def inputs(self) -> tuple[str, ...] | None:
@@ -278,72 +285,23 @@ class Preprocessing:
 AS_GIVEN = Preprocessing()
 
 
-def _visible(text: str) -> str:
-    if any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in text):
-        raise ValueError("it contains invisible characters")
-    return text
-
-
-Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_visible)]
-Rate = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
-Samples = Annotated[int, Field(ge=1, le=2**40)]
-
-
-class _Facts(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class _FilterFacts(_Facts):
-    """The fields of a :class:`Filter`, with their types and bounds."""
-
-    low: Rate | None = None
-    high: Rate | None = None
-    order: Annotated[int, Field(ge=1, le=20)] = 4
-    causal: bool = True
-    attenuation: Annotated[float, Field(gt=0, le=300)] | None = None
-    from_rest: bool = False
-
-
-class PreprocessingFacts(_Facts):
-    """The fields of a :class:`Preprocessing`, with their types and bounds."""
-
-    ch_names: Annotated[tuple[Text, ...], Field(max_length=CHANNELS)] | None = None
-    unit: Text | None = None
-    filter: _FilterFacts | None = None
-    unrepeatable: Text | None = None
-    reference: Text | None = None
-    limit: Annotated[float, Field(gt=0, le=1e30)] | None = None
-    gaps: Literal["hold", "zero"] = "hold"
-    sfreq: Rate | None = None
-    resampling: Literal["polyphase", "fourier"] = "polyphase"
-    by_trial: bool = False
-    n_times: Samples | None = None
-    step: Samples | None = None
-
-    @property
-    def value(self) -> Preprocessing:
-        """The value; a ValueError if fields contradict each other."""
-        facts = {name: getattr(self, name) for name in type(self).model_fields if name != "filter"}
-        return Preprocessing(**facts, filter=None if self.filter is None else Filter(**dict(self.filter)))
-
-
 def facts_of(how: Preprocessing) -> dict[str, Any]:
     """Return a preprocessing as plain JSON values, without defaults."""
-    defaults = asdict(AS_GIVEN)
-    facts = {name: value for name, value in asdict(how).items() if value != defaults[name]}
+    facts = _changed(how, AS_GIVEN)
     if how.filter is not None:
-        plain = asdict(Filter(low=1.0))
-        facts["filter"] = {
-            name: value
-            for name, value in asdict(how.filter).items()
-            if name in ("low", "high", "order") or value != plain[name]
-        }
+        edges = {"low": how.filter.low, "high": how.filter.high, "order": how.filter.order}
+        facts["filter"] = edges | _changed(how.filter, Filter(low=1.0))
     return dict(json.loads(json.dumps(facts)))
+
+
+def _changed(value: Preprocessing | Filter, default: Preprocessing | Filter) -> dict[str, Any]:
+    given = asdict(default)
+    return {name: fact for name, fact in asdict(value).items() if fact != given[name]}
 
 
 def preprocessing_from(facts: Mapping[str, Any]) -> Preprocessing:
     """Return the preprocessing from plain values; a ValueError names the first wrong one."""
-    return PreprocessingFacts.model_validate_json(json.dumps(facts)).value
+    return TypeAdapter(Preprocessing).validate_json(json.dumps(facts))
 
 
 def preprocessing_of(meta: Mapping[str, Any], **known: Any) -> Preprocessing:
