@@ -117,9 +117,7 @@ def remote_files(
     listing = REMOTES[name].list_files(address, get_text, get_size)
     files = [file for file in listing if fnmatch(file.name, only)]
     if not files:
-        raise ValueError(
-            f"{address} lists no files of {name}{'' if only == '*' else f' that match {only!r}'}"
-        )
+        raise ValueError(f"{address} has no files of {name}{'' if only == '*' else f' that match {only!r}'}")
     return files
 
 
@@ -201,9 +199,7 @@ class HttpClient:
             for block in response.iter_content(_CHUNK):
                 content += block
                 if len(content) > TEXT:
-                    raise NotAvailable(
-                        f"{url} answered with more than {TEXT >> 20} MB; is it the right address?"
-                    )
+                    raise NotAvailable(f"{url} sent more than {TEXT >> 20} MB; is it the right address?")
         return content.decode("utf-8", errors="replace")
 
     def _resume(self, url: str, part: Path, most: int) -> None:
@@ -326,7 +322,7 @@ def check_space(to: Path, n_bytes: int) -> None:
     free = shutil.disk_usage(existing).free
     if free < n_bytes:
         raise ValueError(
-            f"{n_bytes / 1e9:.2f} GB are needed in {to} and {free / 1e9:.2f} GB are free; choose another disk"
+            f"{n_bytes / 1e9:.2f} GB needed in {to}, {free / 1e9:.2f} GB free; choose another disk"
         )
 
 
@@ -360,9 +356,7 @@ def unpack(archive: Path, folder: Path) -> None:
                     shutil.copyfileobj(source, target, 1 << 20)
             tick(f"unpacking {archive.name}", len(new), len(new))
     except (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(
-            f"{archive} is a damaged archive ({error}); delete it and download it again"
-        ) from None
+        raise ValueError(f"{archive} is a damaged archive ({error}); delete and download it again") from None
 
 
 def confined_path(folder: Path, name: str) -> Path:

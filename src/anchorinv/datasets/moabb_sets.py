@@ -290,9 +290,7 @@ def _paradigm(dataset: Any, start: float | None, stop: float | None) -> Any:
             f"the start of MOABB's window, {dataset.interval[0]:g} s"
         )
     if not paradigm.is_valid(dataset):
-        raise ValueError(
-            f"MOABB's {kind} does not accept {type(dataset).__name__}: events that it needs are missing"
-        )
+        raise ValueError(f"MOABB's {kind} does not accept {type(dataset).__name__}: it lacks events")
     paradigm.prepare_process(dataset)
     return paradigm
 

@@ -41,9 +41,7 @@ def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[ManifestRo
     Each row must have a label; if not ``labelled``, none, as the events of its file will be its labels.
     """
     if not path.is_file():
-        raise ValueError(
-            f"{path} does not exist; a manifest is a table with the columns {', '.join(COLUMNS)}"
-        )
+        raise ValueError(f"{path} does not exist; a manifest is a table with columns {', '.join(COLUMNS)}")
     table = read_table(path, COLUMNS, delimiters=",;\t")
     needed = ("path", "label") if labelled else ("path",)
     if absent := [name for name in needed if name not in table.columns]:
@@ -64,7 +62,7 @@ def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[ManifestRo
     without = [row.line for row in rows if not row.split]
     if without and len(without) < len(rows):
         problems.append(
-            f"split is given in some rows and not in lines {listed(without)}; give it in all or none"
+            f"split is given in some rows, not in lines {listed(without)}; give it in all or none"
         )
     return rows, problems
 
@@ -273,9 +271,7 @@ def find_recordings(
             problems.append(f"{name} is not a valid BIDS name ({' '.join(str(error).split())[:200]})")
             continue
         if not all(_inside(file, root) for file in {path, *companions(path)}):
-            problems.append(
-                f"{name} is a link to a file elsewhere, which is not read; copy it into the folder"
-            )
+            problems.append(f"{name} is a link to a file elsewhere, which is not read; copy it here")
         recordings.append(recording)
     raise_if_any(str(root), problems)
     for key, values in (
@@ -298,9 +294,7 @@ def _files(root: Path) -> Iterator[tuple[Path, str]]:
             for kind in DATATYPES:
                 folder = place / kind
                 if folder.is_dir() and not _inside(folder, root):
-                    raise ValueError(
-                        f"{folder} is a link to a folder elsewhere, which is not read; copy it here"
-                    )
+                    raise ValueError(f"{folder} is a link to elsewhere, which is not read; copy it here")
                 for path in sorted(folder.glob(f"sub-*_{kind}.*")):
                     if path.suffix in formats[kind]:
                         yield path, kind

@@ -89,9 +89,7 @@ def plan_bci2a(
     form = _choose(raw, forms, form)
     files = forms[form]
     if form == "converted" and band is not None:
-        raise ValueError(
-            "converted files are already filtered in an unknown way; prepare the GDF or BNCI files"
-        )
+        raise ValueError("converted files are already filtered, in an unknown way; prepare GDF or BNCI files")
     hidden = [name for name in files if form == "gdf" and name.endswith("E") and name not in labels]
     missing = [f"{name} is missing" for name in SESSIONS if name not in files]
     missing += [f"{name} has no true labels ({name}.mat with classlabel)" for name in hidden]
@@ -179,9 +177,7 @@ def _read_session(
     if label_file is not None:
         true = read_labels(label_file)
         if len(true) != n:
-            raise ValueError(
-                f"{path} has {n} trials but {label_file} {len(true)} labels; is one of them cut short?"
-            )
+            raise ValueError(f"{path} has {n} trials, {label_file} {len(true)} labels; is one cut short?")
         if (differing := (labels >= 0) & (labels != true)).any():
             raise ValueError(
                 f"{path} and {label_file} disagree in {np.count_nonzero(differing)} trials; "
@@ -189,9 +185,7 @@ def _read_session(
             )
         labels = true
     if (labels < 0).any():
-        raise ValueError(
-            f"{path} does not say the class of {np.count_nonzero(labels < 0)} trials; add true labels"
-        )
+        raise ValueError(f"{path} hides the class of {np.count_nonzero(labels < 0)} trials; add true labels")
     if how.filter is not None:
         windows = process_trials(how, windows).astype(np.float64)
     subject, session = name[:3], name[-1]
@@ -275,15 +269,11 @@ def read_bnci(path: Path) -> SessionTrials:
             if not len(starts):
                 continue  # eye movements
             if float(np.ravel(fields["fs"])[0]) != SFREQ:
-                raise ValueError(
-                    f"{path} has a rate of {np.ravel(fields['fs'])[0]} Hz; expected {SFREQ:g} Hz"
-                )
+                raise ValueError(f"{path} has {np.ravel(fields['fs'])[0]} Hz; expected {SFREQ:g} Hz")
             signals = np.asarray(fields["X"], dtype=np.float64)
             inside = ((starts >= 0) & (starts + WINDOW[1] <= len(signals))).all()
             if signals.ndim != 2 or signals.shape[1] < N_CHANS or not inside or _overlapping(starts):
-                raise ValueError(
-                    f"{path} is cut short: a run has shape {signals.shape}, a trial at {starts.max()}"
-                )
+                raise ValueError(f"{path} is cut short: a run of {signals.shape}, a trial at {starts.max()}")
             starts = starts.astype(np.int64)
             windows += [signals[start + WINDOW[0] : start + WINDOW[1], :N_CHANS].T for start in starts]
             numbers = _class_indices(path, fields["y"])
@@ -307,9 +297,7 @@ def read_converted(path: Path) -> SessionTrials:
         data = np.asarray(variables["data"], dtype=np.float64)
         labels = _class_indices(path, variables["label"])
         if data.ndim != 3 or data.shape[2] != len(labels):
-            raise ValueError(
-                f"{path}: data has shape {data.shape} (times, channels, trials), label {len(labels)}"
-            )
+            raise ValueError(f"{path}: data is {data.shape} (times, channels, trials), label {len(labels)}")
     windows = np.ascontiguousarray(data.transpose(2, 1, 0))
     missing = ~np.isfinite(windows)
     windows[missing] = 0.0
@@ -389,9 +377,7 @@ def plan_nhie(
         (r, str(side), files[r.name]) for r, side in zip(listing, split, strict=True) if r.name in files
     ]
     if not present:
-        raise ValueError(
-            f"{raw} holds no recording of {table.name}, such as ID01_epoch1.edf or ID01_epoch1.csv.xz"
-        )
+        raise ValueError(f"{raw} holds no recording of {table.name}, ID01_epoch1.edf or ID01_epoch1.csv.xz")
     how = replace(_NHIE, resampling="polyphase") if live else _NHIE
     return DatasetPlan(
         root=raw,
@@ -419,9 +405,7 @@ def _find_grades(raw: Path) -> Path:
     for name in _NHIE_TABLES:
         if paths := sorted(raw.rglob(name)):
             return paths[0]
-    raise ValueError(
-        f"{raw} holds no table of grades; metadata.csv or eeg_grades.csv comes with the recordings"
-    )
+    raise ValueError(f"{raw} holds no table of grades, metadata.csv or eeg_grades.csv, as downloaded")
 
 
 def _read_grades(table: Path) -> list[_GradedRecording]:
@@ -465,16 +449,12 @@ def _read_graded(graded: _GradedRecording, how: Preprocessing, split: str, path:
     recording = open_recording(path)
     rate = recording.sfreq or graded.sfreq
     if rate is None or (graded.sfreq is not None and rate != graded.sfreq):
-        raise ValueError(
-            f"{path} has a rate of {recording.sfreq} Hz, the table says {graded.sfreq}; which is right?"
-        )
+        raise ValueError(f"{path} has {recording.sfreq} Hz, the table says {graded.sfreq}; which is right?")
     processed = _processed(recording, how, rate)
     n_samples = len(processed.samples)
     starts = window_starts(n_samples, _NHIE_TIMES, overlap=0.5)
     if not len(starts):
-        raise ValueError(
-            f"{path} is {n_samples / _NHIE_SFREQ:.0f} s long, and a window takes 60 s; is it cut short?"
-        )
+        raise ValueError(f"{path} is {n_samples / _NHIE_SFREQ:.0f} s long, a window takes 60 s; is it cut?")
     facts = (f"grade {graded.grade}", graded.subject, re.sub(r".*_epoch", "", graded.name), split)
     windows = [LabelledWindow(int(start), *facts) for start in starts]
     return PreparedRecording(processed.samples, windows, {"missing samples": processed.n_missing})
@@ -504,9 +484,7 @@ def plan_grabmyo(raw: Path, *, allow_missing: bool = False, live: bool = False) 
         raise_if_any(str(raw), missing, "download them, or pass --allow-missing to prepare what is there")
     complete = {key: paths for key, paths in sorted(records.items()) if len(paths) == 2}
     if not complete:
-        raise ValueError(
-            f"{raw} holds headers without samples or samples without headers only; download it again"
-        )
+        raise ValueError(f"{raw} holds only headers without samples, or the reverse; download it again")
     how = replace(_GRABMYO, resampling="polyphase") if live else _GRABMYO
     return DatasetPlan(
         root=raw,
@@ -561,15 +539,11 @@ def _read_record(key: _Key, how: Preprocessing, path: Path) -> PreparedRecording
     session, participant, gesture, _ = key
     recording = open_recording(path)
     if recording.sfreq != _RAW_SFREQ:
-        raise ValueError(
-            f"{path} has a rate of {recording.sfreq} Hz, expected {_RAW_SFREQ:g}; download it again"
-        )
+        raise ValueError(f"{path} has {recording.sfreq} Hz, expected {_RAW_SFREQ:g}; download it again")
     processed = _processed(recording, how, _RAW_SFREQ)
     n_samples = len(processed.samples)
     if n_samples < _GRABMYO_TIMES:
-        raise ValueError(
-            f"{path} is {n_samples / _GRABMYO_SFREQ:.1f} s long, expected 5 s; download it again"
-        )
+        raise ValueError(f"{path} is {n_samples / _GRABMYO_SFREQ:.1f} s, expected 5 s; download it again")
     split = "test" if session == _SESSIONS[-1] else "train"
     window = LabelledWindow(0, f"gesture {gesture}", str(participant), str(session), split)
     return PreparedRecording(processed.samples, [window], {"missing samples": processed.n_missing})

@@ -170,9 +170,7 @@ def check_output(out: Path, *, replace: bool) -> None:
     if not (out / "meta.json").is_file():
         raise ValueError(f"{out} exists and is not a prepared data set; choose another folder with --out")
     if not replace:
-        raise ValueError(
-            f"{out} is already prepared; pass --replace to prepare it again, or choose another --out"
-        )
+        raise ValueError(f"{out} is already prepared; pass --replace to do it again, or another --out")
 
 
 @contextmanager

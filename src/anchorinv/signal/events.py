@@ -12,19 +12,8 @@ from typing import Any
 import numpy as np
 
 from anchorinv.errors import import_extra, listed
+from anchorinv.signal import headers
 from anchorinv.signal.arrays import Table, read_table
-from anchorinv.signal.headers import (
-    ANNOTATORS,
-    BEATS,
-    EVENTS,
-    TABLES,
-    WFDB,
-    WINDOWS,
-    check_rate,
-    check_wfdb,
-    has_suffix,
-    reading,
-)
 from anchorinv.signal.preprocessing import UNITS, unit_of
 from anchorinv.signal.readers import PIECE, open_mne, original_unit
 
@@ -119,9 +108,7 @@ def parse_events(text: str) -> dict[str, str]:
     for item in _split(text, ","):
         pair = [_plain(part) for part in _split(item, "=")]
         if len(pair) > 2:
-            raise ValueError(
-                f"--events takes EVENT=CLASS, got {item.strip()!r}; a sign that is part of a name is \\="
-            )
+            raise ValueError(f"--events takes EVENT=CLASS, got {item.strip()!r}; part of a name is \\=")
         if not all(pair):
             raise ValueError(
                 f"--events takes EVENT=CLASS, or EVENT alone, with commas between, got {text!r}; no name may "
@@ -236,9 +223,7 @@ def stretches(
 def check_stretch(start: float, stop: float | None) -> None:
     """Refuse a stretch that does not start before it stops."""
     if not math.isfinite(start) or (stop is not None and not start < stop < math.inf):
-        raise ValueError(
-            f"a stretch lies from --from to --to, in seconds, got {start:g} to {stop}; --to is the later one"
-        )
+        raise ValueError(f"a stretch is from --from to a later --to, in seconds, got {start:g} to {stop}")
 
 
 def events_beside(path: Path) -> Path | None:
@@ -265,12 +250,10 @@ def read_event_table(path: Path) -> list[Event]:
 
     An event is named by ``trial_type``, or by ``value`` where that column is missing or empty.
     """
-    with reading(path):
+    with headers.reading(path):
         table = read_table(path, _COLUMNS, delimiters="\t")
         if "onset" not in table.columns:
-            raise ValueError(
-                f"{path} has no column onset; its first line names {listed(table.names)}, with tabs between"
-            )
+            raise ValueError(f"{path} has no column onset; its first line names {listed(table.names)}")
         labels = _labels(path, table)
         durations = table.columns.get("duration", ["n/a"] * len(labels))
         rows = zip(table.lines, table.columns["onset"], durations, labels, strict=True)
@@ -283,7 +266,7 @@ def read_event_table(path: Path) -> list[Event]:
             for line, onset, duration, label in rows
             if not _missing(label)
         )
-        return sort_events(path, events, most=BEATS)
+        return sort_events(path, events, most=headers.BEATS)
 
 
 def _labels(path: Path, table: Table) -> list[str]:
@@ -336,20 +319,20 @@ def find_events(path: Path) -> Events:
     a stimulus channel.
     """
     suffix = path.suffix.lower()
-    is_annotator = suffix[1:] in ANNOTATORS
-    is_wfdb = is_annotator or suffix in WFDB or not suffix
+    is_annotator = suffix[1:] in headers.ANNOTATORS
+    is_wfdb = is_annotator or suffix in headers.WFDB or not suffix
     if not path.is_file() and not (is_wfdb and not is_annotator and path.with_suffix(".hea").is_file()):
         raise FileNotFoundError(f"there is no recording {path}")
     table = None if is_annotator else events_beside(path)
     if table is not None and (events := read_event_table(table)):
         return Events(table.name, tuple(events))
-    if has_suffix(path, *TABLES, *WINDOWS):
+    if headers.has_suffix(path, *headers.TABLES, *headers.WINDOWS):
         raise ValueError(
             f"{path} is of a format without events; list them in {without_suffix(path)}_events.tsv beside "
             "it, with the columns onset, duration and trial_type"
         )
     path = path if suffix else path.with_suffix(".hea")
-    with reading(path):
+    with headers.reading(path):
         return _wfdb_events(path) if is_wfdb else _mne_events(path)
 
 
@@ -357,18 +340,20 @@ def _mne_events(path: Path) -> Events:
     raw = open_mne(path)
     notes = raw.annotations
     if len(notes):
-        if len(notes) > EVENTS:
-            raise ValueError(f"{path} has more than {EVENTS} annotations; is it damaged?")
+        if len(notes) > headers.EVENTS:
+            raise ValueError(f"{path} has more than {headers.EVENTS} annotations; is it damaged?")
         # mne counts from the start of the amplifier, which may precede a FIF file.
         onsets = np.asarray(notes.onset, dtype=float) - float(raw.first_time)
         # In GDF and BrainVision, a marker of one sample is an event without duration.
         durations = np.where(notes.duration * raw.info["sfreq"] < 1.5, 0.0, notes.duration)
         labels = [str(label).strip(" \t\r\n\0") for label in notes.description]
         rows = zip(onsets.tolist(), durations.tolist(), labels, strict=True)
-        if events := sort_events(path, (Event(*row) for row in rows if row[2]), most=EVENTS):
+        if events := sort_events(path, (Event(*row) for row in rows if row[2]), most=headers.EVENTS):
             return Events("annotations", tuple(events))
     channels = _stimulus_channels(raw)
-    codes = sort_events(path, (event for i in channels for event in _changes(path, raw, i)), most=EVENTS)
+    codes = sort_events(
+        path, (event for i in channels for event in _changes(path, raw, i)), most=headers.EVENTS
+    )
     names = listed([raw.ch_names[i] for i in channels])
     return Events(f"stimulus channel {names}" if codes else "", tuple(codes))
 
@@ -404,7 +389,7 @@ def _changes(path: Path, raw: Any, channel: int) -> Iterator[Event]:
 
 def _wfdb_events(path: Path) -> Events:
     wfdb = import_extra("wfdb", extra="recordings")
-    check_wfdb(path)
+    headers.check_wfdb(path)
     annotator = _annotator(path)
     if annotator is None:
         return Events("", ())
@@ -412,10 +397,10 @@ def _wfdb_events(path: Path) -> Events:
         raise ValueError(f"{path}: {annotator.name} has {size} bytes, and at most {_BEAT_BYTES} are read")
     record, elements = str(path.with_suffix("")), ["symbol", "label_store"]
     notes = wfdb.rdann(record, annotator.suffix[1:], return_label_elements=elements)
-    sfreq = check_rate(path, float(notes.fs or 0.0))  # that of the annotator, or of the header
+    sfreq = headers.check_rate(path, float(notes.fs or 0.0))  # that of the annotator, or of the header
     rows = zip(notes.sample.tolist(), notes.symbol, notes.label_store.tolist(), notes.aux_note, strict=True)
     events = (Event(sample / sfreq, 0.0, _beat(*label)) for sample, *label in rows)
-    return Events(annotator.name, tuple(sort_events(path, events, most=BEATS)))
+    return Events(annotator.name, tuple(sort_events(path, events, most=headers.BEATS)))
 
 
 def _beat(symbol: object, code: int, note: str | None) -> str:
@@ -427,9 +412,9 @@ def _beat(symbol: object, code: int, note: str | None) -> str:
 
 def _annotator(path: Path) -> Path | None:
     """Return the file of annotations: the one that was asked for, the reference, or the only one."""
-    if path.suffix[1:].lower() in ANNOTATORS:
+    if path.suffix[1:].lower() in headers.ANNOTATORS:
         return path
-    beside = (path.with_suffix(f".{name}") for name in ANNOTATORS)
+    beside = (path.with_suffix(f".{name}") for name in headers.ANNOTATORS)
     files = [file for file in beside if file.is_file()]
     if len(files) > 1 and files[0].suffix != ".atr":
         raise ValueError(

@@ -177,9 +177,7 @@ def check_reach(path: Path, signals: npt.NDArray[np.float64]) -> None:
 def read_text(path: Path, *, encoding: str = "utf-8-sig") -> str:
     """Return the text of a header or a table; binary or too long files are refused."""
     if (size := path.stat().st_size) > TEXT:
-        raise ValueError(
-            f"{path} has {size} bytes, and at most {TEXT >> 20} MB are read as a table or header"
-        )
+        raise ValueError(f"{path} has {size} bytes, at most {TEXT >> 20} MB are read as a table or header")
     try:
         return path.read_bytes().decode(encoding)  # keep line ends: a quoted one is part of a name
     except UnicodeDecodeError:
@@ -285,9 +283,7 @@ def _beside(path: Path, *names: str) -> Path:
 def _check_plain(path: Path, name: str) -> None:
     """Refuse a file name in a header unless it is in the header's folder."""
     if not name or re.search(r"[/\\:%\0]", name) or name in (".", ".."):
-        raise ValueError(
-            f"{path} names {name[:80]!r}, which is not in its folder; files elsewhere are not read"
-        )
+        raise ValueError(f"{path} names {name[:80]!r}, which is not in its folder, so it is not read")
 
 
 def _check_records(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The preprocessing of recordings as one value, used in code and in files; channels by name, in any spelling."""
+"""The preprocessing of recordings as one value, in code and in files; channels by name, in any spelling."""
 
 import json
 import re
@@ -74,7 +74,7 @@ class Filter:
         edges = self._edges
         if not edges or not all(0 < edge < np.inf for edge in edges) or edges != sorted(set(edges)):
             raise ValueError(
-                f"a filter needs edges above 0 Hz, the lower one first, got {self.low} and {self.high}"
+                f"a filter has edges above 0 Hz, the lower one first, got {self.low}, {self.high}"
             )
         if not 1 <= self.order <= 20:
             raise ValueError(f"order (={self.order}) of the filter must be between 1 and 20")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from anchorinv.errors import import_extra
 from anchorinv.progress import tick
+from anchorinv.signal import headers
 from anchorinv.signal.arrays import (
     StoredArray,
     load_array,
@@ -18,30 +19,12 @@ from anchorinv.signal.arrays import (
     read_sample_table,
     read_sfreq,
 )
-from anchorinv.signal.headers import (
-    TABLES,
-    VOLTAGES,
-    WFDB,
-    WINDOWS,
-    check_claim,
-    check_header,
-    check_rate,
-    check_reach,
-    check_size,
-    check_wfdb,
-    has_suffix,
-    header_of,
-    is_recording,
-    missing_labels,
-    reading,
-    unknown_format,
-)
 from anchorinv.signal.preprocessing import AS_GIVEN, UNITS, Preprocessing, pick_channels, renamed, unit_of
 
 #: Values read at once, over all channels.
 PIECE = 1 << 22
 #: Suffixes of recordings with a separate header.
-_APART = frozenset((*WFDB, ".vhdr", ".vmrk", ".eeg"))
+_APART = frozenset((*headers.WFDB, ".vhdr", ".vmrk", ".eeg"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,16 +60,16 @@ class Recording:
         size = max(1, PIECE // max(1, len(self.ch_names)))
         for start in range(0, self.n_times, size):
             stop = min(start + size, self.n_times)
-            with reading(self.path):
+            with headers.reading(self.path):
                 piece = self.read(start, stop, list(channels))
-                check_reach(self.path, piece)
+                headers.check_reach(self.path, piece)
             yield piece
             if task is not None:
                 tick(task, stop, self.n_times)
 
     def load(self, channels: Sequence[int]) -> npt.NDArray[np.float64]:
         """Return the channels, shape (n, n_times), if they fit in memory."""
-        check_size(self.path, len(channels), self.n_times)
+        headers.check_size(self.path, len(channels), self.n_times)
         signals, at = np.empty((len(channels), self.n_times)), 0
         for piece in self.pieces(channels):
             signals[:, at : at + piece.shape[1]] = piece
@@ -101,16 +84,16 @@ def open_recording(path: Path) -> Recording:
     """
     suffixes = "".join(path.suffixes[-2:]).lower()
     opener = _OPENERS.get(suffixes) or _OPENERS.get(path.suffix.lower())
-    if opener is None and (header := header_of(path)) is not None:
+    if opener is None and (header := headers.header_of(path)) is not None:
         path, opener = header, _wfdb
     if opener is None:
-        raise unknown_format(path)
+        raise headers.unknown_format(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}")
-    with reading(path):
+    with headers.reading(path):
         recording = opener(path)
     if recording.sfreq is not None:
-        check_rate(path, recording.sfreq)
+        headers.check_rate(path, recording.sfreq)
     if not recording.n_times or not recording.ch_names:
         raise ValueError(f"{path} holds no samples")
     return recording
@@ -136,14 +119,14 @@ def open_mne(path: Path) -> Any:
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise unknown_format(path)
-    check_header(path)
+        raise headers.unknown_format(path)
+    headers.check_header(path)
     raw = reader(path, preload=False, verbose="ERROR")
     files = [Path(file) for file in raw.filenames if file is not None]
     if any(file.parent.resolve() != path.parent.resolve() for file in files):
         raise ValueError(f"{path} names samples outside its folder; files elsewhere are not read")
-    check_claim(path, len(raw.ch_names), int(raw.n_times), *files)
-    check_rate(path, raw.info["sfreq"])
+    headers.check_claim(path, len(raw.ch_names), int(raw.n_times), *files)
+    headers.check_rate(path, raw.info["sfreq"])
     return raw
 
 
@@ -161,7 +144,7 @@ def _mne(path: Path) -> Recording:
     def unit(i: int) -> str:
         original = original_unit(raw, i)
         if original is None or unit_of(original):
-            return "V" if kinds[i] in VOLTAGES else ""
+            return "V" if kinds[i] in headers.VOLTAGES else ""
         return "" if original == "n/a" else original
 
     def read(start: int, stop: int, channels: list[int]) -> npt.NDArray[np.float64]:
@@ -174,7 +157,7 @@ def _mne(path: Path) -> Recording:
 
 def _wfdb(path: Path) -> Recording:
     wfdb = import_extra("wfdb", extra="recordings")
-    check_wfdb(path)
+    headers.check_wfdb(path)
     record = str(path.with_suffix(""))
     header = wfdb.rdheader(record)
     volts = [unit_of(unit) for unit in header.units]
@@ -222,10 +205,8 @@ class _Checksums:
 def _npy(path: Path) -> Recording:
     values = open_array(path)
     if len(values.shape) != 2 or values.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{path} holds {values.dtype} of shape {values.shape}; expected numbers (channels, times)"
-        )
-    check_claim(path, *values.shape)
+        raise ValueError(f"{path} holds {values.dtype} {values.shape}; expected numbers (channels, times)")
+    headers.check_claim(path, *values.shape)
     names = tuple(f"ch{i}" for i in range(1, values.shape[0] + 1))
     return _in_memory(path, names, values.memmap())
 
@@ -243,8 +224,8 @@ def _in_memory(
 
 _OPENERS: dict[str, Callable[[Path], Recording]] = {
     **dict.fromkeys((".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".vhdr"), _mne),
-    **dict.fromkeys(WFDB, _wfdb),
-    **dict.fromkeys(TABLES, lambda path: _in_memory(path, *read_sample_table(path))),
+    **dict.fromkeys(headers.WFDB, _wfdb),
+    **dict.fromkeys(headers.TABLES, lambda path: _in_memory(path, *read_sample_table(path))),
     ".npy": _npy,
 }
 FORMATS = frozenset(_OPENERS) | {".npz"}
@@ -328,9 +309,9 @@ def is_windowed(path: Path) -> bool:
 
     An ``.npy`` file is a recording if it has two axes (channels, times), and windows if it has three.
     """
-    if has_suffix(path, ".npy") and path.is_file():
+    if headers.has_suffix(path, ".npy") and path.is_file():
         return len(open_array(path).shape) != 2
-    return path.is_dir() or has_suffix(path, *WINDOWS)
+    return path.is_dir() or headers.has_suffix(path, *headers.WINDOWS)
 
 
 def channels_for(
@@ -354,9 +335,7 @@ def channels_for(
     if present is not None and ch_names is not None:
         return pick_channels(ch_names, renamed(present, rename, source=file.name), source=file.name)
     if rename:
-        raise ValueError(
-            f"{file.name} has no names of channels, or the model has none; --channels maps names"
-        )
+        raise ValueError(f"{file.name} or the model has no names of channels; --channels maps names")
     if file.shape[1] != n_chans:
         whose = "the model" if ch_names is None else file.name
         raise ValueError(
@@ -368,11 +347,12 @@ def channels_for(
 
 def open_window_file(path: Path) -> WindowFile:
     """Open windows in an ``.npz`` or ``.npy`` file."""
-    if not path.exists() and not (is_recording(path) and path.with_suffix(".hea").exists()):
+    if not path.exists() and not (headers.is_recording(path) and path.with_suffix(".hea").exists()):
         raise FileNotFoundError(f"there is no {path}")
     if not is_windowed(path):
-        raise missing_labels(path) if is_recording(path) or has_suffix(path, ".npy") else unknown_format(path)
-    if has_suffix(path, ".npz"):
+        known = headers.is_recording(path) or headers.has_suffix(path, ".npy")
+        raise headers.missing_labels(path) if known else headers.unknown_format(path)
+    if headers.has_suffix(path, ".npz"):
         return _open_npz(path)
     windows = open_array(path)
     return WindowFile(path.name, _shape(windows), windows.blocks)
@@ -407,6 +387,6 @@ def _shape(windows: StoredArray) -> tuple[int, int, int]:
     if len(shape) != 3 or 0 in shape:
         hint = "; for one window use X[None]" if len(shape) == 2 else ""
         raise ValueError(f"{path} must hold windows (n, channels, times), got shape {tuple(shape)}{hint}")
-    check_claim(path, shape[1], 0)
-    check_size(path, 1, shape[1] * shape[2])
+    headers.check_claim(path, shape[1], 0)
+    headers.check_size(path, 1, shape[1] * shape[2])
     return shape[0], shape[1], shape[2]
