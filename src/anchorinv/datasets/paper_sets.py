@@ -109,22 +109,16 @@ def plan_bci2a(
     )
     sources = []
     for name in used:
-        label_file = labels.get(name) if form == "gdf" else None
-        paths = (files[name],) if label_file is None else (files[name], label_file)
+        paths = (files[name], labels[name]) if form == "gdf" and name in labels else (files[name],)
         sources.append(RecordingSource(name, paths, partial(_read_session, name, form, how, *paths)))
-    return DatasetPlan(
-        root=raw,
-        sources=sources,
-        preprocessing=how,
-        class_names=CLASSES,
-        meta={
-            "name": "bci2a",
-            "form": form,
-            "unit": "unknown" if form == "converted" else "µV",
-            "steps": [_STEPS[form], *how.steps] if form != "converted" else [_STEPS[form]],
-            "missing": missing,
-        },
-    )
+    meta = {
+        "name": "bci2a",
+        "form": form,
+        "unit": how.unit or "unknown",
+        "steps": [_STEPS[form], *how.steps] if form != "converted" else [_STEPS[form]],
+        "missing": missing,
+    }
+    return DatasetPlan(raw, sources, how, CLASSES, meta)
 
 
 def _find(raw: Path) -> tuple[dict[str, dict[str, Path]], dict[str, Path]]:
@@ -178,11 +172,9 @@ def _read_session(
         true = read_labels(label_file)
         if len(true) != n:
             raise ValueError(f"{path} has {n} trials, {label_file} {len(true)} labels; is one cut short?")
-        if (differing := (labels >= 0) & (labels != true)).any():
-            raise ValueError(
-                f"{path} and {label_file} disagree in {np.count_nonzero(differing)} trials; "
-                "are they of the same session?"
-            )
+        if n_differing := np.count_nonzero((labels >= 0) & (labels != true)):
+            differ = f"{path} and {label_file} disagree in {n_differing} trials"
+            raise ValueError(f"{differ}; are they of the same session?")
         labels = true
     if (labels < 0).any():
         raise ValueError(f"{path} hides the class of {np.count_nonzero(labels < 0)} trials; add true labels")
@@ -230,10 +222,8 @@ def read_gdf(path: Path) -> SessionTrials:
     with reading(path):
         raw = open_mne(path)
         if raw.info["sfreq"] != SFREQ or len(raw.ch_names) < N_CHANS:
-            raise ValueError(
-                f"{path} has {len(raw.ch_names)} channels at {raw.info['sfreq']:g} Hz; "
-                f"expected {N_CHANS} and three EOG channels at {SFREQ:g} Hz"
-            )
+            wanted = f"expected {N_CHANS} and three EOG channels at {SFREQ:g} Hz"
+            raise ValueError(f"{path} has {len(raw.ch_names)} channels at {raw.info['sfreq']:g} Hz; {wanted}")
         # By the names of events: mne's numbers for them differ from file to file.
         events = np.array([str(name) for name in raw.annotations.description])
         onsets = np.rint(raw.annotations.onset * SFREQ).astype(np.int64) - raw.first_samp
@@ -243,10 +233,8 @@ def read_gdf(path: Path) -> SessionTrials:
         )
         within = [0 <= cue - start < WINDOW[1] for (cue, _), start in zip(cues, starts, strict=False)]
         if len(cues) != len(starts) or not within or not all(within):
-            raise ValueError(
-                f"{path} has {len(starts)} trials (768) and {len(cues)} cues (769-772, 783), one in each is "
-                "wanted; is it whole?"
-            )
+            counts = f"{len(starts)} trials (768) and {len(cues)} cues (769-772, 783)"
+            raise ValueError(f"{path} has {counts}, one in each is wanted; is it whole?")
         if starts.min() < 0 or starts.max() + WINDOW[1] > raw.n_times or _overlapping(starts):
             raise ValueError(f"{path} is cut short: its last trial ends after the file")
         low, high = gdf_limits(path)[:, :N_CHANS]
@@ -298,9 +286,8 @@ def read_converted(path: Path) -> SessionTrials:
         labels = _class_indices(path, variables["label"])
         if data.ndim != 3 or data.shape[2] != len(labels):
             raise ValueError(f"{path}: data is {data.shape} (times, channels, trials), label {len(labels)}")
-    windows = np.ascontiguousarray(data.transpose(2, 1, 0))
-    missing = ~np.isfinite(windows)
-    windows[missing] = 0.0
+    missing = ~np.isfinite(data)
+    windows = np.ascontiguousarray(np.where(missing, 0.0, data).transpose(2, 1, 0))
     return SessionTrials(windows, labels, np.zeros(len(labels), dtype=bool), int(missing.sum()))
 
 
@@ -352,14 +339,8 @@ def plan_nhie(
 ) -> DatasetPlan:
     """Plan the preparation of a folder of EDF or ``.csv.xz`` files with their table of grades.
 
-    Parameters
-    ----------
-    seed : int or None, default=None
-        Of the split into train and test; None takes the published one.
-    allow_missing : bool, default=False
-        Prepare an incomplete set.
-    live : bool, default=False
-        Resample by a polyphase filter, as a live source can be, not by the spectrum as the authors did.
+    ``seed`` is that of the split, None for the published one; ``allow_missing`` prepares an incomplete set;
+    ``live`` resamples by a polyphase filter, as a live source can be, not by the spectrum as the authors did.
     """
     table = _find_grades(raw)
     listing = _read_grades(table)
@@ -379,24 +360,20 @@ def plan_nhie(
     if not present:
         raise ValueError(f"{raw} holds no recording of {table.name}, ID01_epoch1.edf or ID01_epoch1.csv.xz")
     how = replace(_NHIE, resampling="polyphase") if live else _NHIE
-    return DatasetPlan(
-        root=raw,
-        sources=[
-            RecordingSource(recording.name, (path,), partial(_read_graded, recording, how, side, path))
-            for recording, side, path in present
-        ],
-        preprocessing=how,
-        class_names=tuple(f"grade {grade}" for grade in range(1, 5)),
-        meta={
-            "name": "nhie",
-            "form": listed(sorted({"csv" if ".csv" in path.name else "edf" for _, _, path in present})),
-            "unit": "µV",
-            "steps": [*how.steps, _resampling(how), "windows of 60 s, 50 % overlap"],
-            "split": "published fold" if seed is None else f"seed {seed}",
-            "table_sha256": sha256(table),
-            "missing": missing,
-        },
-    )
+    sources = [
+        RecordingSource(recording.name, (path,), partial(_read_graded, recording, how, side, path))
+        for recording, side, path in present
+    ]
+    meta = {
+        "name": "nhie",
+        "form": listed(sorted({"csv" if ".csv" in path.name else "edf" for _, _, path in present})),
+        "unit": "µV",
+        "steps": [*how.steps, _resampling(how), "windows of 60 s, 50 % overlap"],
+        "split": "published fold" if seed is None else f"seed {seed}",
+        "table_sha256": sha256(table),
+        "missing": missing,
+    }
+    return DatasetPlan(raw, sources, how, tuple(f"grade {grade}" for grade in range(1, 5)), meta)
 
 
 def _find_grades(raw: Path) -> Path:
@@ -475,9 +452,9 @@ def plan_grabmyo(raw: Path, *, allow_missing: bool = False, live: bool = False) 
         raise ValueError(f"{raw} is not a folder; pass the one with Session1, Session2, Session3 to --raw")
     records = _find_records(raw)
     if not records:
+        remedy = "download them with anchorinv download grabmyo --to DIR"
         raise ValueError(
-            f"{raw} holds no records such as session1_participant1_gesture1_trial1.hea; "
-            "download them with anchorinv download grabmyo --to DIR"
+            f"{raw} holds no records such as session1_participant1_gesture1_trial1.hea; {remedy}"
         )
     missing = list(_missing_records(records))
     if not allow_missing:
@@ -486,22 +463,13 @@ def plan_grabmyo(raw: Path, *, allow_missing: bool = False, live: bool = False) 
     if not complete:
         raise ValueError(f"{raw} holds only headers without samples, or the reverse; download it again")
     how = replace(_GRABMYO, resampling="polyphase") if live else _GRABMYO
-    return DatasetPlan(
-        root=raw,
-        sources=[
-            RecordingSource(paths[1].stem, paths, partial(_read_record, key, how, paths[1]))
-            for key, paths in complete.items()
-        ],
-        preprocessing=how,
-        class_names=tuple(f"gesture {i}" for i in _GESTURES),
-        meta={
-            "name": "grabmyo",
-            "form": "wfdb",
-            "unit": "µV",
-            "steps": ["forearm and wrist channels by name", _resampling(how)],
-            "missing": missing,
-        },
-    )
+    sources = [
+        RecordingSource(paths[1].stem, paths, partial(_read_record, key, how, paths[1]))
+        for key, paths in complete.items()
+    ]
+    steps = ["forearm and wrist channels by name", _resampling(how)]
+    meta = {"name": "grabmyo", "form": "wfdb", "unit": "µV", "steps": steps, "missing": missing}
+    return DatasetPlan(raw, sources, how, tuple(f"gesture {i}" for i in _GESTURES), meta)
 
 
 def _find_records(raw: Path) -> dict[_Key, tuple[Path, ...]]:
@@ -527,10 +495,8 @@ def _missing_records(records: dict[_Key, tuple[Path, ...]]) -> Iterator[str]:
                 absent.append(participant)
             elif lost:
                 named = ", ".join(f"{gesture}.{trial}" for _, _, gesture, trial in lost)
-                yield (
-                    f"session {session}, participant {participant}: {len(lost)} of {len(keys)} records "
-                    f"(gesture.trial {named})"
-                )
+                count = f"{len(lost)} of {len(keys)} records (gesture.trial {named})"
+                yield f"session {session}, participant {participant}: {count}"
         if absent:
             yield f"session {session}: participant{'s' if len(absent) > 1 else ''} {ranges(absent)}"
 

@@ -17,8 +17,6 @@ from anchorinv.signal.arrays import Table, read_table
 from anchorinv.signal.preprocessing import UNITS, unit_of
 from anchorinv.signal.readers import PIECE, open_mne, original_unit
 
-#: The class of each event, by the event's label.
-Classes = Mapping[str, str]
 _LATEST = 1e9  # seconds: thirty years
 _ROUNDING = 1e-6  # seconds: times in files are decimal, and the end of a recording is a quotient
 _SIGN = re.compile(r"\\?.", re.DOTALL)  # a backslash escapes the next character
@@ -39,24 +37,15 @@ _CODE_BITS = 0xFFFF  # bits of a BDF status channel; higher ones describe the am
 class Event:
     """Something that happened during a recording.
 
-    Parameters
-    ----------
-    onset : float
-        Seconds from the first sample; below 0 where it came before.
-    duration : float
-        Seconds; 0 where it has none, or it is unknown.
-    label : str
-        As in the file, without surrounding spaces.
-
     Examples
     --------
     >>> Event(onset=4.2, duration=4.1, label="T2").label
     'T2'
     """
 
-    onset: float
-    duration: float
-    label: str
+    onset: float  # seconds from the first sample; below 0 where it came before
+    duration: float  # seconds; 0 where it has none, or it is unknown
+    label: str  # as in the file, without surrounding spaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +73,7 @@ def sort_events(path: Path, events: Iterable[Event], *, most: int) -> list[Event
 
 
 def parse_events(text: str) -> dict[str, str]:
-    r"""Parse EVENT=CLASS pairs; a backslash escapes ``,``, ``=`` and itself.
-
-    Parameters
-    ----------
-    text : str
-        Such as "T1=left,T2=right", or "T1,T2" where classes have the events' names. Several events may have
-        the same class.
-
-    Returns
-    -------
-    dict of str to str
-        The class by the label of the event.
+    r"""Return the class of each event of "EVENT=CLASS,EVENT"; a backslash escapes ``,``, ``=`` and itself.
 
     Examples
     --------
@@ -135,7 +113,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\\([\\,=])", r"\1", text.strip())
 
 
-def check_wanted(events: Sequence[Event], wanted: Classes, *, name: str) -> None:
+def check_wanted(events: Sequence[Event], wanted: Mapping[str, str], *, name: str) -> None:
     """Refuse events that do not occur; the message lists those that do, most frequent first."""
     present = {event.label for event in events}
     if not present:
@@ -150,61 +128,31 @@ def check_wanted(events: Sequence[Event], wanted: Classes, *, name: str) -> None
         raise ValueError(f"{name} has no event {listed(missing)}{hint}; it has {there}")
 
 
-def labelled_parts(
+def stretches(
     events: Sequence[Event],
-    wanted: Classes,
+    wanted: Mapping[str, str],
     start: float = 0.0,
     stop: float | None = None,
     *,
     name: str,
     length: float,
 ) -> tuple[list[Stretch], int]:
-    """Return a stretch for each wanted event, and how many were left out.
+    """Return a stretch for each event with a ``wanted`` class, and how many were left out.
 
-    Parameters
-    ----------
-    events : sequence of Event
-        Of one recording.
-    wanted : mapping of str to str
-        The class of each event by its label, as from :func:`parse_events`; all must occur.
-    start : float, default=0.0
-        Where a stretch starts, in seconds from the event's onset.
-    stop : float or None, default=None
-        Where it ends; None is where the event ends by itself.
-    name : str
-        Of the recording, for messages.
-    length : float
-        Of the recording in seconds; stretches that reach beyond it, or before its start, are left out.
-
-    Returns
-    -------
-    parts : list of Stretch
-    n_outside : int
+    A stretch is from ``start`` to ``stop`` in seconds from the event's onset, None for the event's end. Those
+    that reach beyond the recording, ``name`` of ``length`` seconds, are left out.
 
     Examples
     --------
     >>> trials = [Event(1.0, 4.0, "T1"), Event(8.0, 4.0, "T2")]
-    >>> labelled_parts(trials, {"T1": "left", "T2": "right"}, 0, 3, name="a.edf", length=10)
+    >>> stretches(trials, {"T1": "left", "T2": "right"}, 0, 3, name="a.edf", length=10)
     ([Stretch(start=1.0, stop=4.0, label='left')], 1)
     """
-    check_wanted(events, wanted, name=name)
-    parts, n_outside = stretches(events, wanted, start, stop, name=name, length=length)
-    if not parts:
-        end = "its end" if stop is None else f"{stop:g} s"
-        raise ValueError(
-            f"{name} is {length:g} s long, and all {n_outside} stretches from {start:g} s to {end} of an "
-            "event reach beyond it; choose others with --from and --to"
-        )
-    return parts, n_outside
-
-
-def stretches(
-    events: Sequence[Event], wanted: Classes, start: float, stop: float | None, *, name: str, length: float
-) -> tuple[list[Stretch], int]:
-    """As :func:`labelled_parts`, for one file of many: events need not occur in it."""
     check_stretch(start, stop)
     parts, n_outside = [], 0
-    for event in (event for event in events if event.label in wanted):
+    for event in events:
+        if event.label not in wanted:
+            continue
         end = event.duration if stop is None else stop
         if end <= start:
             lasts = f"lasts {event.duration:g} s" if event.duration else "has no duration"
@@ -223,7 +171,7 @@ def stretches(
 def check_stretch(start: float, stop: float | None) -> None:
     """Refuse a stretch that does not start before it stops."""
     if not math.isfinite(start) or (stop is not None and not start < stop < math.inf):
-        raise ValueError(f"a stretch is from --from to a later --to, in seconds, got {start:g} to {stop}")
+        raise ValueError(f"a stretch is from --from to --to, the later, in seconds, got {start:g} to {stop}")
 
 
 def events_beside(path: Path) -> Path | None:
@@ -257,15 +205,12 @@ def read_event_table(path: Path) -> list[Event]:
         labels = _labels(path, table)
         durations = table.columns.get("duration", ["n/a"] * len(labels))
         rows = zip(table.lines, table.columns["onset"], durations, labels, strict=True)
-        events = (
-            Event(
-                _seconds(path, line, "onset", onset),
-                0.0 if _missing(duration) else _seconds(path, line, "duration", duration),
-                label,
-            )
-            for line, onset, duration, label in rows
-            if not _missing(label)
-        )
+        events = []
+        for line, onset, duration, label in rows:
+            if not _missing(label):
+                start = _seconds(path, line, "onset", onset)
+                lasts = 0.0 if _missing(duration) else _seconds(path, line, "duration", duration)
+                events.append(Event(start, lasts, label))
         return sort_events(path, events, most=headers.BEATS)
 
 
@@ -302,13 +247,7 @@ class Events:
 
 
 def read_events(path: Path) -> list[Event]:
-    """Return the events of a recording, by onset.
-
-    Parameters
-    ----------
-    path : Path
-        EDF, BDF, GDF, FIF or BrainVision; a WFDB record, or one of its annotators (``100.atr``).
-    """
+    """Return the events of a recording by onset; of WFDB also those of one annotator (``100.atr``)."""
     return list(find_events(path).events)
 
 
