@@ -14,9 +14,9 @@ from anchorinv.signal import events, headers
 from anchorinv.signal.events import (
     Event,
     Stretch,
-    check_wanted,
     events_beside,
     find_events,
+    labelled_parts,
     parse_events,
     read_event_table,
     read_events,
@@ -62,11 +62,11 @@ class TestGenuine:
     def test_stretches_of_edf_plus(self):
         events = read_events(shared("eegmmidb_sample") / "S001R04.edf")
         wanted = parse_events("T1=left,T2=right")
-        parts, n_outside = stretches(events, wanted, 0, 3, name="S001R04.edf", length=125.0)
+        parts, n_outside = labelled_parts(events, wanted, 0, 3, name="S001R04.edf", length=125.0)
         assert Counter(part.label for part in parts) == {"left": 8, "right": 7} and n_outside == 0
         assert parts[0] == Stretch(4.2, 7.2, "right")
         # The last one, of rest, goes on to 124.6 s as its own duration says.
-        rest, _ = stretches(events, {"T0": "rest"}, name="S001R04.edf", length=125.0)
+        rest, _ = labelled_parts(events, {"T0": "rest"}, name="S001R04.edf", length=125.0)
         assert {round(part.stop - part.start, 6) for part in rest} == {4.2}
 
     @pytest.mark.parametrize("name", ["100", "100.hea", "100.dat", "100.atr"])
@@ -382,7 +382,7 @@ class TestStretches:
     EVENTS = (Event(-0.5, 0, "early"), Event(1, 4, "T1"), Event(6, 2, "T2"), Event(9, 4, "T1"))
 
     def parts(self, wanted, *args, length=10.0, **options):
-        return stretches(self.EVENTS, wanted, *args, name="a.edf", length=length, **options)
+        return labelled_parts(self.EVENTS, wanted, *args, name="a.edf", length=length, **options)
 
     def test_from_and_to_count_from_the_onset(self):
         parts, n_outside = self.parts({"T1": "left", "T2": "right"}, -0.5, 1.0)
@@ -394,7 +394,10 @@ class TestStretches:
 
     def test_what_reaches_beyond_is_left_out_and_counted(self):
         assert self.parts({"T1": "a", "early": "b"}, 0, 2) == ([Stretch(1, 3, "a")], 2)
-        assert self.parts({"T1": "a"}, 0, 20) == ([], 2)
+        with pytest.raises(
+            ValueError, match=r"a.edf is 10 s long, and all 2 stretches from 0 s to 20 s of an"
+        ):
+            self.parts({"T1": "a"}, 0, 20)
 
     def test_a_rounding_error_is_not_beyond(self):
         assert self.parts({"T2": "a"}, 0, 4 + 1e-9) == ([Stretch(6, 10, "a")], 0)
@@ -407,11 +410,11 @@ class TestStretches:
 
     def test_events_that_are_not_there(self):
         with pytest.raises(ValueError) as error:
-            check_wanted(self.EVENTS, {"T3": "a", "T1": "b"}, name="a.edf")
+            self.parts({"T3": "a", "T1": "b"}, 0, 1)
         wanted = "a.edf has no event T3 (did you mean T2?); it has T1 (2), early (1), T2 (1)"
         assert str(error.value) == wanted
         with pytest.raises(ValueError, match=r"a.edf has no events; T1, T2 asked"):
-            check_wanted([], {"T1": "a", "T2": "b"}, name="a.edf")
+            labelled_parts([], {"T1": "a", "T2": "b"}, name="a.edf", length=1)
         # One file of many may lack an event.
         assert stretches(self.EVENTS, {"T3": "a"}, 0, 1, name="a.edf", length=10) == ([], 0)
 

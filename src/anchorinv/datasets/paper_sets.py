@@ -453,9 +453,7 @@ def plan_grabmyo(raw: Path, *, allow_missing: bool = False, live: bool = False) 
     records = _find_records(raw)
     if not records:
         remedy = "download them with anchorinv download grabmyo --to DIR"
-        raise ValueError(
-            f"{raw} holds no records such as session1_participant1_gesture1_trial1.hea; {remedy}"
-        )
+        raise ValueError(f"{raw} holds no records (session1_participant1_gesture1_trial1.hea ...); {remedy}")
     missing = list(_missing_records(records))
     if not allow_missing:
         raise_if_any(str(raw), missing, "download them, or pass --allow-missing to prepare what is there")

@@ -56,7 +56,7 @@ class StoredArray:
     member: str  # its name in an .npz file; "" in an .npy file
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fortran_order: bool  # Fortran order
+    fortran_order: bool
     offset: int  # of its values in the file, in bytes
 
     @property
@@ -166,12 +166,10 @@ def read_sfreq(path: Path, values: npt.NDArray[Any] | None) -> float | None:
     """Return the one sampling rate that an array ``sfreq`` holds, if there is such an array."""
     if values is None:
         return None
-    rates = np.ravel(values)
-    if len(rates) != 1 or rates.dtype.kind not in "fiu" or not headers.SLOWEST <= rates[0] <= headers.FASTEST:
-        raise ValueError(
-            f"{path}: sfreq is {listed(rates.tolist(), most=3)}; expected one rate in Hz above 0, "
-            f"from {headers.SLOWEST:g} to {headers.FASTEST:g}"
-        )
+    rates, low, high = np.ravel(values), headers.SLOWEST, headers.FASTEST
+    if len(rates) != 1 or rates.dtype.kind not in "fiu" or not low <= rates[0] <= high:
+        wanted = f"expected one rate in Hz above 0, from {low:g} to {high:g}"
+        raise ValueError(f"{path}: sfreq is {listed(rates.tolist(), most=3)}; {wanted}")
     return float(rates[0])
 
 
@@ -180,7 +178,6 @@ def _reading(path: Path) -> AbstractContextManager[None]:
 
 
 def _anew(path: Path) -> str:
-    """Return the remedy for a damaged file of arrays."""
     call = "np.savez({!r}, X=X, y=y)" if path.suffix.lower() == ".npz" else "np.save({!r}, X)"
     return f"save it again with {call.format(path.name)}, or copy it anew"
 
@@ -210,11 +207,9 @@ def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> 
     header = prefix + file.read(length)
     shape, fortran_order, dtype = parse(BytesIO(header))
     if dtype.hasobject:
-        signals = name in ("", "X")
-        raise ValueError(
-            f"{source} holds Python objects; save it as numbers{'' if signals else ' or text'}, as in "
-            f"np.array({name or 'X'}, dtype={'float' if signals else 'str'})"
-        )
+        kinds, example = ("numbers", "float") if name in ("", "X") else ("numbers or text", "str")
+        call = f"np.array({name or 'X'}, dtype={example})"
+        raise ValueError(f"{source} holds Python objects; save it as {kinds}, as in {call}")
     array = StoredArray(path, name, shape, dtype, fortran_order, len(start) + len(header))
     if dtype.kind == "V" or min(shape, default=0) < 0 or array.n_bytes != size - array.offset:
         reason = f"it declares {dtype} {shape}, and has {size - array.offset} bytes"
@@ -287,10 +282,9 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
         names = [name.strip().strip('"') for name in next(lines, "").rstrip("\r\n").split(",")]
         headers.check_claim(path, len(names), 0)
         if len(names) == 1 and (other := re.search("[;\t]", names[0])):
-            raise ValueError(
-                f"{path} separates its columns by {other[0]!r}; write it with commas, and points in numbers "
-                f"(pandas: read_csv(..., sep={other[0]!r}, decimal=',').to_csv(..., index=False))"
-            )
+            pandas = f"pandas: read_csv(..., sep={other[0]!r}, decimal=',').to_csv(..., index=False)"
+            wanted = "write it with commas, and points in numbers"
+            raise ValueError(f"{path} separates its columns by {other[0]!r}; {wanted} ({pandas})")
         if names and all(map(_is_number, names)):
             raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
         # One row more than allowed: numpy would allocate all of them at once.

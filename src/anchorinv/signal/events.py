@@ -37,15 +37,24 @@ _CODE_BITS = 0xFFFF  # bits of a BDF status channel; higher ones describe the am
 class Event:
     """Something that happened during a recording.
 
+    Parameters
+    ----------
+    onset : float
+        Seconds from the first sample; below 0 where it came before.
+    duration : float
+        Seconds; 0 where it has none, or it is unknown.
+    label : str
+        As in the file, without surrounding spaces.
+
     Examples
     --------
     >>> Event(onset=4.2, duration=4.1, label="T2").label
     'T2'
     """
 
-    onset: float  # seconds from the first sample; below 0 where it came before
-    duration: float  # seconds; 0 where it has none, or it is unknown
-    label: str  # as in the file, without surrounding spaces
+    onset: float
+    duration: float
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,18 @@ def sort_events(path: Path, events: Iterable[Event], *, most: int) -> list[Event
 
 
 def parse_events(text: str) -> dict[str, str]:
-    r"""Return the class of each event of "EVENT=CLASS,EVENT"; a backslash escapes ``,``, ``=`` and itself.
+    r"""Parse EVENT=CLASS pairs; a backslash escapes ``,``, ``=`` and itself.
+
+    Parameters
+    ----------
+    text : str
+        Such as "T1=left,T2=right", or "T1,T2" where classes have the events' names. Several events may have
+        the same class.
+
+    Returns
+    -------
+    dict of str to str
+        The class by the label of the event.
 
     Examples
     --------
@@ -128,7 +148,7 @@ def check_wanted(events: Sequence[Event], wanted: Mapping[str, str], *, name: st
         raise ValueError(f"{name} has no event {listed(missing)}{hint}; it has {there}")
 
 
-def stretches(
+def labelled_parts(
     events: Sequence[Event],
     wanted: Mapping[str, str],
     start: float = 0.0,
@@ -137,17 +157,53 @@ def stretches(
     name: str,
     length: float,
 ) -> tuple[list[Stretch], int]:
-    """Return a stretch for each event with a ``wanted`` class, and how many were left out.
+    """Return a stretch for each wanted event, and how many were left out.
 
-    A stretch is from ``start`` to ``stop`` in seconds from the event's onset, None for the event's end. Those
-    that reach beyond the recording, ``name`` of ``length`` seconds, are left out.
+    Parameters
+    ----------
+    events : sequence of Event
+        Of one recording.
+    wanted : mapping of str to str
+        The class of each event by its label, as from :func:`parse_events`; all must occur.
+    start : float, default=0.0
+        Where a stretch starts, in seconds from the event's onset.
+    stop : float or None, default=None
+        Where it ends; None is where the event ends by itself.
+    name : str
+        Of the recording, for messages.
+    length : float
+        Of the recording in seconds; stretches that reach beyond it, or before its start, are left out.
+
+    Returns
+    -------
+    parts : list of Stretch
+    n_outside : int
 
     Examples
     --------
     >>> trials = [Event(1.0, 4.0, "T1"), Event(8.0, 4.0, "T2")]
-    >>> stretches(trials, {"T1": "left", "T2": "right"}, 0, 3, name="a.edf", length=10)
+    >>> labelled_parts(trials, {"T1": "left", "T2": "right"}, 0, 3, name="a.edf", length=10)
     ([Stretch(start=1.0, stop=4.0, label='left')], 1)
     """
+    check_wanted(events, wanted, name=name)
+    parts, n_outside = stretches(events, wanted, start, stop, name=name, length=length)
+    if not parts:
+        asked = f"{start:g} s to {'its end' if stop is None else f'{stop:g} s'} of an event"
+        beyond = f"all {n_outside} stretches from {asked} reach beyond it"
+        raise ValueError(f"{name} is {length:g} s long, and {beyond}; choose others with --from and --to")
+    return parts, n_outside
+
+
+def stretches(
+    events: Sequence[Event],
+    wanted: Mapping[str, str],
+    start: float,
+    stop: float | None,
+    *,
+    name: str,
+    length: float,
+) -> tuple[list[Stretch], int]:
+    """As :func:`labelled_parts`, for one file of many: events need not occur in it."""
     check_stretch(start, stop)
     parts, n_outside = [], 0
     for event in events:
@@ -247,7 +303,13 @@ class Events:
 
 
 def read_events(path: Path) -> list[Event]:
-    """Return the events of a recording by onset; of WFDB also those of one annotator (``100.atr``)."""
+    """Return the events of a recording, by onset.
+
+    Parameters
+    ----------
+    path : Path
+        EDF, BDF, GDF, FIF or BrainVision; a WFDB record, or one of its annotators (``100.atr``).
+    """
     return list(find_events(path).events)
 
 

@@ -19,6 +19,7 @@ UNITS = {"V": 1.0, "mV": 1e3, "µV": 1e6, "nV": 1e9}
 _FORMS = {"v": "V", "mv": "mV", "uv": "µV", "µv": "µV", "μv": "µV", "nv": "nV"}
 AVERAGE, BIPOLAR = "average", "bipolar"
 _KIND = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
+_View = Callable[[str], str]  # a normalised name of a channel
 _REFERENCE = re.compile(r"[-_ ]+(ref|le|avg)$", re.IGNORECASE)
 
 
@@ -348,10 +349,8 @@ def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: s
         if (place := find_channel(old, names)) is not None:
             new_names[place] = new
         elif new not in names:
-            raise ValueError(
-                f"{source}: there is no channel {old!r} to be called {new!r}; there is "
-                f"{listed(names, most=40)}"
-            )
+            there = f"there is {listed(names, most=40)}"
+            raise ValueError(f"{source}: there is no channel {old!r} to be called {new!r}; {there}")
     if len(set(new_names)) < len(new_names):
         twice = max(new_names, key=new_names.count)
         raise ValueError(f"{source}: two channels would be called {twice!r}; rename the other one, too")
@@ -373,10 +372,10 @@ def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str)
     known = _places(present)
     matches = [_place(name, present, known) for name in wanted]
     if missing := [name for name, place in zip(wanted, matches, strict=True) if place is None]:
+        remedy = "if they are there under other names, map them with --channels OLD=NEW"
         raise ValueError(
             f"{source} lacks {len(missing)} of {len(wanted)} channels: {listed(missing, most=8)}; it has "
-            f"{listed(present, most=40)}; if they are there under other names, map them with "
-            f"--channels OLD=NEW (in Python rename={{OLD: NEW}})"
+            f"{listed(present, most=40)}; {remedy} (in Python rename={{OLD: NEW}})"
         )
     places = [place for place in matches if place is not None]
     if len(set(places)) < len(places):
@@ -393,9 +392,8 @@ def find_channel(name: str, present: Sequence[str]) -> int | None:
     return _place(name, present, _places(present))
 
 
-def _place(name: str, present: Sequence[str], places: Sequence[Mapping[str, list[int]]]) -> int | None:
-    # By normalised names, the most exact normalisation first.
-    for view, known in zip(_VIEWS, places, strict=True):
+def _place(name: str, present: Sequence[str], places: Mapping[_View, Mapping[str, list[int]]]) -> int | None:
+    for view, known in places.items():
         alike = known.get(view(name), [])
         if view is _bare and (kind := _kind(name)):
             alike = [i for i in alike if _kind(present[i]) in ("", kind)]
@@ -404,10 +402,11 @@ def _place(name: str, present: Sequence[str], places: Sequence[Mapping[str, list
     return None
 
 
-def _places(present: Sequence[str]) -> list[dict[str, list[int]]]:
-    places: list[dict[str, list[int]]] = [{} for _ in _VIEWS]
-    for i, name in enumerate(present):
-        for view, known in zip(_VIEWS, places, strict=True):
+def _places(present: Sequence[str]) -> dict[_View, dict[str, list[int]]]:
+    """Return the channels by their normalised names, the most exact normalisation first."""
+    places: dict[_View, dict[str, list[int]]] = {str: {}, _loose: {}, _bare: {}}
+    for view, known in places.items():
+        for i, name in enumerate(present):
             known.setdefault(view(name), []).append(i)
     return places
 
@@ -446,6 +445,3 @@ def _bare(name: str) -> str:
 def _kind(name: str) -> str:
     kind = _KIND.match(name.strip())
     return kind[1].casefold() if kind else ""
-
-
-_VIEWS: tuple[Callable[[str], str], ...] = (str, _loose, _bare)

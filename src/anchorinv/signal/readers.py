@@ -191,15 +191,11 @@ class _Checksums:
             return
         self._at = stop
         self._sums[channels] += samples.sum(axis=0, dtype=np.int64)
-        if stop < int(self._header.sig_len):
-            return
-        for i in channels:
+        for i in channels if stop >= int(self._header.sig_len) else ():
             checksum = self._header.checksum[i]
             if checksum is not None and checksum % 65536 != int(self._sums[i]) % 65536:
-                raise ValueError(
-                    f"{self._path}: the samples of {self._header.sig_name[i]} do not fit the checksum in the "
-                    "header; download it again"
-                )
+                what = f"the samples of {self._header.sig_name[i]} do not fit the checksum in the header"
+                raise ValueError(f"{self._path}: {what}; download it again")
 
 
 def _npy(path: Path) -> Recording:
@@ -321,16 +317,14 @@ def channels_for(
     sfreq: float | None,
     rename: Mapping[str, str] | None = None,
 ) -> list[int]:
-    """Return the indices of a model's channels in a file, in the model's order.
+    """Return the indices of a model's channels in a file, in its order; windows at another rate are refused.
 
-    ``n_chans``, ``ch_names`` and ``sfreq`` are the model's; windows at another rate are refused. ``rename``
-    maps names in the file to the model's.
+    ``n_chans``, ``ch_names`` and ``sfreq`` are the model's; ``rename`` maps names in the file to the model's.
     """
     if sfreq is not None and file.sfreq is not None and file.sfreq != sfreq:
-        raise ValueError(
-            f"{file.name} is sampled at {file.sfreq:g} Hz, the model at {sfreq:g} Hz; resample the windows, "
-            f"or use the continuous recording, which is resampled as it is read"
-        )
+        rates = f"{file.name} is sampled at {file.sfreq:g} Hz, the model at {sfreq:g} Hz"
+        remedy = "resample the windows, or use the continuous recording, which is resampled as it is read"
+        raise ValueError(f"{rates}; {remedy}")
     present = file.preprocessing.ch_names
     if present is not None and ch_names is not None:
         return pick_channels(ch_names, renamed(present, rename, source=file.name), source=file.name)
@@ -338,10 +332,9 @@ def channels_for(
         raise ValueError(f"{file.name} or the model has no names of channels; --channels maps names")
     if file.shape[1] != n_chans:
         whose = "the model" if ch_names is None else file.name
-        raise ValueError(
-            f"{file.name} has {file.shape[1]} channels, the model takes {n_chans}, and {whose} does not know "
-            f"their names; pass those channels, in the model's order"
-        )
+        counts = f"{file.name} has {file.shape[1]} channels, the model takes {n_chans}"
+        unnamed = f"{whose} does not know their names; pass those channels, in the model's order"
+        raise ValueError(f"{counts}, and {unnamed}")
     return list(range(n_chans))
 
 
@@ -359,27 +352,25 @@ def open_window_file(path: Path) -> WindowFile:
 
 
 def _open_npz(path: Path) -> WindowFile:
-    beside = {"groups": "groups", "people": "subject", "sessions": "session"}
-    arrays = open_arrays(path, ("X", "y", "sfreq", "ch_names", *beside.values()))
+    beside = {"labels": "y", "groups": "groups", "people": "subject", "sessions": "session"}
+    arrays = open_arrays(path, ("X", "sfreq", "ch_names", *beside.values()))
     if "X" not in arrays:
         raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
     windows = arrays.pop("X")
     shape = _shape(windows)
     others = {name: load_array(array) for name, array in arrays.items()}
-    labels = np.atleast_1d(others["y"]) if "y" in others else None
-    if labels is not None and labels.shape != shape[:1]:
-        raise ValueError(f"{path} has {shape[0]} windows in X and labels of shape {labels.shape} in y")
     columns = {own: np.atleast_1d(others[name]) for own, name in beside.items() if name in others}
     for own, values in columns.items():
         if values.shape != shape[:1]:
-            raise ValueError(f"{path} has {shape[0]} windows in X and {beside[own]} of shape {values.shape}")
+            what = "labels" if own == "labels" else beside[own]
+            raise ValueError(f"{path} has {shape[0]} windows in X and {what} of shape {values.shape}")
     if "groups" in columns:
         columns.setdefault("people", columns["groups"])
     names = tuple(map(str, np.ravel(others["ch_names"]).tolist())) if "ch_names" in others else None
     if names is not None and len(names) != shape[1]:
         raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")
-    rate = read_sfreq(path, others.get("sfreq"))
-    return WindowFile(path.name, shape, windows.blocks, labels, rate, Preprocessing(names), **columns)
+    how, rate = Preprocessing(names), read_sfreq(path, others.get("sfreq"))
+    return WindowFile(path.name, shape, windows.blocks, sfreq=rate, preprocessing=how, **columns)
 
 
 def _shape(windows: StoredArray) -> tuple[int, int, int]:
