@@ -398,9 +398,7 @@ def _memory_mapped(path: Path, n_wanted: int) -> npt.NDArray[np.float32]:
     """Map the samples of a folder; its windows hold ``n_wanted`` of them, overlaps counted twice."""
     stored = open_array(path, anew="")
     if stored.dtype != np.float32 or len(stored.shape) != 2:
-        raise ValueError(
-            f"{path.name} is {stored.dtype} {stored.shape}, expected float32 (samples, channels)"
-        )
+        raise ValueError(f"it holds {stored.dtype} {stored.shape}, expected float32 (samples, channels)")
     if n_wanted > EXPANSION * max(1, stored.shape[0]):
         raise ValueError(f"its windows repeat {stored.shape[0]} samples stored more than {EXPANSION} times")
     return stored.memmap()

@@ -302,9 +302,7 @@ def check_space(to: Path, n_bytes: int) -> None:
     existing = next(folder for folder in (to, *to.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if free < n_bytes:
-        raise ValueError(
-            f"{n_bytes / 1e9:.2f} GB needed in {to}, {free / 1e9:.2f} GB free; choose another disk"
-        )
+        raise ValueError(f"{n_bytes / 1e9:.2f} GB needed in {to}, {free / 1e9:.2f} free; choose another disk")
 
 
 def unpack(archive: Path, folder: Path) -> None:

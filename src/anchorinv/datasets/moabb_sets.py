@@ -99,11 +99,10 @@ class _Reader:
 
             folder = Path(get_config("MNE_DATA") or Path.home() / "mne_data")
             said = shown(" ".join(str(error).split())[:_LONGEST]) or type(error).__name__
-            raise Unavailable(
-                f"MOABB could not provide subject {subject} of {self.name}: {said.rstrip('.')}; if it "
-                f"was the network, run the same command again, or put the files where MOABB looks for them "
-                f"(MNE_DATA, now {folder})"
-            ) from error
+            failed = f"MOABB could not provide subject {subject} of {self.name}: {said.rstrip('.')}"
+            put = f"put the files where MOABB looks for them (MNE_DATA, now {folder})"
+            again = f"if it was the network, run the same command again, or {put}"
+            raise Unavailable(f"{failed}; {again}") from error
         return loaded
 
     def channels(self, run: _Run) -> tuple[str, ...]:
@@ -270,10 +269,8 @@ def _paradigm(dataset: Any, start: float | None, stop: float | None) -> Any:
             setattr(paradigm, name, value)
     tmin, tmax = _interval(dataset, paradigm)
     if tmax <= tmin:
-        raise ValueError(
-            f"a window from {tmin:g} to {tmax:g} s after the event is empty; --from and --to count from "
-            f"the start of MOABB's window, {dataset.interval[0]:g} s"
-        )
+        origin = f"--from and --to count from the start of MOABB's window, {dataset.interval[0]:g} s"
+        raise ValueError(f"a window from {tmin:g} to {tmax:g} s after the event is empty; {origin}")
     if not paradigm.is_valid(dataset):
         raise ValueError(f"MOABB's {kind} does not accept {type(dataset).__name__}: it lacks events")
     paradigm.prepare_process(dataset)

@@ -324,9 +324,8 @@ def read_trials(path: Path, data_set: NpzSet) -> StoredTrials:
     if (count > 1).any():
         trial = first[count > 1].min()
         named = listed([f"{name} {values[trial]}" for name, values in columns.items()])
-        raise ValueError(
-            f"{path} has {int((count - 1).sum())} trials twice, the first {named}; keep one of each"
-        )
+        n_twice = int((count - 1).sum())
+        raise ValueError(f"{path} has {n_twice} trials twice, the first {named}; keep one of each")
     return StoredTrials(arrays["X"], float(arrays["scale"].item()), columns)
 
 

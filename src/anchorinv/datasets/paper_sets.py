@@ -171,7 +171,7 @@ def _read_session(
     if label_file is not None:
         true = read_labels(label_file)
         if len(true) != n:
-            raise ValueError(f"{path} has {n} trials, {label_file} {len(true)} labels; is one cut short?")
+            raise ValueError(f"{path} has {n} trials but {label_file} {len(true)} labels; is one cut short?")
         if n_differing := np.count_nonzero((labels >= 0) & (labels != true)):
             differ = f"{path} and {label_file} disagree in {n_differing} trials"
             raise ValueError(f"{differ}; are they of the same session?")

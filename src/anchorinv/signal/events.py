@@ -71,10 +71,8 @@ def sort_events(path: Path, events: Iterable[Event], *, most: int) -> list[Event
     checked: list[Event] = []
     for event in events:
         if not (abs(event.onset) < _LATEST and 0 <= event.duration < _LATEST):
-            raise ValueError(
-                f"{path} has an event {event.label[:80]!r} at {event.onset} s for {event.duration} s, which "
-                "is impossible; is it damaged?"
-            )
+            when = f"at {event.onset} s for {event.duration} s, which is impossible"
+            raise ValueError(f"{path} has an event {event.label[:80]!r} {when}; is it damaged?")
         if len(checked) == most:
             raise ValueError(f"{path} has more than {most} events; is it damaged?")
         checked.append(event)
@@ -108,10 +106,8 @@ def parse_events(text: str) -> dict[str, str]:
         if len(pair) > 2:
             raise ValueError(f"--events takes EVENT=CLASS, got {item.strip()!r}; part of a name is \\=")
         if not all(pair):
-            raise ValueError(
-                f"--events takes EVENT=CLASS, or EVENT alone, with commas between, got {text!r}; no name may "
-                "be empty"
-            )
+            wanted_form = "EVENT=CLASS, or EVENT alone, with commas between"
+            raise ValueError(f"--events takes {wanted_form}, got {text!r}; no name may be empty")
         if pair[0] in wanted:
             raise ValueError(f"--events names {pair[0]!r} twice; give each event one class")
         wanted[pair[0]] = pair[-1]
@@ -212,10 +208,8 @@ def stretches(
         end = event.duration if stop is None else stop
         if end <= start:
             lasts = f"lasts {event.duration:g} s" if event.duration else "has no duration"
-            raise ValueError(
-                f"{name}: event {event.label!r} at {event.onset:g} s {lasts}, and stretches start {start:g} "
-                "s after its onset; say with --to where they end"
-            )
+            starts = f"stretches start {start:g} s after its onset; say with --to where they end"
+            raise ValueError(f"{name}: event {event.label!r} at {event.onset:g} s {lasts}, and {starts}")
         first, last = event.onset + start, event.onset + end
         if first < -_ROUNDING or last > length + _ROUNDING:
             n_outside += 1
@@ -276,10 +270,8 @@ def _labels(path: Path, table: Table) -> list[str]:
         if not all(map(_missing, labels)):
             return labels
     if table.lines and not {"trial_type", "value"} & table.columns.keys():
-        raise ValueError(
-            f"{path} has neither a column trial_type nor value to name its events; its first line names "
-            f"{listed(table.names)}"
-        )
+        there = f"its first line names {listed(table.names)}"
+        raise ValueError(f"{path} has neither a column trial_type nor value to name its events; {there}")
     return ["n/a"] * len(table.lines)
 
 
@@ -328,10 +320,8 @@ def find_events(path: Path) -> Events:
     if table is not None and (events := read_event_table(table)):
         return Events(table.name, tuple(events))
     if headers.has_suffix(path, *headers.TABLES, *headers.WINDOWS):
-        raise ValueError(
-            f"{path} is of a format without events; list them in {without_suffix(path)}_events.tsv beside "
-            "it, with the columns onset, duration and trial_type"
-        )
+        table_of = f"{without_suffix(path)}_events.tsv beside it (onset, duration, trial_type)"
+        raise ValueError(f"{path} is of a format without events; list them in {table_of}")
     path = path if suffix else path.with_suffix(".hea")
     with headers.reading(path):
         return _wfdb_events(path) if is_wfdb else _mne_events(path)
@@ -418,8 +408,6 @@ def _annotator(path: Path) -> Path | None:
     beside = (path.with_suffix(f".{name}") for name in headers.ANNOTATORS)
     files = [file for file in beside if file.is_file()]
     if len(files) > 1 and files[0].suffix != ".atr":
-        raise ValueError(
-            f"{path} has several files of annotations, {listed([file.name for file in files])}; name one "
-            "of them instead"
-        )
+        names = listed([file.name for file in files])
+        raise ValueError(f"{path} has several files of annotations, {names}; name one of them instead")
     return files[0] if files else None

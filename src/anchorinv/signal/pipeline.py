@@ -160,10 +160,8 @@ class _Whole(Stage):
     def push(self, samples: np.ndarray) -> np.ndarray:
         self._held.append(samples)
         if sum(piece.size for piece in self._held) > LARGEST:
-            raise ValueError(
-                f"a recording of more than {LARGEST // 10**6} million values cannot be resampled by its "
-                f"spectrum at once; cut it into several files"
-            )
+            what = f"a recording of more than {LARGEST // 10**6} million values"
+            raise ValueError(f"{what} cannot be resampled by its spectrum at once; cut it into several files")
         return samples[:, :0]
 
     def finish(self) -> np.ndarray | None:
@@ -226,10 +224,10 @@ def resampling(source: float, target: float, *, fourier: bool = False) -> Stage:
     from scipy.signal import firwin, resample, resample_poly
 
     if not _LEAST_RATIO <= target / source <= _MOST_RATIO:
-        raise ValueError(
-            f"a recording at {source:g} Hz cannot be brought to {target:g} Hz: at most {1 / _LEAST_RATIO:g} "
-            f"samples become one, or one {_MOST_RATIO:g}; is either rate wrong?"
+        most = (
+            f"at most {1 / _LEAST_RATIO:g} samples become one, or one {_MOST_RATIO:g}; is either rate wrong?"
         )
+        raise ValueError(f"a recording at {source:g} Hz cannot be brought to {target:g} Hz: {most}")
     if fourier:
 
         def by_spectrum(samples: np.ndarray) -> np.ndarray:

@@ -74,9 +74,8 @@ class Filter:
     def __post_init__(self) -> None:
         edges = self._edges
         if not edges or not all(0 < edge < np.inf for edge in edges) or edges != sorted(set(edges)):
-            raise ValueError(
-                f"a filter has edges above 0 Hz, the lower one first, got {self.low}, {self.high}"
-            )
+            got = f"got {self.low} and {self.high}"
+            raise ValueError(f"a filter needs edges above 0 Hz, the lower one first, {got}")
         if not 1 <= self.order <= 20:
             raise ValueError(f"order (={self.order}) of the filter must be between 1 and 20")
 
@@ -91,10 +90,9 @@ class Filter:
 
         edges = self._edges
         if max(edges) >= sfreq / 2:
-            raise ValueError(
-                f"a filter to {max(edges):g} Hz is above the Nyquist frequency of a rate of {sfreq:g} Hz; "
-                f"more than {2 * max(edges):g} Hz is needed"
-            )
+            nyquist = f"above the Nyquist frequency of a rate of {sfreq:g} Hz"
+            needed = f"more than {2 * max(edges):g} Hz is needed"
+            raise ValueError(f"a filter to {max(edges):g} Hz is {nyquist}; {needed}")
         kind = "bandpass" if len(edges) == 2 else "highpass" if self.high is None else "lowpass"
         design = {"Wn": np.squeeze(edges), "btype": kind, "fs": sfreq, "output": "sos"}
         if self.attenuation is None:

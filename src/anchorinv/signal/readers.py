@@ -253,10 +253,9 @@ def select_inputs(
     if how.inputs is not None:
         channels = pick_channels(how.inputs, recording.ch_names, source=name)
     elif n_chans is not None and len(recording.ch_names) != n_chans:
-        raise ValueError(
-            f"{name} has {len(recording.ch_names)} channels, the model takes {n_chans} and does not know "
-            f"their names; choose these channels, or train it with names (ch_names in its .npz)"
-        )
+        counts = f"{name} has {len(recording.ch_names)} channels, the model takes {n_chans}"
+        remedy = "choose these channels, or train it with names (ch_names in its .npz)"
+        raise ValueError(f"{counts} and does not know their names; {remedy}")
     else:
         channels = list(range(len(recording.ch_names)))
     factors = [how.factor if recording.units[i] == "V" else 1.0 for i in channels]
