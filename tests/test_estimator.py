@@ -14,11 +14,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from anchorinv import AnchorInvClassifier, Geometry, Preprocessing, Signals
-from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.minimise import OneCycle
-from anchorinv.core.training import Training
+from anchorinv.core.training import CrossValidatedFinetune, Training
 from anchorinv.datasets import synthetic
-from anchorinv.learning import logits_of
+from anchorinv.novelty import logits_of
 from anchorinv.settings import EPOCHS, GAIN, STEPS, training_of
 
 SMALL = Geometry(4, 64, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)

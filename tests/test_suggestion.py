@@ -12,11 +12,10 @@ from torch import nn
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.confidence import Confidence, Scores
-from anchorinv.core.head import Head
-from anchorinv.core.heads import Cosine
+from anchorinv.core.heads import Cosine, Head
 from anchorinv.core.types import State
 from anchorinv.datasets import synthetic
-from anchorinv.suggestion import MOST, Suggestion, suggested_class
+from anchorinv.novelty import MOST, Suggestion, suggested_class
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(base data|electrode):UserWarning")
 

@@ -1,11 +1,15 @@
 """The scikit-learn estimator: fit on base classes, then teach new ones from a few examples each."""
 
+import os
+import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -17,43 +21,43 @@ from torch import Tensor
 
 from anchorinv.backbones import elsewhere
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
-from anchorinv.core.devices import choose_device, device_here, placed
-from anchorinv.core.head import StatisticalHead
-from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.heads import PrototypeHead, StatisticalHead
 from anchorinv.core.memory import without_class
-from anchorinv.core.networks import Geometry, encode
+from anchorinv.core.networks import Geometry, choose_device, device_here, encode
 from anchorinv.core.privacy import Privacy
-from anchorinv.core.recipe import Recipe
+from anchorinv.core.recipe import Recipe, placed
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Session, Standardisation, State
+from anchorinv.core.types import Batch, Session, Standardisation, State, stream
 from anchorinv.core.views import feature_blocks
-from anchorinv.forecast import announce
-from anchorinv.learning import (
+from anchorinv.errors import check_names
+from anchorinv.novelty import (
+    REJECT,
+    Suggestion,
     answers_of,
-    by_class,
-    check_converged,
     check_finite,
     check_held_out,
-    count_labels,
-    history_entry,
+    check_suggesting,
     known_confidence,
     logits_of,
-    one_at_a_time,
+    suggested_class,
     with_confidence,
 )
 from anchorinv.persistence.bundle import Bundle, load_bundle, params_of, save_bundle, stored_params
 from anchorinv.persistence.format import packed
-from anchorinv.persistence.limits import Architecture, check_held, check_kept, check_names, kept_by
+from anchorinv.persistence.limits import Architecture, check_held, check_kept, kept_by
 from anchorinv.persistence.provenance import (
     annotated,
+    check_converged,
     check_words,
+    count_labels,
+    history_entry,
     origin,
     utc_date,
     with_curves,
     without_fingerprint,
 )
 from anchorinv.settings import (
+    announce,
     check_settings,
     recipe_of,
     resolve_backbone,
@@ -64,7 +68,6 @@ from anchorinv.settings import (
 )
 from anchorinv.signal.drift import FEWEST, BaseStatistics, Drift, Statistics, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
-from anchorinv.suggestion import REJECT, Suggestion, check_suggesting, suggested_class
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (
     Signals,
@@ -93,6 +96,52 @@ from anchorinv.validation import (
     warn_single_shots,
     weighed,
 )
+
+Given = ParamSpec("Given")
+Learned = TypeVar("Learned")
+
+# One lock for all models of a process, as dropout draws from torch's global generator.
+_turn = threading.RLock()
+
+
+def one_at_a_time(learn: Callable[Given, Learned]) -> Callable[Given, Learned]:
+    """Let a function that learns wait for other threads; ``torch.inference_mode`` is switched off in it."""
+
+    @wraps(learn)
+    def alone(*args: Given.args, **kwargs: Given.kwargs) -> Learned:
+        # Gradients, now or in a later lesson, need ordinary tensors.
+        with _turn, torch.inference_mode(False):
+            return learn(*args, **kwargs)
+
+    return alone
+
+
+def _after_fork() -> None:
+    """Replace the lock in a forked child, where no other thread would ever release it.
+
+    torch's threads do not survive a fork either: with more than one, OpenMP would wait for them forever.
+    """
+    global _turn
+    _turn = threading.RLock()
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def by_class(names: np.ndarray, counts: np.ndarray, n_base: int) -> dict[str, np.ndarray]:
+    """Sort names and counts of classes, given in the order learned, as attributes of the estimator.
+
+    ``_columns`` has the column of each of ``classes_`` in the state's head.
+    """
+    order = np.argsort(names, kind="stable")
+    return {
+        "classes_": names[order],
+        "base_classes_": np.sort(names[:n_base]),
+        "counts_": counts[order],
+        "_columns": order,
+    }
 
 
 class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]

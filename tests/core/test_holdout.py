@@ -12,9 +12,8 @@ from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine
 from anchorinv.core.minimise import OneCycle
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.training import LEAST_GROUPS, Training, holdout, train
-from anchorinv.core.types import Batch
+from anchorinv.core.types import Batch, scoped_seed, stream
 from anchorinv.datasets import dataset
 from anchorinv.progress import Tick, listening
 from tests.core.small import SMALL, Drawer, base_spec, same, snapshot, toy, untouched_generators, weights_of

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorinv import AnchorInvClassifier, Preprocessing, StreamingPredictor
-from anchorinv.cli.learn import learn
 from anchorinv.cli.options import check_target
+from anchorinv.cli.train import learn
 from anchorinv.core.mahalanobis import fit_covariance_head
 from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.registry import METHODS

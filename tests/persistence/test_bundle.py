@@ -15,11 +15,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from anchorinv import GEOMETRIES, AnchorInvClassifier, Conformer, Filter, Preprocessing
-from anchorinv.core.head import HEADS, StatisticalHead
-from anchorinv.core.heads import Cosine
+from anchorinv.core.heads import HEADS, Cosine, StatisticalHead
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.types import Batch, Standardisation, State
+from anchorinv.core.types import Batch, Standardisation, State, scoped_seed, stream
 from anchorinv.persistence.bundle import Bundle, load_bundle, read_facts, save_bundle
 from anchorinv.persistence.format import FORMAT, read_container, write_container
 from anchorinv.persistence.limits import recipe_for

@@ -11,10 +11,10 @@ import typer
 from typer.core import TyperGroup
 
 import anchorinv.cli.data as data
-import anchorinv.cli.learn as learn
 import anchorinv.cli.live as live
 import anchorinv.cli.model as model
 import anchorinv.cli.study as study
+import anchorinv.cli.train as learn
 import anchorinv.cli.train as train
 from anchorinv import __version__
 from anchorinv.errors import shown

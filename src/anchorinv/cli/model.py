@@ -31,9 +31,9 @@ from anchorinv.terminal import complain, say
 
 if TYPE_CHECKING:
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.novelty import Suggestion
     from anchorinv.serving.files import PredictedWindow, WindowPlace
     from anchorinv.signal.drift import Drift
-    from anchorinv.suggestion import Suggestion
 
 _SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, WFDB ...)."
 
@@ -84,7 +84,7 @@ def predict(
             "name files, or a live stream by --lsl; --csv is for files, --out-lsl and --json are for a stream"
         )
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.learning import known_confidence
+    from anchorinv.novelty import known_confidence
     from anchorinv.settings import check_settings
 
     if table != "-":
@@ -389,7 +389,7 @@ def _check_card_target(out: Path, model: Path, *, card: bool) -> None:
 
 def _write_card(facts: dict[str, Any], out: Path | None) -> None:
     from anchorinv.files import replacing
-    from anchorinv.serving.model_card import model_card
+    from anchorinv.persistence.manifest import model_card
 
     lines = model_card(facts)
     if out is None:

@@ -9,8 +9,7 @@ import math
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -23,15 +22,16 @@ from anchorinv import __version__
 from anchorinv.backbones import Backbone, BackboneFor, as_backbone, not_given
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
-from anchorinv.core.head import HEADS, Count, Head
+from anchorinv.core.heads import HEADS, Count, Head
 from anchorinv.core.networks import Geometry, frozen
 from anchorinv.core.privacy import privacy_from
 from anchorinv.core.registry import METHODS, Keeps
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.core.views import TrunkWithViews, add_views, without_views
+from anchorinv.errors import LONGEST_NAME, check_names
 from anchorinv.files import replacing
 from anchorinv.persistence import limits
-from anchorinv.persistence.limits import Name, check_names
+from anchorinv.persistence.limits import Name, in_one_sentence, under, unpacked_head
 from anchorinv.persistence.provenance import Origin
 from anchorinv.signal.preprocessing import Preprocessing
 
@@ -83,12 +83,12 @@ def unpacked(
     backbone : callable
         Builds a network of the same architecture; its weights are replaced and never initialised.
     """
-    with _in_one_sentence():
+    with in_one_sentence():
         shape = (facts["shape"][0], facts["shape"][1])
         with torch.device("meta"):
             trunk, tail = _network_like(facts, shape, backbone)
         for part, module in {"trunk": trunk, "tail": tail}.items():
-            values = _under(part, tensors)
+            values = under(part, tensors)
             _check_kinds(module, values)
             module.load_state_dict(values, assign=True)
         head = unpacked_head(tensors, facts["head"])
@@ -126,26 +126,10 @@ def _check_kinds(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _confidence(tensors: Mapping[str, Tensor], n_base: int, head: Head) -> Confidence | None:
-    packed = _under("confidence", tensors)
+    packed = under("confidence", tensors)
     if not packed:
         return None
     return Confidence.unpacked(packed, n_base=n_base, n_statistics=head.n_statistics)
-
-
-def unpacked_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
-    """Return the head among packed tensors, not yet checked."""
-    with _in_one_sentence():
-        return HEADS[facts["kind"]].unpacked(_under("head", tensors), facts)
-
-
-@contextmanager
-def _in_one_sentence() -> Iterator[None]:
-    """Turn errors that malformed tensors and facts raise into a ValueError."""
-    try:
-        yield
-    except (LookupError, TypeError, RuntimeError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"the weights do not fit this network: {reason}") from None
 
 
 def _network_like(
@@ -165,11 +149,6 @@ def _network_like(
 
 def _halves(network: nn.Module) -> tuple[nn.Module, nn.Module]:
     return network.get_submodule("trunk"), network.get_submodule("tail")
-
-
-def _under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    prefix = f"{part}."
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 #: A class label. Strict: True is not 1, and 1 is not "1".
@@ -284,7 +263,7 @@ class BackboneFacts(_Facts):
         own, asked = spec.backbone.model is None, spec.backbone
         return {
             "kind": "own" if own else "braindecode",
-            "network": asked.name[: limits.LONGEST_NAME] if own else spec.backbone.model,
+            "network": asked.name[:LONGEST_NAME] if own else spec.backbone.model,
             "version": spec.version,
             "tail": asked.tail,
             "classifier": asked.classifier,

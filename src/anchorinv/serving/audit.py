@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.head import StatisticalHead
-from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.heads import PrototypeHead, StatisticalHead
 from anchorinv.core.networks import encode
 from anchorinv.datasets.dataset import open_windows
 from anchorinv.errors import listed

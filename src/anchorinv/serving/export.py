@@ -1,24 +1,433 @@
-"""Export a model as an ONNX graph, with a JSON file that describes its input and outputs."""
+"""Export a model as one ONNX graph, with a JSON file that describes its input and outputs."""
 
 import hashlib
+import logging
+import math
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from anchorinv import __version__
+from anchorinv.core.confidence import GATE, SHARES, Confidence, Scores, scaled_by
+from anchorinv.core.encoder import Encoder
+from anchorinv.core.heads import StatisticalHead
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.files import replacing, write_json
 from anchorinv.progress import tick
-from anchorinv.serving.graph import INPUT, OPSET, REJECTED, ModelGraph, onnx_graph
 from anchorinv.signal.preprocessing import facts_of
 
 if TYPE_CHECKING:
+    from onnx import FunctionProto, ModelProto
     from onnxruntime import InferenceSession
+
+#: ONNX opset of a graph.
+OPSET = 20
+INPUT = "signals"
+#: Label of rejected windows.
+REJECTED = -1
+
+
+class ModelGraph(nn.Module):
+    """Signals (n, n_chans, n_times), not standardised -> the outputs of a model.
+
+    ``outputs`` names them: probabilities (n, n_classes), in the order of ``classes_``; labels (n,), the
+    column of the predicted class or ``REJECTED``; and the p-values of novelty (n,), if the model has them.
+    """
+
+    def __init__(self, model: AnchorInvClassifier) -> None:
+        super().__init__()
+        state, standardisation = model.state_, model.standardisation_
+        state.head.prepare()
+        self.trunk, self.tail, self.head = state.trunk, state.tail, state.head
+        self.mean: Tensor
+        self.std: Tensor
+        self.columns: Tensor
+        self.register_buffer("mean", torch.from_numpy(np.asarray(standardisation.mean, np.float64)))
+        self.register_buffer("std", torch.from_numpy(np.asarray(standardisation.std, np.float64)))
+        self.register_buffer("columns", torch.from_numpy(np.asarray(model._columns, np.int64)))
+        self.n_base, self.reject, self.p_values = state.n_base, model.reject, None
+        if state.confidence is not None:
+            counts = state.head.counts if isinstance(state.head, StatisticalHead) else None
+            self.p_values = PValues(state.confidence)
+            self.factors: Tensor
+            factors = state.confidence.factors_of(len(state.classes), counts, state.n_base)
+            self.register_buffer("factors", factors)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return ("probabilities", "label") if self.p_values is None else ("probabilities", "label", "novelty")
+
+    def forward(self, signals: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs, in the order of ``outputs``."""
+        standardised = ((signals.double() - self.mean) / self.std).to(signals.dtype)
+        features = self.tail(self.trunk(standardised))
+        if self.p_values is None:
+            logits = self.head(features)[:, self.columns]
+            return F.softmax(logits, dim=1), logits.argmax(1)
+        logits, statistics, nearest = self.head.answers(features)
+        logits = scaled_by(logits, self.factors)[:, self.columns]
+        novelty = self.p_values(statistics, nearest >= self.n_base)
+        label = logits.argmax(1)
+        if self.reject is not None:
+            label = torch.where(novelty <= self.reject, REJECTED, label)
+        return F.softmax(logits, dim=1), label, novelty
+
+
+class PValues(nn.Module):
+    """Statistics of windows -> p-values of novelty: :meth:`Confidence.p_values` in operators of torch alone.
+
+    Examples
+    --------
+    >>> scores = Scores.stack([Scores.of(torch.linspace(0, 1, 100))] * 2)
+    >>> confidence = Confidence(torch.ones(4), scores, scores, Scores.stack([scores.rows[0]] * 5))
+    >>> PValues(confidence)(torch.tensor([[0.3], [3.0]]), torch.tensor([False, False])).round(decimals=2)
+    tensor([0.6500, 0.0000])
+    """
+
+    def __init__(self, confidence: Confidence) -> None:
+        super().__init__()
+        self.n_statistics = confidence.n_statistics
+        self.base, self.taught = (
+            nn.ModuleList(map(_Table, table.rows)) for table in (confidence.base, confidence.taught)
+        )
+
+    def forward(self, statistics: Tensor, taught: Tensor) -> Tensor:
+        """Return p-values (n,) of statistics (n, n_statistics); ``taught`` (n,) if the nearest class was."""
+        shares = SHARES[self.n_statistics]
+        inside = statistics[:, : self.n_statistics].double()
+        first = self._log_p(0, inside[:, 0], taught)
+        large = (-((-first.clamp(-20, -1e-12).expm1()).log() / shares[0]).expm1()).log()
+        smallest = torch.where(first < -20, first - math.log(shares[0]), large)
+        for i, share in enumerate(shares[1:], start=1):
+            log_p = self._log_p(i, inside[:, i], taught)
+            gated = torch.where(log_p < math.log(GATE), log_p - math.log(share), 0.0)
+            smallest = torch.minimum(smallest, gated)
+        # The smallest value needs no lower bound: beyond its ends the last table is constant.
+        log_p = self._log_p(-1, -smallest, taught)
+        return log_p.exp().to(statistics.dtype).clamp(min=torch.finfo(statistics.dtype).tiny)
+
+    def _log_p(self, row: int, scores: Tensor, taught: Tensor) -> Tensor:
+        return torch.where(taught, self.taught[row](scores), self.base[row](scores))
+
+
+class _Table(nn.Module):
+    """Scores (n,) -> logs of their p-values, interpolated in a table and constant beyond its ends."""
+
+    def __init__(self, scores: Scores) -> None:
+        super().__init__()
+        places, logs = scores.curve
+        self.places: Tensor
+        self.logs: Tensor
+        self.register_buffer("places", torch.from_numpy(places))
+        self.register_buffer("logs", torch.from_numpy(logs))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        places, logs = self.places, self.logs
+        right = (scores[:, None] > places[:-1]).sum(1).clamp(min=1)
+        low, high = places[right - 1], places[right]
+        # Clamp the share, not the score, which several tables use: the exporter would mix up the bounds.
+        share = ((scores - low) / (high - low)).clamp(0, 1)
+        return logs[right - 1] + share * (logs[right] - logs[right - 1])
+
+
+def onnx_graph(model: AnchorInvClassifier) -> "ModelProto":
+    """Return a fitted model as an ONNX graph; raise an error that names the part that cannot be exported."""
+    graph = ModelGraph(model).eval()
+    example = torch.zeros(3, model.n_chans_, model.n_times_)
+    try:
+        return onnx_of(graph, (example,), inputs=[INPUT], outputs=list(graph.outputs))
+    except ImportError as error:
+        raise ValueError(f"export needs the package {error.name}; pip install 'anchorinv[onnx]'") from None
+    except Exception as error:  # a custom module can make torch raise anything
+        raise ValueError(
+            f"{_culprit(graph, example)} cannot be exported to ONNX: torch's exporter does not support it "
+            f"({str(error).strip().splitlines()[0]}); use another network, or serve the model from Python"
+        ) from error
+
+
+def onnx_of(
+    module: nn.Module,
+    examples: tuple[Tensor, ...],
+    *,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+) -> "ModelProto":
+    """Return a module in evaluation mode as an ONNX graph, for any batch size."""
+    import onnx.inliner
+    import onnxscript  # noqa: F401 - torch's exporter needs it
+
+    sizes: set[int] = set()
+    rows = tuple({0: torch.export.Dim("n")} for _ in examples)
+    # A function with *args has one entry for all of its inputs.
+    shapes = (rows,) if len(rows) > 1 else rows
+    with _quiet(), torch.no_grad():
+        with _Replaced(sizes):
+            traced = torch.export.export(module, examples, dynamic_shapes=shapes, strict=False)
+        program = torch.onnx.export(
+            traced,
+            dynamo=True,
+            verbose=False,
+            input_names=inputs,
+            output_names=outputs,
+            opset_version=OPSET,
+        )
+    assert program is not None
+    proto = program.model_proto
+    proto.functions.extend(eigh_function(size, opset=OPSET) for size in sorted(sizes))
+    if not any(each.domain == DOMAIN for each in proto.opset_import):
+        proto.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
+    inlined: ModelProto = onnx.inliner.inline_local_functions(proto)
+    return inlined
+
+
+class _Replaced(TorchFunctionMode):
+    """Replace eigendecompositions by functions of the graph, and note the sizes of their matrices."""
+
+    def __init__(self, sizes: set[int]) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.linalg.eigh:
+            return self._eigh(args[0])
+        if func is torch.linalg.eigvalsh:
+            return self._eigh(args[0])[0]
+        return func(*args, **(kwargs or {}))
+
+    def _eigh(self, matrices: Tensor) -> Sequence[Tensor]:
+        size = matrices.shape[-1]
+        self.sizes.add(size)
+        return torch.onnx.ops.symbolic_multi_out(
+            f"{DOMAIN}::{eigh_name(size)}",
+            (matrices,),
+            dtypes=(matrices.dtype, matrices.dtype),
+            shapes=(matrices.shape[:-1], matrices.shape),
+            version=1,
+        )
+
+
+def _culprit(graph: ModelGraph, example: Tensor) -> str:
+    """Return the name of the first part that cannot be exported."""
+    if isinstance(graph.trunk, Encoder):
+        for block in graph.trunk.blocks:
+            if not _has_graph(block, example):
+                return f"the feature block {block.name!r}"
+    for name, part in (("trunk", graph.trunk), ("tail", graph.tail), ("head", graph.head)):
+        if not _has_graph(part, example):
+            return f"the model's {name} ({type(part).__name__})"
+        example = part(example)
+    return "the model"
+
+
+def _has_graph(module: nn.Module, example: Tensor) -> bool:
+    try:
+        onnx_of(module, (example,))
+    except Exception:
+        return False
+    return True
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence torch's exporter, whose messages are not about the model."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+#: Domain of our functions, before they are inlined in the graph.
+DOMAIN = "anchorinv"
+#: Maximum number of sweeps; matrices of 32 rows take about nine.
+_SWEEPS = 12
+
+# Rows 2i and 2i + 1 are a pair: a and b are their diagonal entries, c the off-diagonal one. `turn` holds the
+# rotations of all pairs, followed by the permutation for the next round. The loop ends when every c was
+# negligible next to its a and b for a whole sweep.
+_EIGH = """
+<opset_import: ["" : {opset}], domain: "{domain}">
+{name} (matrices) => (values, vectors)
+{{
+    cosines = Constant <value = double[{half}, 2, {even}] {{{cosines}}}> ()
+    sines = Constant <value = double[{half}, 2, {even}] {{{sines}}}> ()
+    identity = Constant <value = double[{even}, {even}] {{{identity}}}> ()
+    first = Constant <value_ints = [{first}]> ()
+    second = Constant <value_ints = [{second}]> ()
+    shared = Constant <value_ints = [{shared}]> ()
+    flat = Constant <value_ints = [0, {square}]> ()
+    rows = Constant <value_ints = [0, {even}, {even}]> ()
+    behind = Constant <value_ints = [2, 3]> ()
+    axis_1 = Constant <value_ints = [1]> ()
+    axis_2 = Constant <value_ints = [2]> ()
+    none = Constant <value_int = 0> ()
+    one = Constant <value_int = 1> ()
+    sweep = Constant <value_int = {sweep}> ()
+    most = Constant <value_int = {most}> ()
+    yes = Constant <value = bool {{1}}> ()
+    zero = Constant <value = double {{0.0}}> ()
+    unit = Constant <value = double {{1.0}}> ()
+    two = Constant <value = double {{2.0}}> ()
+    tiny = Constant <value = double {{1e-30}}> ()
+    rounding = Constant <value = double {{1e-20}}> ()
+    least = Constant <value = double {{1e-37}}> ()
+    {padding}
+    zeros = Mul (zero, whole)
+    start = Add (identity, zeros)
+    calm, diagonal, axes = Loop (most, yes, none, whole, start) <body = round
+        (int64 i, bool going, int64 calm_before, double[n, {even}, {even}] matrix,
+         double[n, {even}, {even}] turned)
+        => (bool go_on, int64 calm_after, double[n, {even}, {even}] next_matrix,
+            double[n, {even}, {even}] next_turned)
+    {{
+        entries = Reshape (matrix, flat)
+        a = Gather <axis = 1> (entries, first)
+        b = Gather <axis = 1> (entries, second)
+        c = Gather <axis = 1> (entries, shared)
+        apart = Sub (b, a)
+        half = Div (apart, two)
+        half_squared = Mul (half, half)
+        c_squared = Mul (c, c)
+        squares = Add (half_squared, c_squared)
+        root = Sqrt (squares)
+        size = Abs (half)
+        sum = Add (size, root)
+        divisor = Add (sum, tiny)
+        below = Less (half, zero)
+        minus_c = Neg (c)
+        signed = Where (below, minus_c, c)
+        tangent = Div (signed, divisor)
+        tangent_squared = Mul (tangent, tangent)
+        secant_squared = Add (tangent_squared, unit)
+        secant = Sqrt (secant_squared)
+        cosine = Div (unit, secant)
+        sine = Mul (tangent, cosine)
+        cosine_behind = Unsqueeze (cosine, behind)
+        sine_behind = Unsqueeze (sine, behind)
+        straight = Mul (cosine_behind, cosines)
+        across = Mul (sine_behind, sines)
+        pairs = Add (straight, across)
+        turn = Reshape (pairs, rows)
+        back = Transpose <perm = [0, 2, 1]> (turn)
+        product = MatMul (matrix, turn)
+        next_matrix = MatMul (back, product)
+        next_turned = MatMul (turned, turn)
+        a_times_b = Mul (a, b)
+        level = Abs (a_times_b)
+        share = Mul (level, rounding)
+        bound = Add (share, least)
+        large = Greater (c_squared, bound)
+        counted = Cast <to = 7> (large)
+        n_large = ReduceSum <keepdims = 0> (counted)
+        is_calm = Equal (n_large, none)
+        longer = Add (calm_before, one)
+        calm_after = Where (is_calm, longer, none)
+        go_on = Less (calm_after, sweep)
+    }}>
+    on_diagonal = Mul (diagonal, identity)
+    unsorted = ReduceSum <keepdims = 0> (on_diagonal, axis_2)
+    n_values = Constant <value_ints = [{size}]> ()
+    values, order = TopK <axis = 1, largest = 0, sorted = 1> (unsorted, n_values)
+    order_of_row = Unsqueeze (order, axis_1)
+    every_row = Constant <value_ints = [1, {size}, 1]> ()
+    order_of_rows = Expand (order_of_row, every_row)
+    {cropping}
+    vectors = GatherElements <axis = 2> (own_rows, order_of_rows)
+}}
+"""
+# An odd size is padded by a row whose eigenvalue is larger than all others, and which is cropped at the end.
+_PADDING = """
+    pads = Constant <value_ints = [0, 0, 0, 0, 1, 1]> ()
+    padded = Pad (matrices, pads)
+    sizes = Abs (matrices)
+    both = Constant <value_ints = [1, 2]> ()
+    total = ReduceSum <keepdims = 1> (sizes, both)
+    beyond = Add (total, unit)
+    corner = Constant <value = double[{even}, {even}] {{{corner}}}> ()
+    last = Mul (beyond, corner)
+    whole = Add (padded, last)
+"""
+_CROPPING = """
+    begin = Constant <value_ints = [0]> ()
+    own_rows = Slice (axes, begin, n_values, axis_1)
+"""
+
+
+def eigh_name(size: int) -> str:
+    """Return the name of the function for matrices of a size."""
+    return f"Eigh{size}"
+
+
+def eigh_function(size: int, *, opset: int) -> "FunctionProto":
+    """Return ``torch.linalg.eigh`` as an ONNX function, for matrices (n, size, size).
+
+    They are float64. Eigenvalues (n, size) ascend, eigenvectors (n, size, size) are in the columns.
+    """
+    from onnx import parser
+
+    even = size + size % 2
+    places = np.arange(even)
+    seats = _next_seats(even)
+    cosines, sines, corner = (np.zeros((even, even)) for _ in range(3))
+    cosines[places, seats] = 1
+    sines[places, seats[places ^ 1]] = np.where(places % 2, -1, 1)
+    corner[-1, -1] = 1
+    first = places[::2] * (even + 1)
+    odd = size % 2
+    text = _EIGH.format(
+        name=eigh_name(size),
+        domain=DOMAIN,
+        opset=opset,
+        size=size,
+        even=even,
+        half=even // 2,
+        square=even * even,
+        cosines=_listed(cosines),
+        sines=_listed(sines),
+        identity=_listed(np.eye(even)),
+        first=_listed(first),
+        second=_listed(first + even + 1),
+        shared=_listed(first + 1),
+        sweep=even - 1,
+        most=_SWEEPS * even,
+        padding=_PADDING.format(even=even, corner=_listed(corner)) if odd else "whole = Identity (matrices)",
+        cropping=_CROPPING if odd else "own_rows = Identity (axes)",
+    )
+    return parser.parse_function(text)
+
+
+def _next_seats(n: int) -> np.ndarray:
+    """Return the permutation of n rows (n even) that pairs each with every other in n - 1 rounds.
+
+    Places 2i and 2i + 1 are opposite each other. One stays, the others move on by one around the table.
+    """
+    table = np.arange(n).reshape(-1, 2)
+    upper, lower = table[:, 0].tolist(), table[:, 1].tolist()
+    if n > 2:
+        upper, lower = [upper[0], lower[0], *upper[1:-1]], [*lower[1:], upper[-1]]
+    return np.argsort(np.stack([upper, lower], axis=1).ravel())
+
+
+def _listed(values: np.ndarray) -> str:
+    return ", ".join(map(repr, values.ravel().tolist()))
+
 
 #: Largest allowed difference of a graph's probabilities and p-values from the model's.
 TOLERANCE = 1e-4

@@ -1,7 +1,7 @@
-"""Windows that fit no known class and resemble each other, and how separate classes are in the features."""
+"""What a fitted model says of windows: logits, p-values of novelty, and groups that may be a new class."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -9,10 +9,117 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anchorinv.core.confidence import Confidence
+from anchorinv.core.confidence_rehearsal import held_out_confidence
 from anchorinv.core.heads import class_means
-from anchorinv.core.networks import encode
-from anchorinv.core.types import State
-from anchorinv.learning import check_finite, novelty_of
+from anchorinv.core.networks import CHUNK, encode
+from anchorinv.core.recipe import BaseSpec, Recipe
+from anchorinv.core.training import holdout
+from anchorinv.core.types import Batch, State, columns
+
+_NOT_MEASURED = (
+    "this model has no novelty scores, since no windows were held out when it was trained; train it again "
+    "with method='discriminant' and at least 6 windows of each class, or with a method that has a network, "
+    "at least 200 windows and no fixed number of epochs; or "
+    "leave out reject"
+)
+
+
+def logits_of(state: State, signals: Tensor) -> Tensor:
+    """Return finite calibrated logits (n, n_classes) of standardised signals (n, n_chans, n_times)."""
+    return answers_of(state, signals)[0]
+
+
+def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Return logits, and p-values of novelty, of standardised signals (n, n_chans, n_times).
+
+    Parameters
+    ----------
+    novelty : bool, default=False
+        Whether to compute p-values.
+
+    Returns
+    -------
+    logits : Tensor, shape (n, n_classes)
+        Calibrated, where windows were held out.
+    p_values : Tensor, shape (n,), or None
+        Under the hypothesis that a signal is of a known class.
+    """
+    features = encode(nn.Sequential(state.trunk, state.tail), signals)
+    if not novelty:
+        return check_finite(state.calibrated(encode(state.head, features))), None
+    confidence = known_confidence(state)
+    with torch.no_grad():
+        parts = [state.head.answers(chunk) for chunk in torch.split(features, CHUNK)]
+    # Live windows come one at a time: nothing to concatenate.
+    logits, statistics, nearest = (
+        parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
+    )
+    p_values = confidence.p_values(statistics, nearest >= state.n_base)
+    return check_finite(state.calibrated(logits)), p_values
+
+
+@torch.no_grad()
+def novelty_of(state: State, features: Tensor) -> Tensor:
+    """Return p-values (n,) of novelty of features (n, dim); an error says why there are none."""
+    confidence = known_confidence(state)
+    statistics, nearest = state.head.novelty(features)
+    return confidence.p_values(statistics, nearest >= state.n_base)
+
+
+def known_confidence(state: State) -> Confidence:
+    """Return the model's confidence measures; an error says why there are none."""
+    if state.confidence is None:
+        raise ValueError(_NOT_MEASURED)
+    return state.confidence
+
+
+def check_held_out(recipe: Recipe, samples: Batch, *, needed: bool, rng: torch.Generator) -> None:
+    """Refuse, before training, samples of which none would be held out, if some are needed."""
+    spec = recipe.base_spec
+    if needed and isinstance(spec, BaseSpec) and not _held_out(spec, samples, rng).any():
+        raise ValueError(_NOT_MEASURED)
+
+
+def _held_out(spec: BaseSpec, samples: Batch, rng: torch.Generator) -> Tensor:
+    """Return which samples (n,) training holds out for early stopping."""
+    if spec.training.patience is None:
+        return torch.zeros(len(samples), dtype=torch.bool)
+    return holdout(columns(samples.labels, samples.classes), samples.groups, rng=rng)
+
+
+def with_confidence(
+    recipe: Recipe, state: State, samples: Batch, *, needed: bool, rng: torch.Generator
+) -> State:
+    """Return a base model with confidence measured on held-out windows, if any were held out.
+
+    Closed forms have theirs already. A model that needs one and has none is refused.
+    """
+    spec, targets = recipe.base_spec, state.columns(samples.labels)
+    none = torch.zeros(len(samples), dtype=torch.bool)
+    aside = _held_out(spec, samples, rng) if isinstance(spec, BaseSpec) else none
+    if state.confidence is not None or not aside.any():
+        if needed:
+            known_confidence(state)
+        return state
+    features = encode(nn.Sequential(state.trunk, state.tail), samples.values[aside])
+    with torch.no_grad():
+        statistics, nearest = state.head.novelty(features)
+        logits = state.head(features)
+    confidence = held_out_confidence(logits, statistics, nearest, targets[aside], state.n_base)
+    return replace(state, confidence=confidence)
+
+
+def check_finite(logits: Tensor) -> Tensor:
+    """Return logits (n, n_classes) if they are finite."""
+    wrong = int((~logits.isfinite()).any(1).sum())
+    if wrong:
+        raise ValueError(
+            f"the model's outputs for {wrong} of {len(logits)} signals are not finite: "
+            f"its weights are damaged or far too large; use an earlier copy of the model, or train it again"
+        )
+    return logits
+
 
 #: The p-value at which a model rejects windows unless it was set otherwise.
 REJECT = 0.05
