@@ -281,7 +281,7 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) ->
         history=tuple(entry.line for entry in header.history),
         sfreq=header.sfreq,
         ch_names=header.ch_names,
-        preprocessing=None if header.preprocessing is None else header.preprocessing.value,
+        preprocessing=header.preprocessing,
         package=header.package,
         backbone=architecture if isinstance(architecture, BackboneFor) else None,
     )

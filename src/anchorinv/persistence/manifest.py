@@ -82,7 +82,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "shape": list(header.state.shape),
         "sfreq": header.sfreq,
         "ch_names": list(header.ch_names) if header.ch_names else None,
-        "preprocessing": facts_of(header.preprocessing.value) if header.preprocessing else None,
+        "preprocessing": facts_of(header.preprocessing) if header.preprocessing else None,
         "sessions": _lessons(header, tensors),
         "forgotten": forgotten,
     }
