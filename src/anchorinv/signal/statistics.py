@@ -5,6 +5,7 @@ the others. All are averages over windows. Nothing of a single window is stored,
 standardisation needs.
 """
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -17,7 +18,7 @@ SHAPES = ("spectra", "pairs", "shared")
 #: Minimum number of base windows to store spectra and correlations, which would reveal single windows.
 FEWEST_BASE = 10
 #: Values processed at once, to bound memory.
-_AT_ONCE = 1 << 20
+_AT_ONCE = 1 << 18
 #: Bands of equal width up to half the sampling rate; fewer where a window has fewer frequencies.
 BANDS = 8
 #: Maximum number of channels for correlations of all pairs.
@@ -145,8 +146,13 @@ class Statistics:
     @classmethod
     def of(cls, signals: np.ndarray, *, shapes: bool = True) -> "Statistics":
         """Return those of signals, shape (n, n_chans, n_times), with or without spectra and correlations."""
-        parts = (_shape_moments(block) for block in _blocks(signals)) if shapes else None
-        return cls(len(signals), Moments.of(signals), reduce(_added, parts) if parts else None)
+        return reduce(
+            operator.add,
+            (
+                cls(len(block), Moments.of(block), _shape_moments(block) if shapes else None)
+                for block in _blocks(signals)
+            ),
+        )
 
     def __add__(self, other: "Statistics") -> "Statistics":
         known = self.shapes is not None and other.shapes is not None
