@@ -288,6 +288,29 @@ class TestTeaching:
         saved = AnchorInvClassifier.load(first)
         assert saved.classes_.tolist() == given.model.classes_.tolist()
 
+    def test_saves_at_the_same_time_never_replace_each_other(self, given, tmp_path, monkeypatch):
+        """The name is free for both when they look, and is not when they write."""
+        write, other = AnchorInvClassifier.save, []
+
+        def slow(model, path, **options):
+            if not other:
+                other.append(None)
+                other.append(given.save())
+            write(model, path, **options)
+
+        monkeypatch.setattr(AnchorInvClassifier, "save", slow)
+        first = given.save()
+        assert {first, other[1]} == set(tmp_path.glob("*.anchorinv")) and first != other[1]
+
+    def test_a_save_that_fails_leaves_nothing_behind(self, given, tmp_path, monkeypatch):
+        def full(*_, **__):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(AnchorInvClassifier, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            given.save()
+        assert not list(tmp_path.glob("*.anchorinv"))
+
     def test_the_log_says_what_was_done_by_which_model(self, given):
         self.teach(given)
         self.feed(given, "left", n=2)
