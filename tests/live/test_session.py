@@ -1,8 +1,10 @@
+import gc
 import io
 import json
 import math
 import threading
 import time
+import tracemalloc
 import zipfile
 from contextlib import contextmanager
 
@@ -145,6 +147,30 @@ class TestStream:
             given.run()
             assert given.n_predictions > live.MOST_PREDICTIONS == given.predictions.maxlen
             assert len(given.predictions) == given.predictions.maxlen
+
+    def test_memory_does_not_grow_with_the_stream(self):
+        """Neither by windows that are known, nor by those that are rejected and looked at."""
+        unlike = np.random.default_rng(0).normal(size=(4, 64 * 30))
+        unlike[[0, 3]] *= 4.5
+        parts = np.array_split(np.concatenate([unlike, samples(n=30)], axis=1), 60, axis=1)
+        with ended(session(model=lambda: model(reject=0.05), step=16 / RATE)) as given:
+
+            def go_on(times):
+                for part in times * parts:
+                    given.stream.take(Chunk(part, time.time()))
+                    if given.watch.suggestion is not None:
+                        given.dismiss()
+                given._teacher.submit(int).result()  # after what was being looked at
+                gc.collect()
+                return tracemalloc.get_traced_memory()[0]
+
+            given.stream.take(Chunk(samples(), 0.0))
+            tracemalloc.start()
+            try:
+                before, after = go_on(3), go_on(6)
+            finally:
+                tracemalloc.stop()
+            assert given.watch._n_seen > 100 and after - before < 50_000
 
 
 class TestTeaching:
