@@ -176,14 +176,6 @@ than to any known class ('fist' is the closest): teach them as a new class?
         )
 
 
-def check_suggesting(reject: float, least: int) -> None:
-    """Refuse settings that mean nothing."""
-    if not 0 < reject < 1:
-        raise ValueError(f"reject (={reject!r}) must be a share between 0 and 1, as {REJECT}")
-    if least != int(least) or least < 2:
-        raise ValueError(f"least (={least!r}) must be a whole number of windows, 2 or more")
-
-
 @torch.no_grad()
 def suggested_class(
     state: State,
@@ -210,6 +202,10 @@ def suggested_class(
         Whether windows, by their indices, are rather a fault of the recording than a class; asked of each
         that is rejected, and of groups.
     """
+    if not 0 < reject < 1:
+        raise ValueError(f"reject (={reject!r}) must be a share between 0 and 1, as {REJECT}")
+    if least != int(least) or least < 2:
+        raise ValueError(f"least (={least!r}) must be a whole number of windows, 2 or more")
     features = encode(nn.Sequential(state.trunk, state.tail), signals)
     logits = check_finite(encode(state.head, features))
     rejected = np.flatnonzero(novelty_of(state, features).numpy() <= reject)

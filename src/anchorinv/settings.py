@@ -19,7 +19,7 @@ from anchorinv.core.devices import PATTERN, WORDS
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.minimise import OneCycle
-from anchorinv.core.networks import Geometry
+from anchorinv.core.networks import MIN_TIMES, Geometry
 from anchorinv.core.privacy import Privacy, private
 from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
 from anchorinv.core.recipe import BaseSpec, Recipe
@@ -45,7 +45,7 @@ from anchorinv.persistence.limits import (
 from anchorinv.progress import is_heard, listening, tell
 from anchorinv.signal.preprocessing import Preprocessing, PreprocessingFacts
 from anchorinv.terminal import duration
-from anchorinv.validation import check_order
+from anchorinv.validation import SWAP
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
 
@@ -178,12 +178,17 @@ def _adaptation(settings: Mapping[str, Any]) -> Adaptation:
 
 def resolve_geometry(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:
     """Return the sizes asked for, if they fit the signals, or sizes derived from them."""
-    check_order(n_chans, n_times, (asked.n_chans, asked.n_times) if asked else None)
-    geometry = asked or replace(Geometry.for_shape(n_chans, n_times), depth=DEPTH, dropout=DROPOUT)
-    if (geometry.n_chans, geometry.n_times) != (n_chans, n_times):
+    if asked is None and n_times < MIN_TIMES <= n_chans:
         raise ValueError(
-            f"geometry is for {geometry.n_chans} channels of {geometry.n_times} samples, "
-            f"signals have {n_chans} of {n_times}; leave it out, and it is derived from them"
+            f"signals have {n_chans} channels of {n_times} samples, and {MIN_TIMES} samples at least are "
+            f"needed; use longer windows or, if channels come last, {SWAP}"
+        )
+    geometry = asked or replace(Geometry.for_shape(n_chans, n_times), depth=DEPTH, dropout=DROPOUT)
+    if (shape := (geometry.n_chans, geometry.n_times)) != (n_chans, n_times):
+        remedy = SWAP if shape == (n_times, n_chans) else "leave it out, and it is derived from them"
+        raise ValueError(
+            f"geometry is for {shape[0]} channels of {shape[1]} samples, signals have {n_chans} of "
+            f"{n_times}; {remedy}"
         )
     check_geometry(geometry)
     return geometry

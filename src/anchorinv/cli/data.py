@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from anchorinv.cli.options import Json, TrialOptions, ZeroPhase, interruptible, own_options, with_options
+from anchorinv.cli.options import (
+    Json,
+    TrialOptions,
+    ZeroPhase,
+    interruptible,
+    option,
+    own_options,
+    with_options,
+)
 from anchorinv.terminal import Terminal, progress_bars, say
 
 if TYPE_CHECKING:
@@ -318,21 +326,17 @@ _add_trials_set(
 class SourceOptions:
     """The source of own recordings: a table, an .npz file, recordings, or a BIDS folder."""
 
-    manifest: Annotated[
-        Path | None,
-        typer.Option(help="Table (CSV): path, label and, where known, subject, session, split, start, stop."),
-    ] = None
-    npz: Annotated[Path | None, typer.Option(help="One file with X (n, channels, times) and y.")] = None
-    recordings: Annotated[
-        list[Path] | None,
-        typer.Option("--recording", help="A recording with --events; once for each, in place of a table."),
-    ] = None
-    bids: Annotated[Path | None, typer.Option(help="A BIDS folder of EEG or EMG, with --events.")] = None
-    task: Annotated[str | None, typer.Option(help="Only this task of the BIDS folder.")] = None
-    subjects: Annotated[str | None, typer.Option(help="Only these subjects of the BIDS folder: 01,02.")] = (
-        None
+    manifest: Path | None = option(
+        None, "Table (CSV): path, label and, where known, subject, session, split, start, stop."
     )
-    datatype: Annotated[str | None, typer.Option(help="Only eeg, emg or ieeg of the BIDS folder.")] = None
+    npz: Path | None = option(None, "One file with X (n, channels, times) and y.")
+    recordings: list[Path] | None = option(
+        None, "A recording with --events; once for each, in place of a table.", "--recording"
+    )
+    bids: Path | None = option(None, "A BIDS folder of EEG or EMG, with --events.")
+    task: str | None = option(None, "Only this task of the BIDS folder.")
+    subjects: str | None = option(None, "Only these subjects of the BIDS folder: 01,02.")
+    datatype: str | None = option(None, "Only eeg, emg or ieeg of the BIDS folder.")
 
     def plan(self, trials: TrialOptions, processing: "ProcessingOptions") -> "DatasetPlan":
         """Return what is to be prepared."""
@@ -369,36 +373,24 @@ class SourceOptions:
 class ProcessingOptions:
     """Preprocessing and checks of own recordings."""
 
-    channels: Annotated[
-        list[str] | None,
-        typer.Option(help="Channels to keep, in order; OLD=NEW renames: C3,EEG 2=Cz,C4."),
-    ] = None
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            help="average (common average), bipolar (channels C3-Cz ...), or a channel to subtract."
-        ),
-    ] = None
-    filter: Annotated[str | None, typer.Option(help="Band in Hz: 0.5-40, 1- or -30; or conformer.")] = None
-    filter_order: Annotated[int, typer.Option(help="Order of the Butterworth filter.")] = 4
+    channels: list[str] | None = option(None, "Channels to keep, in order; OLD=NEW renames: C3,EEG 2=Cz,C4.")
+    reference: str | None = option(
+        None, "average (common average), bipolar (channels C3-Cz ...), or a channel to subtract."
+    )
+    filter: str | None = option(None, "Band in Hz: 0.5-40, 1- or -30; or conformer.")
+    filter_order: int = option(4, "Order of the Butterworth filter.")
     zero_phase: ZeroPhase = False
-    resample: Annotated[float | None, typer.Option(help="Sampling rate to resample to, in Hz.")] = None
-    sfreq: Annotated[
-        float | None, typer.Option(help="Sampling rate in Hz of files that do not state it.")
-    ] = None
-    window: Annotated[
-        float | None, typer.Option(help="Length of windows in seconds; default: each row is one window.")
-    ] = None
-    overlap: Annotated[float, typer.Option(help="Overlap of consecutive windows, as a share.")] = 0.0
-    at_least: Annotated[int, typer.Option(help="Minimum number of training samples per class.")] = 10
-    seed: Annotated[int | None, typer.Option(help="Seed of the split, where the table gives none.")] = None
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Problems to accept, comma-separated: nan, flat, clipped, scale, few, "
-            "duplicates, shared-subjects, shared-recordings."
-        ),
-    ] = None
+    resample: float | None = option(None, "Sampling rate to resample to, in Hz.")
+    sfreq: float | None = option(None, "Sampling rate in Hz of files that do not state it.")
+    window: float | None = option(None, "Length of windows in seconds; default: each row is one window.")
+    overlap: float = option(0.0, "Overlap of consecutive windows, as a share.")
+    at_least: int = option(10, "Minimum number of training samples per class.")
+    seed: int | None = option(None, "Seed of the split, where the table gives none.")
+    allow: list[str] | None = option(
+        None,
+        "Problems to accept, comma-separated: nan, flat, clipped, scale, few, "
+        "duplicates, shared-subjects, shared-recordings.",
+    )
 
     def options(self) -> "OwnOptions":
         """Return them as recordings are read by."""
@@ -426,26 +418,17 @@ def own(
 class MoabbOptions:
     """Selection and preprocessing of a MOABB data set."""
 
-    subjects: Annotated[str | None, typer.Option(help="Only these subjects: 1-3,7.")] = None
-    split: Annotated[
-        str | None,
-        typer.Option(help="What tests: the last quarter of each person's session or run, or of subject."),
-    ] = None
-    filter: Annotated[
-        str | None, typer.Option(help="Band in Hz: 4-38, 1- or -30; none; default: that of MOABB's paradigm.")
-    ] = None
+    subjects: str | None = option(None, "Only these subjects: 1-3,7.")
+    split: str | None = option(
+        None, "What tests: the last quarter of each person's session or run, or of subject."
+    )
+    filter: str | None = option(None, "Band in Hz: 4-38, 1- or -30; none; default: that of MOABB's paradigm.")
     zero_phase: ZeroPhase = False
-    resample: Annotated[float | None, typer.Option(help="Sampling rate to resample to, in Hz.")] = None
-    channels: Annotated[
-        list[str] | None, typer.Option(help="Channels to keep, in order: C3,Cz,C4; default: all EEG.")
-    ] = None
-    reference: Annotated[str | None, typer.Option(help="average, bipolar, or a channel to subtract.")] = None
-    start: Annotated[
-        float | None, typer.Option("--from", help="Start of a window in seconds, relative to MOABB's.")
-    ] = None
-    stop: Annotated[
-        float | None, typer.Option("--to", help="End of a window in seconds, relative to MOABB's start.")
-    ] = None
+    resample: float | None = option(None, "Sampling rate to resample to, in Hz.")
+    channels: list[str] | None = option(None, "Channels to keep, in order: C3,Cz,C4; default: all EEG.")
+    reference: str | None = option(None, "average, bipolar, or a channel to subtract.")
+    start: float | None = option(None, "Start of a window in seconds, relative to MOABB's.", "--from")
+    stop: float | None = option(None, "End of a window in seconds, relative to MOABB's start.", "--to")
 
     def given(self) -> dict[str, Any]:
         """Return them as the plan takes them."""

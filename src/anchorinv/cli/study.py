@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorinv.cli.options import Device, interruptible, with_options
+from anchorinv.cli.options import Device, interruptible, option, with_options
 from anchorinv.terminal import Terminal, progress_bars, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def demo(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Fewer trials, networks trained and inverted for less time: 20 seconds."
+            "--quick", help="Fewer trials, networks trained and inverted for less time: under a minute."
         ),
     ] = False,
     synthetic: Annotated[
@@ -46,13 +46,11 @@ def demo(
 class OverrideOptions:
     """Settings that override the config's."""
 
-    trials: Annotated[int | None, typer.Option(help="Trials instead of the config's.")] = None
-    methods: Annotated[str | None, typer.Option(help="Methods instead of the config's: a,b,c.")] = None
-    seed: Annotated[int | None, typer.Option(help="Base seed instead of the config's.")] = None
-    scale: Annotated[
-        str, typer.Option(help="full, or on synthetic data: tiny (minutes), smoke (seconds).")
-    ] = "full"
-    threads: Annotated[int | None, typer.Option(help="Threads instead of the config's.")] = None
+    trials: int | None = option(None, "Trials instead of the config's.")
+    methods: str | None = option(None, "Methods instead of the config's: a,b,c.")
+    seed: int | None = option(None, "Base seed instead of the config's.")
+    scale: str = option("full", "full, or on synthetic data: tiny (minutes), smoke (seconds).")
+    threads: int | None = option(None, "Threads instead of the config's.")
 
     def study(self, config: str) -> "Study":
         """Return the study of a config with these settings."""
@@ -83,16 +81,11 @@ class OverrideOptions:
 class WorkerOptions:
     """Where trials are computed."""
 
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of parallel workers.  [default: 1; with --cluster as many as fit]"),
-    ] = None
-    cluster: Annotated[
-        str | None, typer.Option(help="Address of an existing Ray cluster: HOST:PORT, or auto.")
-    ] = None
-    gpus_per_worker: Annotated[
-        float, typer.Option(min=0, help="GPUs per worker, for its networks; may be a fraction.")
-    ] = 0.0
+    workers: int | None = option(
+        None, "Number of parallel workers.  [default: 1; with --cluster as many as fit]", min=1
+    )
+    cluster: str | None = option(None, "Address of an existing Ray cluster: HOST:PORT, or auto.")
+    gpus_per_worker: float = option(0.0, "GPUs per worker, for its networks; may be a fraction.", min=0)
     device: Device = "auto"
 
     def executor(self) -> "Executor | None":
@@ -133,9 +126,9 @@ def run(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Run a study: every method, trial and session, into a folder. Run it again to resume."""
-    for option, given, known in (("log-level", log_level, _LEVELS), ("scale", overrides.scale, _SCALES)):
+    for name, given, known in (("log-level", log_level, _LEVELS), ("scale", overrides.scale, _SCALES)):
         if given not in known:
-            raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}", param_hint=f"--{option}")
+            raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}", param_hint=f"--{name}")
     if not config and not list_configs:
         raise typer.BadParameter("name a config, or use --list to see those that are shipped")
     from anchorinv.cli.output import configs_table

@@ -20,6 +20,7 @@ from anchorinv.cli.options import (
     Quiet,
     TrialOptions,
     check_target,
+    option,
     own_options,
     progress,
     with_options,
@@ -42,53 +43,36 @@ if TYPE_CHECKING:
 class MethodOptions:
     """The method and its settings."""
 
-    method: Annotated[
-        str | None, typer.Option(help="Name of a method; default: that of AnchorInvClassifier.")
-    ] = None
-    network: Annotated[
-        str,
-        typer.Option(
-            help="Networks in the default method: never, always, or (rehearse) if classical features fail."
-        ),
-    ] = "rehearse"
-    backbone: Annotated[
-        str,
-        typer.Option(
-            help="Network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
-            metavar="NAME",
-        ),
-    ] = "conformer"
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="Initial weights of that network, a safetensors file.", metavar="FILE"),
-    ] = None
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Epochs, for methods with a network; default: by the amount of data."),
-    ] = None
-    anchors: Annotated[int, typer.Option(min=1, help="Anchors kept of each class.")] = 50
-    inversion_steps: Annotated[int, typer.Option(min=0, help="Maximum number of steps of the inversion.")] = (
-        200
+    method: str | None = option(None, "Name of a method; default: that of AnchorInvClassifier.")
+    network: str = option(
+        "rehearse", "Networks in the default method: never, always, or (rehearse) if classical features fail."
     )
-    finetune_steps: Annotated[
-        int | None,
-        typer.Option(min=0, help="Finetuning steps of later lessons; default: chosen by cross-validation."),
-    ] = None
-    reject: Annotated[
-        float | None,
-        typer.Option(help=f"{REJECT} Stored in the model; default: no rejection.", metavar="SHARE"),
-    ] = None
-    privacy: Annotated[
-        str | None,
-        typer.Option(
-            help="aggregate: anchors are means of several windows; or an epsilon of differential privacy.",
-            metavar="aggregate|EPSILON",
-        ),
-    ] = None
-    privacy_unit: Annotated[str, typer.Option(help="Unit that the epsilon protects: window or person.")] = (
-        "window"
+    backbone: str = option(
+        "conformer",
+        "Network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
+        metavar="NAME",
     )
-    seed: Annotated[int | None, typer.Option(help="Seed, for reproducible results.")] = None
+    weights: Path | None = option(
+        None, "Initial weights of that network, a safetensors file.", metavar="FILE"
+    )
+    epochs: int | None = option(
+        None, "Epochs, for methods with a network; default: by the amount of data.", min=1
+    )
+    anchors: int = option(50, "Anchors kept of each class.", min=1)
+    inversion_steps: int = option(200, "Maximum number of steps of the inversion.", min=0)
+    finetune_steps: int | None = option(
+        None, "Finetuning steps of later lessons; default: chosen by cross-validation.", min=0
+    )
+    reject: float | None = option(
+        None, f"{REJECT} Stored in the model; default: no rejection.", metavar="SHARE"
+    )
+    privacy: str | None = option(
+        None,
+        "aggregate: anchors are means of several windows; or an epsilon of differential privacy.",
+        metavar="aggregate|EPSILON",
+    )
+    privacy_unit: str = option("window", "Unit that the epsilon protects: window or person.")
+    seed: int | None = option(None, "Seed, for reproducible results.")
     device: Device = "auto"
 
     def settings(self, *, allow_recordings: bool) -> dict[str, Any]:
@@ -136,20 +120,13 @@ class MethodOptions:
 class SignalOptions:
     """Sampling rate, unit and filter of the signals."""
 
-    sfreq: Annotated[float | None, typer.Option(help="Sampling rate in Hz, if DATA does not state it.")] = (
-        None
+    sfreq: float | None = option(None, "Sampling rate in Hz, if DATA does not state it.")
+    unit: str | None = option(None, "Unit of DATA (V, mV, uV), if it does not state it.")
+    band: tuple[float, float] | None = option(
+        None, "Edges in Hz of the band-pass: applied to recordings, recorded for windows."
     )
-    unit: Annotated[str | None, typer.Option(help="Unit of DATA (V, mV, uV), if it does not state it.")] = (
-        None
-    )
-    band: Annotated[
-        tuple[float, float] | None,
-        typer.Option(help="Edges in Hz of the band-pass: applied to recordings, recorded for windows."),
-    ] = None
-    order: Annotated[int, typer.Option(help="Order of that filter (Butterworth).")] = 4
-    zero_phase: Annotated[
-        bool, typer.Option("--zero-phase", help="The filter is zero-phase (forwards and backwards).")
-    ] = False
+    order: int = option(4, "Order of that filter (Butterworth).")
+    zero_phase: bool = option(False, "The filter is zero-phase (forwards and backwards).", "--zero-phase")
 
     def filter(self) -> "Filter | None":
         """Return the band-pass; None if no band is given."""
@@ -358,13 +335,10 @@ class ExampleOptions:
         ),
     ]
     out: Out
-    label: Annotated[str | None, typer.Option(help="Class of all examples.")] = None
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Also learn from examples whose scale is very different from the base data's."
-        ),
-    ] = False
+    label: str | None = option(None, "Class of all examples.")
+    force: bool = option(
+        False, "Also learn from examples whose scale is very different from the base data's.", "--force"
+    )
     allow_recordings: Allow = False
     device: Device = "auto"
     note: Note = None

@@ -132,6 +132,7 @@ def annotated(
     history: Iterable[Mapping[str, Any]], *, note: str | None, author: str | None
 ) -> list[dict[str, Any]]:
     """Return a history with the note and author in its last entry; None leaves them unchanged."""
+    check_words(note=note, author=author)
     lines = [dict(line) for line in history]
     given = {"note": note, "author": author}
     if lines:
