@@ -29,8 +29,7 @@ from anchorinv.core.privacy import (
     private_statistics,
     unknown_generator,
 )
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch
+from anchorinv.core.types import Batch, stream
 from anchorinv.serving.attacks import (
     Estimate,
     Figure,

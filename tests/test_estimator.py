@@ -14,9 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from anchorinv import AnchorInvClassifier, Geometry, Preprocessing, Signals
-from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.minimise import OneCycle
-from anchorinv.core.training import Training
+from anchorinv.core.training import CrossValidatedFinetune, Training
 from anchorinv.datasets import synthetic
 from anchorinv.novelty import logits_of
 from anchorinv.settings import EPOCHS, GAIN, STEPS, training_of

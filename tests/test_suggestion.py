@@ -12,8 +12,7 @@ from torch import nn
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.confidence import Confidence, Scores
-from anchorinv.core.head import Head
-from anchorinv.core.heads import Cosine
+from anchorinv.core.heads import Cosine, Head
 from anchorinv.core.types import State
 from anchorinv.datasets import synthetic
 from anchorinv.novelty import MOST, Suggestion, suggested_class

@@ -21,16 +21,13 @@ from torch import Tensor
 
 from anchorinv.backbones import elsewhere
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
-from anchorinv.core.devices import choose_device, device_here, placed
-from anchorinv.core.head import StatisticalHead
-from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.heads import PrototypeHead, StatisticalHead
 from anchorinv.core.memory import without_class
-from anchorinv.core.networks import Geometry, encode
+from anchorinv.core.networks import Geometry, choose_device, device_here, encode
 from anchorinv.core.privacy import Privacy
-from anchorinv.core.recipe import Recipe
+from anchorinv.core.recipe import Recipe, placed
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Curve, Session, Standardisation, State
+from anchorinv.core.types import Batch, Curve, Session, Standardisation, State, stream
 from anchorinv.core.views import feature_blocks
 from anchorinv.novelty import (
     REJECT,
@@ -66,9 +63,8 @@ from anchorinv.settings import (
     resolve_rate,
     resolve_seed,
 )
-from anchorinv.signal.drift import FEWEST, Drift, drift
+from anchorinv.signal.drift import FEWEST, BaseStatistics, Drift, Statistics, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
-from anchorinv.signal.statistics import BaseStatistics, Statistics
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (
     Signals,

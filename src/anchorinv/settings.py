@@ -14,20 +14,17 @@ import torch
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
 from anchorinv.backbones import architecture_for, as_backbone, problem_of
-from anchorinv.core.adaptation import Adaptation, CrossValidatedFinetune, Finetune
-from anchorinv.core.devices import PATTERN, WORDS
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.minimise import OneCycle
-from anchorinv.core.networks import MIN_TIMES, Geometry
+from anchorinv.core.networks import DEVICE_PATTERN, DEVICE_WORDS, MIN_TIMES, Geometry
 from anchorinv.core.privacy import Privacy, private
 from anchorinv.core.prototypes import Placement, mean_of_shots, random_rows
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.registry import METHODS
 from anchorinv.core.rehearsal import FOLDS
-from anchorinv.core.rng import stream
-from anchorinv.core.training import SHARE, Training
-from anchorinv.core.types import Batch
+from anchorinv.core.training import SHARE, Adaptation, CrossValidatedFinetune, Finetune, Training
+from anchorinv.core.types import Batch, stream
 from anchorinv.errors import check_names
 from anchorinv.persistence.format import parsed
 from anchorinv.persistence.limits import (
@@ -108,7 +105,7 @@ _SETTINGS = {
             "a share between 0 and 1, such as 0.05, or None",
         ),
         "reject_label": (str | int | None, "text, a whole number or None"),
-        "device": (Annotated[str, Field(pattern=f"^({PATTERN})$")], WORDS),
+        "device": (Annotated[str, Field(pattern=f"^({DEVICE_PATTERN})$")], DEVICE_WORDS),
         "group_by": (str | None, "the name of a column, or None"),
         "geometry": (InstanceOf[Geometry] | None, "a Geometry or None"),
         "preprocessing": (InstanceOf[Preprocessing] | None, "a Preprocessing or None"),

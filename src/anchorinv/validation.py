@@ -16,9 +16,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from anchorinv.core.registry import METHODS
 from anchorinv.errors import check_name, check_names, looks_like
 from anchorinv.signal.drift import Drift
-from anchorinv.signal.limits import VOLTAGES
-from anchorinv.signal.preprocessing import UNITS, Preprocessing, conversion, unit_of
-from anchorinv.signal.readers import pick_channels, renamed
+from anchorinv.signal.headers import VOLTAGES
+from anchorinv.signal.preprocessing import UNITS, Preprocessing, conversion, pick_channels, renamed, unit_of
 
 #: With this many times more channels than samples, axes were probably swapped.
 _WIDE = 4

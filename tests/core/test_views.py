@@ -15,8 +15,7 @@ from torch import nn
 from anchorinv.core import catalogue
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.networks import Geometry, encode
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Session
+from anchorinv.core.types import Session, stream
 from anchorinv.core.views import (
     BANDS,
     FLOOR,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import signal
 
+from anchorinv.datasets.paper_sets import GRABMYO_CHANNELS, plan_grabmyo
 from anchorinv.datasets.prepare import prepare
-from anchorinv.datasets.recording_sets import GRABMYO_CHANNELS, plan_grabmyo
 from anchorinv.errors import Problems
 from tests.datasets import making
 from tests.datasets.genuine import shared

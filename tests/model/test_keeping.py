@@ -23,8 +23,8 @@ from anchorinv.core.views import view_sizes
 from anchorinv.persistence.bundle import read_facts
 from anchorinv.persistence.manifest import manifest, manifest_lines
 from anchorinv.serving.files import from_recording
+from anchorinv.signal.drift import Moments
 from anchorinv.signal.readers import Recording
-from anchorinv.signal.statistics import Moments
 from tests.core.small import same
 from tests.models import CHANNELS, SMALL, again, fitted, windows
 

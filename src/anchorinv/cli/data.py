@@ -94,8 +94,7 @@ def data(
     no_picture: Annotated[bool, typer.Option("--no-picture", help="Numbers alone.")] = False,
 ) -> None:
     """Show what is in a prepared folder, and draw a few trials of each class."""
-    from anchorinv.datasets.dataset import Dataset
-    from anchorinv.datasets.window_files import draw_trials
+    from anchorinv.datasets.dataset import Dataset, draw_trials
 
     opened = Dataset.open(folder)
     show(opened, folder)
@@ -240,7 +239,7 @@ def bci2a(
     replace: Replace = False,
 ) -> None:
     """BCI Competition IV 2a: 9 people, 4 imagined movements; session T trains, E tests."""
-    plan = "anchorinv.datasets.bci2a.plan_bci2a"
+    plan = "anchorinv.datasets.paper_sets.plan_bci2a"
     options = {"form": form, "band": _band(filter), "allow_missing": allow_missing}
     _prepare(plan, raw, out=out, replace=replace, **options)
 
@@ -257,7 +256,7 @@ def nhie(
     replace: Replace = False,
 ) -> None:
     """NHIE: 169 hours of EEG of 53 newborns, graded 1 to 4; a baby is never on both sides."""
-    plan = "anchorinv.datasets.recording_sets.plan_nhie"
+    plan = "anchorinv.datasets.paper_sets.plan_nhie"
     _prepare(plan, raw, out=out, replace=replace, seed=seed, allow_missing=allow_missing, live=live)
 
 
@@ -266,7 +265,7 @@ def grabmyo(
     raw: Raw, out: Out, allow_missing: AllowMissing = False, live: Live = False, replace: Replace = False
 ) -> None:
     """GRABMyo: 43 people, 16 gestures, 3 days; sessions 1 and 2 train, 3 tests."""
-    plan = "anchorinv.datasets.recording_sets.plan_grabmyo"
+    plan = "anchorinv.datasets.paper_sets.plan_grabmyo"
     _prepare(plan, raw, out=out, replace=replace, allow_missing=allow_missing, live=live)
 
 
@@ -432,7 +431,7 @@ class MoabbOptions:
 
     def given(self) -> dict[str, Any]:
         """Return them as the plan takes them."""
-        from anchorinv.signal.readers import parse_channels
+        from anchorinv.signal.preprocessing import parse_channels
 
         same = ("subjects", "split", "resample", "reference", "start", "stop")
         causal = not self.zero_phase

@@ -104,7 +104,7 @@ class InputOptions:
     def reading(self) -> "ReadOptions":
         """Return them as the files of a model are read by."""
         from anchorinv.serving.files import ReadOptions
-        from anchorinv.signal.readers import parse_channels
+        from anchorinv.signal.preprocessing import parse_channels
 
         if self.sfreq is not None and not 0 < self.sfreq < float("inf"):
             raise ValueError(f"--sfreq must be a rate in Hz above 0, got {self.sfreq:g}")
@@ -189,7 +189,7 @@ class CuttingOptions:
 def own_options(given: Any, **more: Any) -> "OwnOptions":
     """Return how own recordings are cut, by the options that ``prepare own`` and ``train`` both have."""
     from anchorinv.datasets.own_files import OwnOptions
-    from anchorinv.signal.readers import parse_channels
+    from anchorinv.signal.preprocessing import parse_channels
 
     names, rename = parse_channels(given.channels or [])
     shared = {name: getattr(given, name) for name in ("reference", "resample", "window", "overlap")}

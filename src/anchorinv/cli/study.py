@@ -94,8 +94,7 @@ class WorkerOptions:
             if self.gpus_per_worker:
                 raise ValueError("--gpus-per-worker needs --workers or --cluster")
             return None
-        from anchorinv.study.ray_cluster import ray
-        from anchorinv.study.ray_executor import RayExecutor
+        from anchorinv.study.ray_executor import RayExecutor, ray
 
         ray()  # if Ray is missing, say so before anything starts
         return RayExecutor(self.workers, self.cluster, self.gpus_per_worker)

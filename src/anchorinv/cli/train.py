@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from anchorinv.backbones import Backbone
     from anchorinv.core.privacy import Privacy
     from anchorinv.datasets.own import Labelling
-    from anchorinv.datasets.window_files import WindowFile
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import ReadOptions
     from anchorinv.signal.preprocessing import Filter, Preprocessing
+    from anchorinv.signal.readers import WindowFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +222,8 @@ def _started_from(model: "AnchorInvClassifier") -> list[str]:
 
 
 def _labelled_windows(paths: Sequence[Path]) -> "WindowFile":
-    from anchorinv.datasets.window_files import open_windows
-    from anchorinv.signal.limits import missing_labels
+    from anchorinv.datasets.dataset import open_windows
+    from anchorinv.signal.headers import missing_labels
 
     if len(paths) > 1:
         raise ValueError(
@@ -286,9 +286,9 @@ def _cut(
     labelling: "Labelling",
 ) -> "WindowFile":
     """Return the windows of recordings by their events, prepared as ``prepare own`` does."""
+    from anchorinv.datasets.dataset import as_window_file
     from anchorinv.datasets.own import plan_recordings
     from anchorinv.datasets.prepare import prepare_in_memory
-    from anchorinv.datasets.window_files import as_window_file
 
     if signals.unit is not None:
         raise ValueError("--unit is for windows; recordings have their own, and voltages are converted to µV")

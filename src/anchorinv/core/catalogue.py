@@ -5,9 +5,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from anchorinv.core.adaptation import Adaptation, Finetune, NoAdaptation
 from anchorinv.core.closed_form import ClosedForm, MinimumDistance
 from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion, Prior, Term, energy, statistics, total_variation
@@ -21,7 +21,6 @@ from anchorinv.core.memory import (
     NoMemory,
     RealSamples,
 )
-from anchorinv.core.networks import Projected, Whole
 from anchorinv.core.prototypes import (
     Calibrated,
     Placement,
@@ -36,6 +35,7 @@ from anchorinv.core.prototypes import (
 from anchorinv.core.recipe import BaseSpec, FitHead, Recipe
 from anchorinv.core.registry import method
 from anchorinv.core.ridge import N_RANDOM, PENALTY, FitRidge, RidgeStatistics
+from anchorinv.core.training import Adaptation, Finetune, NoAdaptation
 from anchorinv.core.views import VIEWS
 
 paper_method = partial(method, published=True)
@@ -194,6 +194,64 @@ latent_replay = (
         memory=LatentSamples,
     )(_from_samples("latent-replay", LatentSamples))
 )
+
+
+WIDTH, HIDDEN = 512, 1024
+
+
+class Pooled(nn.Module):
+    """Average features (n, dim) down to (n, 512)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return (n, 512)."""
+        return F.adaptive_avg_pool1d(features.unsqueeze(1), WIDTH).squeeze(1)
+
+
+class Projector(nn.Module):
+    """Two hidden layers and a skip: (n, 512) -> (n, 512)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = [nn.Linear(WIDTH, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.1)]
+        second = [nn.Linear(HIDDEN, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.1)]
+        self.layers = nn.Sequential(*first, *second, nn.Linear(HIDDEN, WIDTH, bias=False))
+        self.skip = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Return (n, 512)."""
+        projected: Tensor = self.layers(pooled) + self.skip(pooled)
+        return projected
+
+
+class Projected(nn.Module):
+    """Split a backbone after the pooling: all of it is the trunk, the projector is the tail."""
+
+    latent_shape = (WIDTH,)
+    dim = WIDTH
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(backbone, Pooled())
+        self.tail = Projector()
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return (n, 512)."""
+        projected: Tensor = self.tail(self.trunk(signals))
+        return projected
+
+
+class Whole(nn.Module):
+    """Split a backbone so that nothing is frozen: the trunk is the identity, the tail is all of it."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.trunk = nn.Identity()
+        self.tail = backbone
+
+    def forward(self, signals: Tensor) -> Tensor:
+        """Return features (n, dim)."""
+        features: Tensor = self.tail(signals)
+        return features
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:

@@ -18,7 +18,7 @@ from torch import Tensor
 from anchorinv.core.confidence import SHOTS, Confidence, Scores, misfits_of
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from anchorinv.progress import tick
 
 FOLDS = 5
@@ -47,7 +47,7 @@ class Answers:
     targets : Tensor, shape (n,)
         The right columns.
     statistics, nearest : Tensor, shape (n, n_statistics) and (n,)
-        Of :meth:`~anchorinv.core.head.Head.novelty`.
+        Of :meth:`~anchorinv.core.heads.Head.novelty`.
     n_base : int
         Base classes, the first columns; the others were taught.
     labels : Tensor, shape (n,)

@@ -13,7 +13,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from anchorinv.core.head import Count, Expected, HeadFacts, Scale, StatisticalHead, register_head, without_row
+from anchorinv.core.heads import (
+    Count,
+    Expected,
+    HeadFacts,
+    Scale,
+    StatisticalHead,
+    register_head,
+    without_row,
+)
 from anchorinv.core.posterior import Posterior, posterior_of
 from anchorinv.core.types import Batch
 

@@ -15,8 +15,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from anchorinv.core.head import Expected, ScaleFacts, register_head, without_row
-from anchorinv.core.heads import PrototypeHead, class_means, prototype_head
+from anchorinv.core.heads import (
+    Expected,
+    PrototypeHead,
+    ScaleFacts,
+    class_means,
+    prototype_head,
+    register_head,
+    without_row,
+)
 from anchorinv.core.types import Batch, State, columns
 from anchorinv.core.views import view_sizes
 

@@ -29,8 +29,7 @@ from anchorinv.core.inversion import (
 )
 from anchorinv.core.networks import device_of, encode, frozen, moved
 from anchorinv.core.prototypes import Selection, aggregated, random_anchors, random_indices
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Curve, State, concat
+from anchorinv.core.types import Batch, Curve, State, concat, stream
 from anchorinv.core.views import view_sizes, with_views_of, without_views
 
 #: Shots of a new class, as in the paper.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from anchorinv.core.rng import global_position, take_up
+from anchorinv.core.types import global_position, take_up
 from anchorinv.progress import tick
 
 #: Sufficient decrease of a step (Armijo).

@@ -16,8 +16,7 @@ from anchorinv.core.memory import Anchors, LatentSamples, RealSamples
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.networks import encode
 from anchorinv.core.recipe import Recipe
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State, columns
+from anchorinv.core.types import Batch, State, columns, stream
 
 #: Windows behind each anchor, where ``privacy="aggregate"`` is asked for.
 AGGREGATE = 5

@@ -7,19 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anchorinv.core.head import Head, StatisticalHead
 from anchorinv.core.heads import (
     Cosine,
     DotRegression,
+    Head,
     Mlp,
     PrototypeHead,
+    StatisticalHead,
     class_means,
     prototype_head,
     uniform_rows,
 )
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State, columns
+from anchorinv.core.types import Batch, State, columns, stream
 
 #: (features (n, dim) of one class, how many, rng) -> anchors (at most that many, dim).
 Selection = Callable[[Tensor, int, torch.Generator], Tensor]

@@ -1,21 +1,21 @@
 """A method by composition: a base model, a placement of new classes, an adaptation and a memory."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.adaptation import Adaptation
-from anchorinv.core.head import Head, StatisticalHead
+from anchorinv.core.encoder import Encoder
+from anchorinv.core.heads import Head, StatisticalHead
 from anchorinv.core.memory import Memory
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.networks import encode, frozen
 from anchorinv.core.prototypes import Placement, follow_replay, update_prototypes
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Training, train
-from anchorinv.core.types import Batch, Curve, Session, State, columns, concat
+from anchorinv.core.training import Adaptation, Training, train
+from anchorinv.core.types import Batch, Curve, Session, State, columns, concat, scoped_seed, stream
 from anchorinv.core.views import with_views
 
 
@@ -69,7 +69,7 @@ class BaseSpec:
     training : Training
         How both are trained.
     device : str, default="cpu"
-        Device of the network; see ``devices.py``.
+        Device of the network; see ``networks.py``.
 
     Examples
     --------
@@ -248,3 +248,24 @@ class Recipe:
 
 def _by_column(state: State, samples: Batch) -> Batch:
     return Batch(samples.values, state.columns(samples.labels))
+
+
+def placed(state: State, device: str) -> State:
+    """Return a state with its networks on a device; the same state if they are there already."""
+    wanted = torch.device(device)
+    if all(_is_on(network, wanted) for network in _networks(state.trunk, state.tail)):
+        return state
+    trunk, tail = copy.deepcopy((state.trunk, state.tail))  # a state never changes
+    for network in _networks(trunk, tail):
+        network.to(wanted)
+    return replace(state, trunk=trunk, tail=tail)
+
+
+def _networks(trunk: nn.Module, tail: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that belong on a device; of an encoder of feature blocks only the networks."""
+    yield from trunk.networks if isinstance(trunk, Encoder) else (trunk, tail)
+
+
+def _is_on(module: nn.Module, device: torch.device) -> bool:
+    places = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
+    return all(each.type == device.type and device.index in (None, each.index) for each in places)

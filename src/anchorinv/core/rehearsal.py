@@ -22,8 +22,7 @@ from anchorinv.core.encoder import FeatureNetwork
 from anchorinv.core.metrics import confusion, macro_f1
 from anchorinv.core.networks import encode, frozen
 from anchorinv.core.recipe import BaseLearner
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Curve, State, columns
+from anchorinv.core.types import Batch, Curve, State, columns, stream
 from anchorinv.progress import tick
 
 FOLDS = 3

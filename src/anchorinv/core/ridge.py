@@ -14,12 +14,19 @@ from pydantic import Field
 from torch import Tensor
 
 from anchorinv.core.discriminant import square_of, triangle_of
-from anchorinv.core.head import Expected, ScaleFacts, StatisticalHead, register_head, without_row
-from anchorinv.core.heads import Cosine, PrototypeHead, prototype_head
+from anchorinv.core.heads import (
+    Cosine,
+    Expected,
+    PrototypeHead,
+    ScaleFacts,
+    StatisticalHead,
+    prototype_head,
+    register_head,
+    without_row,
+)
 from anchorinv.core.memory import Memory
 from anchorinv.core.networks import encode, frozen
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Curve, State
+from anchorinv.core.types import Batch, Curve, State, stream
 
 #: Penalty on anchors, relative to the mean square length of a sample.
 PENALTY = 0.1

@@ -8,6 +8,7 @@ once, and opening a folder reads the index only.
 import csv
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
@@ -18,16 +19,23 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anchorinv import __version__
+from anchorinv.errors import literal_text
 from anchorinv.files import LARGE, read_json, replacing, samples_hash, write_json
 from anchorinv.signal.arrays import open_array, read_table
-from anchorinv.signal.limits import CHANNELS, EXPANSION, FASTEST, SLOWEST, VOLTAGES
+from anchorinv.signal.headers import CHANNELS, EXPANSION, FASTEST, SLOWEST, VOLTAGES
 from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from, preprocessing_of
+from anchorinv.signal.readers import WindowFile, open_window_file
 
 FORMAT = 1
 _COLUMNS = ("start", "label", "subject", "session", "split")
 _EXTRA = {"recordings": "recording", "rejected": "rejected"}
 SPLITS = ("train", "test")
 _LARGEST_META = 16 << 20
+#: Limits of a figure.
+_TRIALS, _CLASSES, _CHANNELS = 3, 8, 8
+
+#: With fewer subjects, sessions are groups too: base training holds out one of at least this many.
+LEAST_GROUPS = 5
 
 
 class Meta(BaseModel):
@@ -409,3 +417,89 @@ def _memory_mapped(path: Path, n_wanted: int) -> npt.NDArray[np.float32]:
 
 def _column(values: npt.ArrayLike | None, n: int) -> npt.NDArray[np.str_]:
     return np.asarray(["0"] * n if values is None else values).astype(str)
+
+
+def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
+    """Open windows; those of a prepared folder are limited to ``split``, if it has any there."""
+    if path.is_dir():
+        return as_window_file(Dataset.open(path), path.name, split)
+    return open_window_file(path)
+
+
+def as_window_file(data: Dataset, name: str, split: str | None = None) -> WindowFile:
+    """Return the windows of a data set, limited to ``split`` if it has any there."""
+    chosen = np.arange(len(data))
+    if split is not None and (data.split == split).any():
+        chosen = np.flatnonzero(data.split == split)
+
+    def blocks(size: int) -> Iterator[np.ndarray]:
+        for start in range(0, len(chosen), size):
+            yield data.signals(chosen[start : start + size])
+
+    labels = np.array(data.class_names)[data.labels[chosen]]
+    shape = (len(chosen), data.n_chans, data.n_times)
+    subjects, sessions = data.subjects[chosen], data.sessions[chosen]
+    few = len(set(subjects.tolist())) < LEAST_GROUPS
+    groups = np.array(list(map(" ".join, zip(subjects, sessions, strict=True)))) if few else subjects
+    return WindowFile(name, shape, blocks, labels, data.sfreq, data.preprocessing, groups, subjects, sessions)
+
+
+def draw_trials(data: Dataset, path: Path) -> None:
+    """Draw a figure of three trials of each of the first classes, all channels to one scale."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"a picture is a .png, .pdf or .svg file, got {path.name!r}")
+    present = [label for label in range(len(data.class_names)) if (data.labels == label).any()][:_CLASSES]
+    if not present:
+        raise ValueError("there are no windows to draw")
+    channels = np.unique(np.linspace(0, data.n_chans - 1, min(_CHANNELS, data.n_chans)).astype(int))
+    chosen = [_evenly(np.flatnonzero(data.labels == label)) for label in present]
+    shown = {int(i): data.signals([i])[0][channels] for row in chosen for i in row}
+    centred = {i: trial - np.median(trial, axis=1, keepdims=True) for i, trial in shown.items()}
+    # Most of the signal, not its largest artefact, sets the distance between channels.
+    step = 2 * float(np.quantile(np.abs(np.concatenate(list(centred.values()), axis=1)), 0.97)) or 1.0
+    seconds = np.arange(data.n_times) / data.sfreq
+    height = 0.9 + len(present) * max(1.2, 0.16 * len(channels) + 0.4)
+    figure = Figure(figsize=(10.0, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(present), max(map(len, chosen)), sharex=True, sharey=True, squeeze=False)
+    offsets = -step * np.arange(len(channels))
+    for row, label, windows in zip(axes, present, chosen, strict=True):
+        for axis in row:
+            axis.spines[["top", "right", "left"]].set_visible(False)
+            axis.spines["bottom"].set_color("#bbbbbb")
+            axis.tick_params(length=0, labelsize=7)
+            axis.set_yticks(offsets, [data.ch_names[i] for i in channels])
+            axis.set_ylim(offsets[-1] - 0.75 * step, 0.75 * step)
+        for axis, i in zip(row, windows, strict=False):
+            axis.plot(seconds, (centred[int(i)] + offsets[:, None]).T, color="#27506f", linewidth=0.5)
+            axis.set_title(_title(data, int(i)), fontsize=7, color="#666666", loc="right", pad=2)
+        for axis in row[len(windows) :]:
+            axis.set_visible(False)
+        row[0].set_ylabel(data.class_names[label], fontsize=9, fontweight="bold")
+    for axis in axes[-1]:
+        axis.set_xlabel("time (s)", fontsize=8)
+        axis.set_xlim(seconds[0], seconds[-1])
+    unit = data.meta.get("unit", "")
+    scale = f"channels {step:.3g}{f' {unit}' if unit == 'µV' else ''} apart"
+    n, n_classes = len(present), len(data.class_names)
+    left = f", {n} of {n_classes} classes" if n < n_classes else ""
+    thinned = f", {len(channels)} of {data.n_chans} channels" if len(channels) < data.n_chans else ""
+    name = data.meta.get("name", "data")
+    figure.suptitle(f"{name}: trials of each class ({scale}{left}{thinned})", fontsize=10)
+    literal_text(figure)
+    with replacing(path) as beside:
+        figure.savefig(beside, dpi=130, format=path.suffix[1:].lower())
+
+
+def _evenly(indices: np.ndarray) -> np.ndarray:
+    """Return a few evenly spaced indices, from the first to the last."""
+    return np.asarray(indices[np.unique(np.linspace(0, len(indices) - 1, _TRIALS).astype(int))])
+
+
+def _title(data: Dataset, i: int) -> str:
+    rejected = data.rejected is not None and data.rejected[i]
+    words = [f"subject {data.subjects[i]}", f"session {data.sessions[i]}", str(data.split[i])]
+    return " · ".join([*words, "rejected"] if rejected else words)

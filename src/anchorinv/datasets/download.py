@@ -23,12 +23,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from anchorinv import __version__
-from anchorinv.datasets.bci2a import SESSIONS
+from anchorinv.datasets.paper_sets import SESSIONS
 from anchorinv.datasets.prepare import sha256
 from anchorinv.errors import import_extra, raise_if_any
 from anchorinv.files import read_json, replacing, write_json
 from anchorinv.progress import tick
-from anchorinv.signal.limits import TEXT
+from anchorinv.signal.headers import TEXT
 
 _CHECKSUMS = ".checksums.json"
 _CHUNK = 1 << 16

@@ -28,8 +28,7 @@ from anchorinv.datasets.prepare import (
 )
 from anchorinv.errors import import_extra, listed, shown
 from anchorinv.signal.pipeline import process
-from anchorinv.signal.preprocessing import Filter, Preprocessing
-from anchorinv.signal.readers import pick_channels, renamed
+from anchorinv.signal.preprocessing import Filter, Preprocessing, pick_channels, renamed
 
 #: Ways to split into train and test.
 SPLITS = ("session", "run", "subject")

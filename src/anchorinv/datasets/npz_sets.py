@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.datasets.bci2a import CH_NAMES as BCI2A_CHANNELS
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.paper_sets import CH_NAMES as BCI2A_CHANNELS
 from anchorinv.datasets.prepare import (
     DatasetPlan,
     LabelledWindow,

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from anchorinv.datasets.checks import plan_rows
-from anchorinv.datasets.own_files import ManifestRow, OwnOptions, read_manifest
+from anchorinv.datasets.dataset import SPLITS
+from anchorinv.datasets.own_files import ManifestRow, OwnOptions, plan_rows
 from anchorinv.datasets.prepare import DatasetPlan
-from anchorinv.datasets.window_files import is_windowed
 from anchorinv.errors import import_extra, listed, raise_if_any
 from anchorinv.progress import tick
 from anchorinv.signal.arrays import read_table
@@ -27,10 +27,80 @@ from anchorinv.signal.events import (
     read_events,
     stretches,
 )
-from anchorinv.signal.limits import ROWS, check_rate, read_text, reading
-from anchorinv.signal.readers import FORMATS, companions, open_mne, open_recording
+from anchorinv.signal.headers import FILES, ROWS, check_rate, read_text, reading
+from anchorinv.signal.readers import FORMATS, companions, is_windowed, open_mne, open_recording
 
+COLUMNS = ("path", "label", "subject", "session", "split", "start", "stop")
+_LATEST = 1e9  # seconds: thirty years
 DATATYPES = ("eeg", "emg", "ieeg")
+
+
+def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[ManifestRow], list[str]]:
+    """Return the valid rows of a table of recordings, and a message for each invalid one.
+
+    Each row must have a label; if not ``labelled``, none, as the events of its file will be its labels.
+    """
+    if not path.is_file():
+        raise ValueError(
+            f"{path} does not exist; a manifest is a table with the columns {', '.join(COLUMNS)}"
+        )
+    table = read_table(path, COLUMNS, delimiters=",;\t")
+    needed = ("path", "label") if labelled else ("path",)
+    if absent := [name for name in needed if name not in table.columns]:
+        raise ValueError(f"{path} has no column {listed(absent)}; its first line names {listed(table.names)}")
+    problems = []
+    for name in sorted(set(table.names) - set(COLUMNS)):
+        if near := get_close_matches(name[:40], set(COLUMNS) - set(table.names), n=1):
+            problems.append(f"column {name!r} is unknown; did you mean {near[0]!r}?")
+    rows = []
+    for line, *values in zip(table.lines, *table.columns.values(), strict=True):
+        cells = {name: cell.strip() for name, cell in zip(table.columns, values, strict=True)}
+        if any(cells.values()):
+            row, faults = _parse_row(cells, line, path.parent, labelled=labelled)
+            problems += [f"line {line}: {sentence}" for sentence in faults]
+            rows += [row] if not faults else []
+    if not rows and not problems:
+        problems.append("the table has no rows; list a recording in each")
+    without = [row.line for row in rows if not row.split]
+    if without and len(without) < len(rows):
+        problems.append(
+            f"split is given in some rows and not in lines {listed(without)}; give it in all or none"
+        )
+    return rows, problems
+
+
+def _parse_row(
+    cells: dict[str, str], line: int, folder: Path, *, labelled: bool
+) -> tuple[ManifestRow, list[str]]:
+    """Return a row, and its problems."""
+    faults = []
+    name, label = cells["path"], cells.get("label", "")
+    path = folder / name
+    if not name:
+        faults.append("path is empty; name a file")
+    elif not {path.suffix.lower(), "".join(path.suffixes[-2:]).lower()} & FORMATS:
+        faults.append(f"{name} has an unknown format; known formats: {FILES}")
+    elif not isfile(path):  # noqa: PTH113 (Path.is_file fails on too long a name)
+        faults.append(f"{name} does not exist (looked for {path})")
+    if labelled and not label and path.suffix.lower() != ".npz":
+        faults.append(f"{name} has no label; give one, or name its events with --events")
+    if not labelled and label:
+        faults.append(f"{name} has a label, and --events takes labels from events; leave one out")
+    split = cells.get("split", "").casefold()
+    if split and split not in SPLITS:
+        faults.append(f"split must be train or test, got {cells['split']!r}")
+    times: dict[str, float | None] = {"start": None, "stop": None}
+    for key in times:
+        if text := cells.get(key, ""):
+            try:
+                times[key] = float(text)
+            except ValueError:
+                faults.append(f"{key} must be a number of seconds, got {text!r}")
+    start, stop = times["start"] or 0.0, times["stop"]
+    if not 0 <= start < _LATEST or (stop is not None and not start < stop < _LATEST):
+        faults.append(f"start must be at least 0 and before stop, got {start:g} to {stop} s")
+    subject, session = cells.get("subject", ""), cells.get("session", "")
+    return ManifestRow(line, name, path, label, subject, session, split, times["start"], stop), faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.backbones import BackboneFor, MissingBackbone, asked_for
-from anchorinv.core.calls import BackboneError
+from anchorinv.backbones import BackboneFor, MissingBackbone, asked_for, version_here
+from anchorinv.core.cut import BackboneError
 from anchorinv.core.networks import Geometry
 from anchorinv.core.privacy import privacy_facts, privacy_from
 from anchorinv.core.registry import METHODS, Keeps
@@ -42,9 +42,8 @@ from anchorinv.persistence.limits import (
     recipe_for,
     restored_anchors,
 )
-from anchorinv.pretrained import version_here
+from anchorinv.signal.drift import SHAPES, BaseStatistics, MeanStd
 from anchorinv.signal.preprocessing import Preprocessing, facts_of
-from anchorinv.signal.statistics import SHAPES, BaseStatistics, MeanStd
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,8 +21,7 @@ from anchorinv.backbones import BackboneFor
 from anchorinv.core.blocks import BLOCKS
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.encoder import MOST_FEATURES, NETWORK, NetworkBlock
-from anchorinv.core.head import HEADS, Expected, Head
-from anchorinv.core.heads import Cosine
+from anchorinv.core.heads import HEADS, Cosine, Expected, Head
 from anchorinv.core.networks import Geometry
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.registry import METHODS, MethodSpec
@@ -30,7 +29,7 @@ from anchorinv.core.rehearsal import FOLDS
 from anchorinv.core.training import Training
 from anchorinv.core.views import VIEWS
 from anchorinv.errors import check_name
-from anchorinv.signal.statistics import SHAPES, shapes_of
+from anchorinv.signal.drift import SHAPES, shapes_of
 
 if TYPE_CHECKING:
     from anchorinv.persistence.format import Header

@@ -14,8 +14,8 @@ from anchorinv.core.types import Curve
 from anchorinv.errors import listed, shown
 from anchorinv.persistence.format import Header
 from anchorinv.persistence.provenance import loss_lines, score_lines, some_of, with_curves
+from anchorinv.signal.drift import SHAPES
 from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from
-from anchorinv.signal.statistics import SHAPES
 
 MEMORY = {
     "none": "nothing is replayed",

@@ -19,15 +19,13 @@ from anchorinv.core.memory import InvertedAnchors
 from anchorinv.core.networks import encode
 from anchorinv.core.prototypes import selection, selection_title
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.report.formats import COLUMN, N_DISTINCT, PAGE, Figure, canvas, colours, finished, grid, look
 from anchorinv.report.gather import Run
-from anchorinv.study.cache import ModelCache, digest
-from anchorinv.study.config import Experiment
-from anchorinv.study.execute import Condition
-from anchorinv.study.experiment import inversion_of, opened, people
+from anchorinv.study.config import Experiment, digest
+from anchorinv.study.execute import Condition, ModelCache
+from anchorinv.study.loading import inversion_of, opened, people
 from anchorinv.study.runner import shares_base
 from anchorinv.study.scores import method_title
 

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.head import StatisticalHead
-from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.heads import PrototypeHead, StatisticalHead
 from anchorinv.core.networks import encode
-from anchorinv.datasets.window_files import channels_for, open_windows
+from anchorinv.datasets.dataset import open_windows
 from anchorinv.errors import listed
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
 from anchorinv.serving.attacks import Figure, Membership, confidence_of, likelihood_ratios
 from anchorinv.serving.shadows import People, means_ratios, shadow_logits, standardised
 from anchorinv.serving.tracing import kept_of, linking, reconstruction, replay_name
-from anchorinv.signal.limits import missing_labels
+from anchorinv.signal.headers import missing_labels
+from anchorinv.signal.readers import channels_for
 
 #: The attack by loss on shadow models in place of the model: what it reaches is not membership.
 CONTROL = "loss of shadow models (control)"

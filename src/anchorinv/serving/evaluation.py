@@ -13,10 +13,9 @@ from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
 from anchorinv.core.networks import encode
 from anchorinv.core.reliability import REJECT, Detection, Reliability, SplitReliability
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, stream
+from anchorinv.datasets.dataset import open_windows
 from anchorinv.datasets.own import Labelling
-from anchorinv.datasets.window_files import open_windows
 from anchorinv.errors import looks_like
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.novelty import embedded, known_means, nearest_rivals, similarity
@@ -31,7 +30,7 @@ from anchorinv.serving.files import (
 )
 from anchorinv.serving.streaming import DriftMonitor, Prediction, classify, probabilities
 from anchorinv.signal.drift import Drift
-from anchorinv.signal.limits import missing_labels
+from anchorinv.signal.headers import missing_labels
 from anchorinv.signal.pipeline import Window
 from anchorinv.validation import similar_names
 

@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 from anchorinv import __version__
 from anchorinv.core.confidence import GATE, SHARES, Confidence, Scores, scaled_by
 from anchorinv.core.encoder import Encoder
-from anchorinv.core.head import StatisticalHead
+from anchorinv.core.heads import StatisticalHead
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.files import replacing, write_json
 from anchorinv.progress import tick

@@ -11,8 +11,7 @@ from anchorinv.core.encoder import fit_encoder
 from anchorinv.core.inversion import Inversion, invert
 from anchorinv.core.networks import encode
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch
+from anchorinv.core.types import Batch, stream
 from anchorinv.core.views import view_sizes, without_views
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick

@@ -1,4 +1,4 @@
-"""Read ``.npz``, ``.npy`` and text tables safely: no pickles, and headers are checked."""
+"""Read ``.npz``, ``.npy``, ``.mat`` and text tables safely: no pickles, and headers are checked."""
 
 import csv
 import gzip
@@ -6,6 +6,7 @@ import lzma
 import math
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ import numpy.typing as npt
 
 from anchorinv.errors import listed
 from anchorinv.files import check_regular
-from anchorinv.signal import limits
-from anchorinv.signal.limits import (
+from anchorinv.signal import headers
+from anchorinv.signal.headers import (
     FASTEST,
     KNOWN,
     ROWS,
@@ -42,6 +43,11 @@ _BESIDE = 64 << 20  # bytes of an array that is not the signals
 _COLUMNS = 1000  # of a table
 _LINE = 1 << 20  # characters of a line of samples
 _SKIPPED = 1000  # excess of lines without values
+#: Types of elements in a MATLAB file, and classes of arrays: cells, structs, text and numbers.
+_MAT_MATRIX, _MAT_COMPRESSED = 14, 15
+_MAT_TYPES = (*range(1, 8), 9, *range(12, 19))
+_MAT_CELL, _MAT_STRUCT = 1, 2
+_MAT_TEXT, _MAT_VALUES = 4, (4, *range(6, 16))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -302,7 +308,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
         if names and all(map(_is_number, names)):
             raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
         # One row more than allowed: numpy would allocate all of them at once.
-        most = min(limits.LONGEST, limits.LARGEST // len(names)) + 1
+        most = min(headers.LONGEST, headers.LARGEST // len(names)) + 1
         form: dict[str, Any] = {"delimiter": ",", "ndmin": 2, "usecols": range(len(names))}
         try:
             values = np.loadtxt(islice(lines, most), **form)
@@ -355,3 +361,86 @@ def _rate(path: Path, times: npt.NDArray[np.float64]) -> float:
             f"{path}: the column time is not evenly spaced seconds; samples are missing or out of order"
         )
     return float(round(rate)) if abs(rate - round(rate)) < 1e-3 * rate else float(rate)
+
+
+def load_mat(path: Path, *names: str) -> dict[str, Any]:
+    """Return the named variables of a MATLAB file, after :func:`check_mat`."""
+    from scipy.io import loadmat
+
+    check_mat(path)
+    variables: dict[str, Any] = loadmat(path, variable_names=names)
+    if missing := [name for name in names if name not in variables]:
+        raise ValueError(f"{path} has no variable {', '.join(missing)}; is it the right file?")
+    return variables
+
+
+def check_mat(path: Path) -> None:
+    """Refuse a MATLAB file that declares more than its bytes: scipy would allocate it before reading."""
+    content = memoryview(path.read_bytes())
+    order = {b"IM": "<", b"MI": ">"}.get(bytes(content[126:128]))
+    if order is None:
+        newer = " (7.3: save it with -v7)" if bytes(content[:128]).startswith(b"MATLAB 7.3") else ""
+        raise ValueError(f"{path} is not a MATLAB file of version 5 to 7{newer}; is it damaged or cut short?")
+    for kind, block in _mat_elements(content[128:], order, padded=False):
+        inner = [(kind, block)]
+        if kind == _MAT_COMPRESSED:
+            most = min(room(len(block)), 8 * headers.LARGEST)
+            stream = zlib.decompressobj()
+            unpacked = memoryview(stream.decompress(block, most))  # checks its checksum, which scipy does not
+            if not stream.eof:
+                raise ValueError(f"a variable is cut short or unpacks to more than {most} bytes")
+            inner = list(_mat_elements(unpacked, order))
+        if [number for number, _ in inner] != [_MAT_MATRIX]:
+            raise ValueError(f"a variable of type {kind}")
+        _check_mat_array(inner[0][1], order)
+
+
+def _mat_elements(block: memoryview, order: str, *, padded: bool = True) -> Iterator[tuple[int, memoryview]]:
+    """Yield type and content of the data elements in a block; each must fit into it."""
+    at = 0
+    while at < len(block):
+        if at + 8 > len(block):
+            raise ValueError("an element without its size")
+        kind, size = (int(n) for n in np.frombuffer(block, f"{order}u4", 2, at))
+        start = at + 8
+        if kind >> 16:  # small elements have their content in place of their size
+            kind, size, start = kind & 0xFFFF, kind >> 16, at + 4
+        if kind not in _MAT_TYPES:  # scipy would crash
+            raise ValueError(f"an element of type {kind}")
+        if start + size > len(block) or (start == at + 4 and size > 4):
+            raise ValueError(f"an element of {size} bytes where {len(block) - start} are left")
+        yield kind, block[start : start + size]
+        at = max(at + 8, start + size)
+        if padded or kind != _MAT_COMPRESSED:
+            at += -at % 8
+
+
+def _check_mat_array(block: memoryview, order: str) -> None:
+    """Refuse an array whose elements do not match its header."""
+    elements = list(_mat_elements(block, order))
+    if not elements:  # an empty cell
+        return
+    kinds, parts = [kind for kind, _ in elements], [content for _, content in elements]
+    if kinds[:3] != [6, 5, 1] or len(parts[0]) != 8:
+        raise ValueError("an array without flags, dimensions or name")
+    flags = int(np.frombuffer(parts[0], f"{order}u4", 1)[0])
+    kind, n_blocks = flags & 0xFF, 2 if flags & 0x800 else 1  # of complex numbers two
+    dims = np.frombuffer(parts[1][: len(parts[1]) // 4 * 4], f"{order}i4").tolist()
+    count = math.prod(dims)
+    if not 2 <= len(dims) <= 32 or min(dims) < 0 or count > min(len(block), headers.LARGEST):
+        raise ValueError(f"an array of dimensions {dims[:8]} in {len(block)} bytes")
+    if kind not in (_MAT_CELL, _MAT_STRUCT):
+        if kind not in _MAT_VALUES or {_MAT_MATRIX, _MAT_COMPRESSED} & set(kinds):
+            raise ValueError(f"an array of kind {kind}; expected numbers, text, cells or structs")
+        if len(parts) - 3 != n_blocks and (count or kind != _MAT_TEXT):
+            raise ValueError(f"{len(parts) - 3} blocks of values where {n_blocks} are claimed")
+        return
+    first = 3
+    if kind == _MAT_STRUCT:  # before its entries: the length of a field's name, and the names
+        if kinds[3:5] != [5, 1] or (length := int(np.frombuffer(parts[3], f"{order}i4", 1)[0])) < 1:
+            raise ValueError("a struct without field names")
+        first, count = 5, count * (len(parts[4]) // length)
+    if len(kinds) - first != count or set(kinds[first:]) - {_MAT_MATRIX}:
+        raise ValueError(f"{len(kinds) - first} entries where {count} arrays are claimed")
+    for entry in parts[first:]:
+        _check_mat_array(entry, order)

@@ -13,8 +13,7 @@ import numpy as np
 
 from anchorinv.errors import import_extra, listed
 from anchorinv.signal.arrays import Table, read_table
-from anchorinv.signal.headers import check_wfdb
-from anchorinv.signal.limits import (
+from anchorinv.signal.headers import (
     ANNOTATORS,
     BEATS,
     EVENTS,
@@ -22,6 +21,7 @@ from anchorinv.signal.limits import (
     WFDB,
     WINDOWS,
     check_rate,
+    check_wfdb,
     has_suffix,
     reading,
 )

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.signal.limits import LARGEST
+from anchorinv.signal.headers import LARGEST
 from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Filter, Preprocessing
 
 #: Block length of non-causal stages, in samples.

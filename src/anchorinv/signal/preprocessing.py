@@ -1,4 +1,4 @@
-"""The preprocessing of recordings as one value, used in code and in files.
+"""The preprocessing of recordings as one value, used in code and in files; channels by name, in any spelling.
 
 :class:`Filter` and :class:`Preprocessing` are stored as plain values in prepared folders, model files and the
 settings of a study.
@@ -7,7 +7,7 @@ settings of a study.
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -16,12 +16,14 @@ import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from anchorinv.errors import listed
-from anchorinv.signal.limits import CHANNELS, FASTEST, SLOWEST
+from anchorinv.signal.headers import CHANNELS, FASTEST, SLOWEST
 
 #: Units per volt, the unit in which recordings are read.
 UNITS = {"V": 1.0, "mV": 1e3, "µV": 1e6, "nV": 1e9}
 _FORMS = {"v": "V", "mv": "mV", "uv": "µV", "µv": "µV", "μv": "µV", "nv": "nV"}
 AVERAGE, BIPOLAR = "average", "bipolar"
+_KIND = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
+_REFERENCE = re.compile(r"[-_ ]+(ref|le|avg)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,3 +370,124 @@ def preprocessing_of(meta: Mapping[str, Any], **known: Any) -> Preprocessing:
         return Preprocessing(**known, filter=Filter(**started, **done))
     except (AttributeError, TypeError, ValueError):
         return Preprocessing(**known, unrepeatable=str(done))
+
+
+def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: str) -> tuple[str, ...]:
+    """Return names after ``rename`` (old name: new name).
+
+    An old name that is not there is an error, unless the new one is there already, as in one file of many.
+    ``source`` is the recording, for messages.
+
+    Examples
+    --------
+    >>> renamed(["EEG 1", "EEG 2"], {"EEG 1": "C3"}, source="day2.edf")
+    ('C3', 'EEG 2')
+    """
+    if not rename:
+        return tuple(names)
+    new_names = list(names)
+    for old, new in rename.items():
+        if (place := find_channel(old, names)) is not None:
+            new_names[place] = new
+        elif new not in names:
+            raise ValueError(
+                f"{source}: there is no channel {old!r} to be called {new!r}; there is "
+                f"{listed(names, most=40)}"
+            )
+    if len(set(new_names)) < len(new_names):
+        twice = max(new_names, key=new_names.count)
+        raise ValueError(f"{source}: two channels would be called {twice!r}; rename the other one, too")
+    return tuple(new_names)
+
+
+def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str) -> list[int]:
+    """Return the indices of the wanted channels among those present, in the order wanted.
+
+    Names are compared exactly, then without case, spaces and dots, then without a type prefix ("EEG ") and a
+    reference suffix ("-REF"); different types never match. Ambiguous names are refused. ``source`` is the
+    recording, for messages.
+
+    Examples
+    --------
+    >>> pick_channels(["C3", "Cz"], ["EEG CZ-REF", "EOG", "EEG C3-REF"], source="day2.edf")
+    [2, 0]
+    """
+    known = _places(present)
+    matches = [_place(name, present, known) for name in wanted]
+    if missing := [name for name, place in zip(wanted, matches, strict=True) if place is None]:
+        raise ValueError(
+            f"{source} lacks {len(missing)} of {len(wanted)} channels: {listed(missing, most=8)}; it has "
+            f"{listed(present, most=40)}; if they are there under other names, map them with "
+            f"--channels OLD=NEW (in Python rename={{OLD: NEW}})"
+        )
+    places = [place for place in matches if place is not None]
+    if len(set(places)) < len(places):
+        twice = max(places, key=places.count)
+        same = [name for name, place in zip(wanted, places, strict=True) if place == twice]
+        raise ValueError(
+            f"{source}: {listed(same)} would all be its channel {present[twice]!r}; name each channel once"
+        )
+    return places
+
+
+def find_channel(name: str, present: Sequence[str]) -> int | None:
+    """Return the index of the channel that a name matches; None if there is none, or several."""
+    return _place(name, present, _places(present))
+
+
+def _place(name: str, present: Sequence[str], places: Sequence[Mapping[str, list[int]]]) -> int | None:
+    # By normalised names, the most exact normalisation first.
+    for view, known in zip(_VIEWS, places, strict=True):
+        alike = known.get(view(name), [])
+        if view is _bare and (kind := _kind(name)):
+            alike = [i for i in alike if _kind(present[i]) in ("", kind)]
+        if alike:
+            return alike[0] if len(alike) == 1 else None
+    return None
+
+
+def _places(present: Sequence[str]) -> list[dict[str, list[int]]]:
+    places: list[dict[str, list[int]]] = [{} for _ in _VIEWS]
+    for i, name in enumerate(present):
+        for view, known in zip(_VIEWS, places, strict=True):
+            known.setdefault(view(name), []).append(i)
+    return places
+
+
+def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Read "C3,EEG 4=Cz", once or several times: the names to keep, in order, and the renamings.
+
+    Examples
+    --------
+    >>> parse_channels(["C3, EEG 4=Cz", "C4"])
+    (('C3', 'Cz', 'C4'), {'EEG 4': 'Cz'})
+    """
+    names, rename = [], {}
+    for item in (part.strip() for text in texts for part in text.split(",")):
+        old, equals, new = (part.strip() for part in item.partition("="))
+        if not old or (equals and not new):
+            raise ValueError(f"channels are written C3,C4 or OLD=NEW, got {item!r} between commas")
+        names.append(new or old)
+        if equals:
+            if old in rename:
+                raise ValueError(f"channel {old!r} is renamed twice; give it one name")
+            rename[old] = new
+    if len(set(names)) < len(names):
+        raise ValueError(f"channel {max(names, key=names.count)!r} is wanted twice; name each once")
+    return tuple(names), rename
+
+
+def _loose(name: str) -> str:
+    return re.sub(r"[\s.]", "", name.casefold())
+
+
+def _bare(name: str) -> str:
+    return _loose(_REFERENCE.sub("", _KIND.sub("", name.strip(), count=1)))
+
+
+def _kind(name: str) -> str:
+    kind = _KIND.match(name.strip())
+    return kind[1].casefold() if kind else ""
+
+
+_VIEWS: tuple[Callable[[str], str], ...] = (str, _loose, _bare)

@@ -1,6 +1,5 @@
-"""Readers of recordings, which stay in their files, for all formats; channels by name, in any spelling."""
+"""Readers of recordings, which stay in their files, for all formats; and of files of windows."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,30 +8,40 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.errors import import_extra, listed
+from anchorinv.errors import import_extra
 from anchorinv.progress import tick
-from anchorinv.signal.arrays import open_array, read_sample_table
-from anchorinv.signal.headers import check_header, check_wfdb
-from anchorinv.signal.limits import (
+from anchorinv.signal.arrays import (
+    StoredArray,
+    load_array,
+    open_array,
+    open_arrays,
+    read_sample_table,
+    read_sfreq,
+)
+from anchorinv.signal.headers import (
     TABLES,
     VOLTAGES,
     WFDB,
+    WINDOWS,
     check_claim,
+    check_header,
     check_rate,
     check_reach,
     check_size,
+    check_wfdb,
+    has_suffix,
     header_of,
+    is_recording,
+    missing_labels,
     reading,
     unknown_format,
 )
-from anchorinv.signal.preprocessing import UNITS, Preprocessing, unit_of
+from anchorinv.signal.preprocessing import AS_GIVEN, UNITS, Preprocessing, pick_channels, renamed, unit_of
 
 #: Values read at once, over all channels.
 PIECE = 1 << 22
 #: Suffixes of recordings with a separate header.
 _APART = frozenset((*WFDB, ".vhdr", ".vmrk", ".eeg"))
-_KIND = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
-_REFERENCE = re.compile(r"[-_ ]+(ref|le|avg)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,122 +286,127 @@ def select_inputs(
     return Inputs(channels, scale * np.array(factors)[:, None])
 
 
-def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: str) -> tuple[str, ...]:
-    """Return names after ``rename`` (old name: new name).
-
-    An old name that is not there is an error, unless the new one is there already, as in one file of many.
-    ``source`` is the recording, for messages.
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowFile:
+    """Windows that stay in their file until they are read.
 
     Examples
     --------
-    >>> renamed(["EEG 1", "EEG 2"], {"EEG 1": "C3"}, source="day2.edf")
-    ('C3', 'EEG 2')
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "mine.npz"
+    >>> np.savez(path, X=np.zeros((3, 2, 100)), y=["left", "right", "left"])
+    >>> file = open_window_file(path)
+    >>> file.shape, file.labels.tolist()
+    ((3, 2, 100), ['left', 'right', 'left'])
     """
-    if not rename:
-        return tuple(names)
-    new_names = list(names)
-    for old, new in rename.items():
-        if (place := find_channel(old, names)) is not None:
-            new_names[place] = new
-        elif new not in names:
-            raise ValueError(
-                f"{source}: there is no channel {old!r} to be called {new!r}; there is "
-                f"{listed(names, most=40)}"
-            )
-    if len(set(new_names)) < len(new_names):
-        twice = max(new_names, key=new_names.count)
-        raise ValueError(f"{source}: two channels would be called {twice!r}; rename the other one, too")
-    return tuple(new_names)
+
+    name: str
+    shape: tuple[int, int, int]  # (n, n_chans, n_times)
+    blocks: Callable[[int], Iterator[np.ndarray]]  # blocks(size) yields the windows, ``size`` at a time
+    labels: np.ndarray | None = None  # (n,)
+    sfreq: float | None = None
+    preprocessing: Preprocessing = AS_GIVEN
+    groups: np.ndarray | None = None  # (n,): subjects, or subjects with sessions where subjects are few
+    people: np.ndarray | None = None  # (n,): subjects alone
+    sessions: np.ndarray | None = None  # (n,): days, runs, trials, as recorded
+
+    def pieces(self, channels: list[int], *, task: str) -> Iterator[np.ndarray]:
+        """Yield windows (some, n_chans, n_times) of bounded size, and report progress on ``task``."""
+        done = 0
+        for block in self.blocks(max(1, PIECE // max(1, self.shape[1] * self.shape[2]))):
+            yield block[:, channels]
+            done += len(block)
+            tick(task, done, self.shape[0])
+
+    def all(self) -> np.ndarray:
+        """Return all windows (n, n_chans, n_times)."""
+        return np.concatenate(list(self.blocks(max(1, self.shape[0]))))
 
 
-def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str) -> list[int]:
-    """Return the indices of the wanted channels among those present, in the order wanted.
+def is_windowed(path: Path) -> bool:
+    """Return whether a path holds windows rather than a continuous recording.
 
-    Names are compared exactly, then without case, spaces and dots, then without a type prefix ("EEG ") and a
-    reference suffix ("-REF"); different types never match. Ambiguous names are refused. ``source`` is the
-    recording, for messages.
-
-    Examples
-    --------
-    >>> pick_channels(["C3", "Cz"], ["EEG CZ-REF", "EOG", "EEG C3-REF"], source="day2.edf")
-    [2, 0]
+    An ``.npy`` file is a recording if it has two axes (channels, times), and windows if it has three.
     """
-    known = _places(present)
-    matches = [_place(name, present, known) for name in wanted]
-    if missing := [name for name, place in zip(wanted, matches, strict=True) if place is None]:
+    if has_suffix(path, ".npy") and path.is_file():
+        return len(open_array(path).shape) != 2
+    return path.is_dir() or has_suffix(path, *WINDOWS)
+
+
+def channels_for(
+    file: WindowFile,
+    n_chans: int,
+    ch_names: tuple[str, ...] | None,
+    sfreq: float | None,
+    rename: Mapping[str, str] | None = None,
+) -> list[int]:
+    """Return the indices of a model's channels in a file, in the model's order.
+
+    ``n_chans``, ``ch_names`` and ``sfreq`` are the model's; windows at another rate are refused. ``rename``
+    maps names in the file to the model's.
+    """
+    if sfreq is not None and file.sfreq is not None and file.sfreq != sfreq:
         raise ValueError(
-            f"{source} lacks {len(missing)} of {len(wanted)} channels: {listed(missing, most=8)}; it has "
-            f"{listed(present, most=40)}; if they are there under other names, map them with "
-            f"--channels OLD=NEW (in Python rename={{OLD: NEW}})"
+            f"{file.name} is sampled at {file.sfreq:g} Hz, the model at {sfreq:g} Hz; resample the windows, "
+            f"or use the continuous recording, which is resampled as it is read"
         )
-    places = [place for place in matches if place is not None]
-    if len(set(places)) < len(places):
-        twice = max(places, key=places.count)
-        same = [name for name, place in zip(wanted, places, strict=True) if place == twice]
+    present = file.preprocessing.ch_names
+    if present is not None and ch_names is not None:
+        return pick_channels(ch_names, renamed(present, rename, source=file.name), source=file.name)
+    if rename:
         raise ValueError(
-            f"{source}: {listed(same)} would all be its channel {present[twice]!r}; name each channel once"
+            f"{file.name} has no names of channels, or the model has none; --channels maps names"
         )
-    return places
+    if file.shape[1] != n_chans:
+        whose = "the model" if ch_names is None else file.name
+        raise ValueError(
+            f"{file.name} has {file.shape[1]} channels, the model takes {n_chans}, and {whose} does not know "
+            f"their names; pass those channels, in the model's order"
+        )
+    return list(range(n_chans))
 
 
-def find_channel(name: str, present: Sequence[str]) -> int | None:
-    """Return the index of the channel that a name matches; None if there is none, or several."""
-    return _place(name, present, _places(present))
+def open_window_file(path: Path) -> WindowFile:
+    """Open windows in an ``.npz`` or ``.npy`` file."""
+    if not path.exists() and not (is_recording(path) and path.with_suffix(".hea").exists()):
+        raise FileNotFoundError(f"there is no {path}")
+    if not is_windowed(path):
+        raise missing_labels(path) if is_recording(path) or has_suffix(path, ".npy") else unknown_format(path)
+    if has_suffix(path, ".npz"):
+        return _open_npz(path)
+    windows = open_array(path)
+    return WindowFile(path.name, _shape(windows), windows.blocks)
 
 
-def _place(name: str, present: Sequence[str], places: Sequence[Mapping[str, list[int]]]) -> int | None:
-    # By normalised names, the most exact normalisation first.
-    for view, known in zip(_VIEWS, places, strict=True):
-        alike = known.get(view(name), [])
-        if view is _bare and (kind := _kind(name)):
-            alike = [i for i in alike if _kind(present[i]) in ("", kind)]
-        if alike:
-            return alike[0] if len(alike) == 1 else None
-    return None
+def _open_npz(path: Path) -> WindowFile:
+    beside = {"groups": "groups", "people": "subject", "sessions": "session"}
+    arrays = open_arrays(path, ("X", "y", "sfreq", "ch_names", *beside.values()))
+    if "X" not in arrays:
+        raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
+    windows = arrays.pop("X")
+    shape = _shape(windows)
+    others = {name: load_array(array) for name, array in arrays.items()}
+    labels = np.atleast_1d(others["y"]) if "y" in others else None
+    if labels is not None and labels.shape != shape[:1]:
+        raise ValueError(f"{path} has {shape[0]} windows in X and labels of shape {labels.shape} in y")
+    columns = {own: np.atleast_1d(others[name]) for own, name in beside.items() if name in others}
+    for own, values in columns.items():
+        if values.shape != shape[:1]:
+            raise ValueError(f"{path} has {shape[0]} windows in X and {beside[own]} of shape {values.shape}")
+    if "groups" in columns:
+        columns.setdefault("people", columns["groups"])
+    names = tuple(map(str, np.ravel(others["ch_names"]).tolist())) if "ch_names" in others else None
+    if names is not None and len(names) != shape[1]:
+        raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")
+    rate = read_sfreq(path, others.get("sfreq"))
+    return WindowFile(path.name, shape, windows.blocks, labels, rate, Preprocessing(names), **columns)
 
 
-def _places(present: Sequence[str]) -> list[dict[str, list[int]]]:
-    places: list[dict[str, list[int]]] = [{} for _ in _VIEWS]
-    for i, name in enumerate(present):
-        for view, known in zip(_VIEWS, places, strict=True):
-            known.setdefault(view(name), []).append(i)
-    return places
-
-
-def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Read "C3,EEG 4=Cz", once or several times: the names to keep, in order, and the renamings.
-
-    Examples
-    --------
-    >>> parse_channels(["C3, EEG 4=Cz", "C4"])
-    (('C3', 'Cz', 'C4'), {'EEG 4': 'Cz'})
-    """
-    names, rename = [], {}
-    for item in (part.strip() for text in texts for part in text.split(",")):
-        old, equals, new = (part.strip() for part in item.partition("="))
-        if not old or (equals and not new):
-            raise ValueError(f"channels are written C3,C4 or OLD=NEW, got {item!r} between commas")
-        names.append(new or old)
-        if equals:
-            if old in rename:
-                raise ValueError(f"channel {old!r} is renamed twice; give it one name")
-            rename[old] = new
-    if len(set(names)) < len(names):
-        raise ValueError(f"channel {max(names, key=names.count)!r} is wanted twice; name each once")
-    return tuple(names), rename
-
-
-def _loose(name: str) -> str:
-    return re.sub(r"[\s.]", "", name.casefold())
-
-
-def _bare(name: str) -> str:
-    return _loose(_REFERENCE.sub("", _KIND.sub("", name.strip(), count=1)))
-
-
-def _kind(name: str) -> str:
-    kind = _KIND.match(name.strip())
-    return kind[1].casefold() if kind else ""
-
-
-_VIEWS: tuple[Callable[[str], str], ...] = (str, _loose, _bare)
+def _shape(windows: StoredArray) -> tuple[int, int, int]:
+    path, shape = windows.path, windows.shape
+    if len(shape) != 3 or 0 in shape:
+        hint = "; for one window use X[None]" if len(shape) == 2 else ""
+        raise ValueError(f"{path} must hold windows (n, channels, times), got shape {tuple(shape)}{hint}")
+    check_claim(path, shape[1], 0)
+    check_size(path, 1, shape[1] * shape[2])
+    return shape[0], shape[1], shape[2]

@@ -1,48 +1,393 @@
-"""Run a study's jobs as Ray tasks: on this machine, or on a cluster.
+"""Start or connect to Ray, and the tasks that its workers compute.
 
-There is a task for each shared base model, for each shared replay of the base classes, and for each trial.
-Ray passes results between tasks, and computes again what was lost with a node or a process; an error of a
-task is an error of all tasks that need it. Only the driver writes files: results, base models, replay, and
-checkpoints.
+A worker only keeps the samples and the method of its last task, so that its memory does not grow with the
+number of trials. Samples are views of the node's object store, shared by all workers of a node. Progress and
+checkpoints of long tasks go through Ray's key-value store; a task that Ray computes again resumes from its
+last checkpoint.
 """
 
+import copyreg
 import json
 import logging
 import os
 import secrets
+import socket
+import tempfile
 import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from anchorinv.progress import Tick
-from anchorinv.study.cache import digest
-from anchorinv.study.execute import Condition, JobResult, PendingWork, Running, describe_error
-from anchorinv.study.ray_cluster import (
-    BETWEEN,
-    Order,
-    Shared,
-    Task,
-    capacity,
-    connected,
-    described,
-    device,
-    first_line,
-    fit_base,
-    kv_store,
-    local,
-    nodes,
-    placed_methods,
-    ray,
-    recall,
-    run_trial,
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from anchorinv import __version__
+from anchorinv.core.networks import choose_device
+from anchorinv.core.recipe import BaseLearner
+from anchorinv.core.registry import METHODS
+from anchorinv.core.types import Batch, State
+from anchorinv.errors import import_extra
+from anchorinv.persistence.format import packed
+from anchorinv.progress import Tick, listening, tick
+from anchorinv.study.config import digest
+from anchorinv.study.execute import (
+    Condition,
+    FileCheckpoint,
+    JobResult,
+    MethodFactory,
+    ModelCache,
+    Packed,
+    PendingWork,
+    Running,
+    describe_error,
+    inverted,
+    reset_peak,
+    restored,
 )
 from anchorinv.study.results import Job
-from anchorinv.study.runner import shares_base
+from anchorinv.study.runner import InMemory, MethodRun, Scorer, SharesBase, fit_base_model, shares_base
+
+#: Longest temporary folder: paths of sockets in Ray's folder have at most 107 characters, of which Ray uses
+#: 70.
+_LONGEST = 16
+
+
+def ray() -> Any:
+    """Import Ray, which comes with the extra ``cluster``."""
+    # No usage statistics; and Ray does not hide GPUs from workers without one.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    return import_extra("ray", extra="cluster")
+
+
+@contextmanager
+def local(n_cpus: int) -> Iterator[str]:
+    """Start Ray on this machine for the block, and yield its address; it ends with this process."""
+    if ray().is_initialized():  # started, and to be stopped, by the caller
+        yield ray().get_runtime_context().gcs_address
+        return
+    # A token keeps other users from submitting tasks; an existing one is kept.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    ray()._raylet.Config.initialize("")  # settings were read at import
+    where = tempfile.gettempdir() if len(tempfile.gettempdir()) <= _LONGEST else os.sep + "tmp"
+    with tempfile.TemporaryDirectory(prefix="anchorinv-", dir=where, ignore_cleanup_errors=True) as folder:
+        try:
+            yield _start(n_cpus, folder, attempts=3)
+        finally:
+            ray().shutdown()
+
+
+def _start(n_cpus: int, folder: str, *, attempts: int) -> str:
+    """Start Ray and return its address; retried, as its processes may time out on a busy machine."""
+    # Ray sets OMP_NUM_THREADS in its workers to the CPUs of a task, unless it is set.
+    n_threads = os.environ.pop("OMP_NUM_THREADS", None)
+    # By default workers have such a low priority that they starve next to other programs.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    try:
+        context = ray().init(
+            "local",
+            num_cpus=n_cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=folder,
+        )
+    except Exception as error:  # Ray raises plain exceptions on a timeout
+        ray().shutdown()
+        if attempts == 1:
+            raise OSError(f"Ray did not start on this machine ({first_line(error)})") from None
+        return _start(n_cpus, folder, attempts=attempts - 1)
+    finally:
+        if n_threads is not None:
+            os.environ["OMP_NUM_THREADS"] = n_threads
+    return str(context.address_info["address"])
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Connect to a cluster for the block; the cluster is left running."""
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"{address} belongs to Ray Client, which is not supported; start the command on a node of the "
+            f"cluster, with --cluster auto"
+        )
+    if ray().is_initialized():  # connected by the caller
+        yield
+        return
+    try:
+        host, _, port = address.rpartition(":")
+        if host and port.isdigit():  # fail fast: Ray would try for half a minute
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray().init(address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"no Ray cluster answers at {address} ({first_line(error)}); start one with 'ray start --head', "
+            f"and the command on one of its nodes"
+        ) from None
+    try:
+        yield
+    finally:
+        ray().shutdown()
+
+
+def nodes() -> list[dict[str, Any]]:
+    """Return Ray's descriptions of the living nodes."""
+    return [node for node in ray().nodes() if node["Alive"]]
+
+
+def capacity(threads: int, gpus: float) -> int:
+    """Return how many workers with these threads and GPUs fit on the nodes of the cluster."""
+    room = 0
+    for node in nodes():
+        resources = node["Resources"]
+        fit = int(resources.get("CPU", 0) // threads)
+        room += min(fit, int(resources.get("GPU", 0) / gpus)) if gpus else fit
+    return room
+
+
+def device(asked: str, gpus: float) -> str:
+    """Return the device of workers with this many GPUs each; auto is the GPU if they have one.
+
+    Examples
+    --------
+    >>> device("auto", 0.5), device("auto", 0)
+    ('cuda', 'cpu')
+    """
+    if asked == "auto":
+        return "cuda" if gpus else "cpu"
+    if asked.startswith("cuda:"):
+        raise ValueError(f"a worker only sees its own GPU; pass cuda, not {asked}")
+    if asked == "cuda" and not gpus:
+        raise ValueError("workers have no GPU; set --gpus-per-worker, such as 0.5")
+    return asked
+
+
+def described(address: str) -> str:
+    """Describe a cluster in one line."""
+    alive = nodes()
+    cpus, gpus = (sum(node["Resources"].get(name, 0) for node in alive) for name in ("CPU", "GPU"))
+    with_gpus = f", {gpus:g} GPUs" if gpus else ""
+    return f"Ray {ray().__version__} at {address}: {len(alive)} nodes, {cpus:g} CPUs{with_gpus}"
+
+
+def first_line(error: Exception) -> str:
+    """Return an error's type and the first line of its message."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
+#: Seconds between two reports of progress.
+BETWEEN = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Arguments of a task: method, condition, and references to its samples."""
+
+    run: str  # a unique name of method and condition
+    samples: Any  # ObjectRef
+    own: Any  # ObjectRef
+    condition: Condition = field(compare=False)
+    method: str = field(compare=False)
+    trial: int | None = field(default=None, compare=False)
+    seconds: float = field(default=60.0, compare=False)  # between two checkpoints of a training
+    key: str = field(default="", compare=False)  # of progress and checkpoints in the key-value store
+    versions: tuple[str, str] = (__version__, torch.__version__)  # results depend on them in the last digits
+
+    @property
+    def label(self) -> str:
+        """Prefix of its progress."""
+        title = METHODS[self.method].title if self.method in METHODS else self.method
+        return f"{self.condition.prefix}{title}, seed {self.condition.protocol.seed}"
+
+
+def fit_base(order: Order) -> Any:
+    """Train a base model, from the last checkpoint; return it packed.
+
+    For a method that shares no base model, return its state after the base session and the seconds it took.
+    """
+    run, shared, train = _prepared(order)
+    with _reported(order):
+        if shared is None:
+            return run.base()
+        base_train, began = train.of(*order.condition.protocol.base_classes), time.perf_counter()
+        checkpoint = StoredPosition(order.key, order.seconds)
+        state = fit_base_model(shared.base_spec, base_train, order.condition.protocol, checkpoint)
+    return _packed(state, began)
+
+
+def recall(order: Order, base: Packed) -> Packed | None:
+    """Return the inverted replay of the base classes; None where nothing is inverted."""
+    run, _, _ = _prepared(order, base)
+    began = time.perf_counter()
+    with _reported(order):
+        state = run.ready()
+    return _packed(state, began) if inverted(state) else None
+
+
+def run_trial(order: Order, base: Any, replay: Packed | None = None) -> JobResult:
+    """Compute a trial, through all sessions, or the base session."""
+    run, _, _ = _prepared(order, base, replay)
+    reset_peak()
+    return JobResult.of(order.condition.job(order.method, order.trial), list(run.results(order.trial)))
+
+
+_Prepared = tuple[MethodRun, SharesBase | None, Batch]
+_last: dict[tuple[Order, bool, bool], _Prepared] = {}  # of the last task
+
+
+def _prepared(order: Order, base: Any = None, replay: Packed | None = None) -> _Prepared:
+    """Return the order's run, the method if it shares its base model, and the training samples."""
+    key = (order, base is None, replay is None)
+    if key in _last:
+        return _last[key]
+    _last.clear()
+    here = (__version__, torch.__version__)
+    if here != order.versions:
+        raise RuntimeError(
+            f"node {ray().util.get_node_ip_address()} has anchorinv {here[0]} and torch {here[1]}, the run "
+            f"{order.versions[0]} and {order.versions[1]}; install the same on all nodes"
+        )
+    choose_device(order.condition.device)  # an error if this node does not have it
+    torch.set_num_threads(order.condition.experiment.threads)
+    train, scorer = _samples(order.samples)
+    method = order.condition.methods(ray().get(order.own))[order.method]
+    cache, shared = InMemory(), shares_base(method)
+    if shared and base:
+        cache = InMemory({shared.base_spec: _unpacked(base, shared)}, replay and _unpacked(replay, shared)[0])
+        base = None
+    run = MethodRun(order.method, method, train, scorer, order.condition.protocol, cache, base=base)
+    _last[key] = run, shared, train
+    return _last[key]
+
+
+@lru_cache(maxsize=1)
+def _samples(reference: Any) -> tuple[Batch, Scorer]:
+    with warnings.catch_warnings():
+        # torch warns that the object store is read-only; nothing writes to samples.
+        warnings.simplefilter("ignore", UserWarning)
+        train, test = (Batch(*map(torch.from_numpy, arrays)) for arrays in ray().get(reference))
+    return train, Scorer(test)
+
+
+def _packed(state: State, began: float) -> Packed:
+    tensors, facts = packed(state)
+    return tensors, {**facts, "seconds": time.perf_counter() - began}
+
+
+def _unpacked(state: Packed, shared: SharesBase) -> tuple[State, float]:
+    tensors, facts = state
+    return restored(tensors, facts, shared.base_spec), float(facts["seconds"])
+
+
+class StoredPosition(FileCheckpoint):
+    """A checkpoint of a training, in Ray's key-value store instead of a file."""
+
+    def __init__(self, key: str, seconds: float) -> None:
+        super().__init__(Path(f"{key}-position"), seconds=seconds)
+
+    def load(self) -> dict[str, Tensor] | None:
+        """Return the values of the last checkpoint, or None."""
+        left = kv_store()._internal_kv_get(self.path.name)
+        return None if left is None else load(left)
+
+    def write(self, values: dict[str, Tensor]) -> None:
+        """Store the values."""
+        kv_store()._internal_kv_put(self.path.name, save(values))
+        self._last = time.monotonic()
+
+    def drop(self) -> None:
+        """Remove the checkpoint."""
+        kv_store()._internal_kv_del(self.path.name)
+
+
+@dataclass(eq=False)
+class Shared:
+    """A base model or replay that tasks need: its cache, and a reference once it is available."""
+
+    path: Path
+    cache: ModelCache
+    base_spec: BaseLearner | None  # None: the method shares nothing, and nothing is cached
+    reference: Any = None
+
+    def __post_init__(self) -> None:
+        self.checkpoint = self.cache.checkpoint(self.path)
+
+    def find(self) -> bool:
+        """Put it into the object store if it is cached; return whether it is."""
+        if self.base_spec and (stored := self.cache.read(self.path, self.base_spec)):
+            self.reference = ray().put(stored)
+        return self.reference is not None
+
+
+@dataclass(eq=False)
+class Task:
+    """A task: its inputs, its output or job, and the last progress shown."""
+
+    function: Callable[..., Any]
+    order: Order
+    needs: tuple[Shared, ...]
+    makes: Shared | None = None
+    job: Job | None = None
+    shown: Tick | None = None
+
+    def __post_init__(self) -> None:
+        self.position = StoredPosition(self.order.key, self.order.seconds)
+
+    def show(self, now: Tick | None) -> None:
+        """Show progress; None, or another task, closes the bar."""
+        if (last := self.shown) and (now is None or last.task != now.task):
+            tick(f"{self.order.label}: {last.task}", last.total, last.total, last.loss)
+        self.shown = now
+        if now:
+            tick(f"{self.order.label}: {now.task}", now.done, now.total, now.loss)
+
+
+def _reported(order: Order) -> Any:
+    """Write the progress of the block to the key-value store, now and then."""
+    last = 0.0
+
+    def listen(now: Tick) -> None:
+        nonlocal last
+        if not now.sentence and time.monotonic() - last >= BETWEEN:
+            last = time.monotonic()
+            with suppress(Exception):  # progress is not essential
+                kv_store()._internal_kv_put(order.key, json.dumps(asdict(now)))
+
+    return listening(listen)
+
+
+def kv_store() -> Any:
+    """Return Ray's key-value store."""
+    return import_module("ray.experimental.internal_kv")
+
+
+def placed_methods(own: Mapping[str, MethodFactory]) -> Any:
+    """Put custom methods into the object store; an error names one that cannot be pickled."""
+    odd: tuple[Any, ...] = (torch.classes, torch.ops)
+    for module in odd:
+        # These modules cannot be pickled, and may be captured by functions of a script.
+        copyreg.pickle(type(module), lambda each: (import_module, (each.__name__,)))
+    for name, make in own.items():
+        try:
+            ray().put(make)
+        except TypeError as error:
+            why = error.__cause__ or error
+            raise ValueError(
+                f"the method {name!r} cannot be sent to workers ({str(why).strip().splitlines()[0]}); "
+                f"use plain functions and values, or run it without --workers and --cluster"
+            ) from None
+    return ray().put(dict(own))
+
 
 logger = logging.getLogger(__name__)
 
