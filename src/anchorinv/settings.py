@@ -26,7 +26,7 @@ from anchorinv.core.rehearsal import FOLDS
 from anchorinv.core.training import SHARE, Adaptation, CrossValidatedFinetune, Finetune, Training
 from anchorinv.core.types import Batch, stream
 from anchorinv.errors import check_names
-from anchorinv.persistence.format import parsed
+from anchorinv.persistence.format import SettingsFacts, parsed
 from anchorinv.persistence.limits import (
     HIGHEST_RATE,
     LOWEST_RATE,
@@ -62,54 +62,50 @@ DEPTH, DROPOUT = 2, 0.25
 FINETUNE_STEPS = 100
 
 
-def _wanted(kind: Any, words: str) -> tuple[TypeAdapter[Any], str]:
-    return TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True)), words
-
-
-def _whole(least: int, most: int) -> tuple[Any, str]:
-    return Annotated[int, Field(ge=least, le=most)], f"a whole number, {least} or more, at most {most}"
-
-
-def _above_zero(most: float) -> tuple[Any, str]:
-    return Annotated[float, Field(gt=0, le=most, allow_inf_nan=False)], f"a number above 0, at most {most:g}"
-
-
-def _or_none(kind: Any, words: str) -> tuple[Any, str]:
-    return kind | None, words
-
-
 _SEED = Annotated[int, Field(ge=SEEDS[0], le=SEEDS[-1])] | InstanceOf[np.random.RandomState] | None
-_WEIGHT = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+_RATE = f"a number above 0, at most {1e30:g}"
 
-#: The type of each parameter, for pydantic and in words for messages.
+
+def _steps(least: int, most: int = MOST_STEPS) -> str:
+    return f"a whole number, {least} or more, at most {most}"
+
+
+#: What parameters must be, in words; their types are those of a file's header.
+_WORDS = {
+    "epochs": _steps(1),
+    "batch_size": _steps(1, MOST_BATCH),
+    "n_anchors": _steps(1, MOST_ANCHORS),
+    "inversion_steps": _steps(0),
+    "finetune_steps": _steps(0),
+    **dict.fromkeys(("lr", "inversion_lr", "finetune_lr"), _RATE),
+    "per_channel": "True or False",
+    "replay_weight": "a number, 0 or more",
+    "new_prototype": "'mean' or 'random'",
+    "network": "one of never, rehearse, always",
+    "reject": "a share between 0 and 1, such as 0.05, or None",
+}
+#: Types and words of parameters that a file stores in another form, or not at all.
+_OTHERS: dict[str, tuple[Any, str]] = {
+    "random_state": (_SEED, "a whole number between -2**63 and 2**64, a RandomState or None"),
+    "verbose": (bool | int, "True or False"),
+    "sfreq": (
+        Annotated[float, Field(gt=0, le=HIGHEST_RATE)] | None,
+        f"a number above 0, at most {HIGHEST_RATE:g}",
+    ),
+    "reject_label": (str | int | None, "text, a whole number or None"),
+    "device": (Annotated[str, Field(pattern=f"^({DEVICE_PATTERN})$")], DEVICE_WORDS),
+    "group_by": (str | None, "the name of a column, or None"),
+    "geometry": (InstanceOf[Geometry] | None, "a Geometry or None"),
+    "preprocessing": (InstanceOf[Preprocessing] | None, "a Preprocessing or None"),
+    "privacy": (InstanceOf[Privacy] | Literal["aggregate"] | None, "'aggregate', a Privacy or None"),
+}
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
+_FIELDS = SettingsFacts.model_fields
 _SETTINGS = {
-    name: _wanted(*kind)
-    for name, kind in {
-        "random_state": (_SEED, "a whole number between -2**63 and 2**64, a RandomState or None"),
-        "per_channel": (bool, "True or False"),
-        "verbose": (bool | int, "True or False"),
-        "epochs": _or_none(*_whole(1, MOST_STEPS)),
-        "batch_size": _whole(1, MOST_BATCH),
-        "n_anchors": _whole(1, MOST_ANCHORS),
-        "inversion_steps": _whole(0, MOST_STEPS),
-        "finetune_steps": _or_none(*_whole(0, MOST_STEPS)),
-        "lr": _above_zero(1e30),
-        "inversion_lr": _above_zero(1e30),
-        "finetune_lr": _above_zero(1e30),
-        "sfreq": _or_none(*_above_zero(HIGHEST_RATE)),
-        "replay_weight": (_WEIGHT, "a number, 0 or more"),
-        "new_prototype": (Literal["mean", "random"], "'mean' or 'random'"),
-        "network": (Literal["never", "rehearse", "always"], "one of never, rehearse, always"),
-        "reject": (
-            Annotated[float, Field(gt=0, lt=1)] | None,
-            "a share between 0 and 1, such as 0.05, or None",
-        ),
-        "reject_label": (str | int | None, "text, a whole number or None"),
-        "device": (Annotated[str, Field(pattern=f"^({DEVICE_PATTERN})$")], DEVICE_WORDS),
-        "group_by": (str | None, "the name of a column, or None"),
-        "geometry": (InstanceOf[Geometry] | None, "a Geometry or None"),
-        "preprocessing": (InstanceOf[Preprocessing] | None, "a Preprocessing or None"),
-        "privacy": (InstanceOf[Privacy] | Literal["aggregate"] | None, "'aggregate', a Privacy or None"),
+    name: (TypeAdapter(kind, config=_STRICT), words)
+    for name, (kind, words) in {
+        **{name: (_FIELDS[name].rebuild_annotation(), words) for name, words in _WORDS.items()},
+        **_OTHERS,
     }.items()
 }
 
@@ -265,24 +261,15 @@ Clock = Callable[[], float]
 class Forecast:
     """The cost of a training.
 
-    Parameters
-    ----------
-    seconds : float
-        Of everything that is computed in any case, without early stopping.
-    maybe : float
-        Additional seconds, of networks that are trained only if needed.
-    n_bytes : int
-        Memory in addition to the data.
-
     Examples
     --------
     >>> print(Forecast(40.0, 600.0, 250_000_000))
     about 40 s, 10 min more if networks turn out to be needed, and 250 MB of memory beside the data
     """
 
-    seconds: float
-    maybe: float
-    n_bytes: int
+    seconds: float  # of everything that is computed in any case, without early stopping
+    maybe: float  # more, of networks that are trained only if needed
+    n_bytes: int  # of memory beside the data
 
     def __str__(self) -> str:
         more = f", {duration(self.maybe)} more if networks turn out to be needed," if self.maybe else ""
@@ -304,19 +291,16 @@ def foresee(recipe: Recipe, samples: Batch, *, clock: Clock = time.perf_counter)
 
     A few steps of a network are timed on some of the signals and discarded; no random state changes. The
     number of steps assumes no early stopping. Closed forms take the times measured for the default method.
-
-    Parameters
-    ----------
-    clock : callable, default=time.perf_counter
     """
     spec: Any = recipe.base_spec
     n, n_values = len(samples), samples.values[:1].numel()
     n_bytes = BYTES_PER_VALUE * n * n_values + BYTES_PER_WINDOW * n
     if isinstance(spec, BaseSpec):
-        step = step_time(spec, samples, clock)
-        inverting = INVERTING * step / spec.training.batch_size * _n_inverted(recipe, samples)
-        seconds = step * n_steps(spec, n) + inverting
-        return Forecast(seconds, 0.0, n_bytes)
+        step, inversion = step_time(spec, samples, clock), getattr(recipe.memory, "inversion", None)
+        n_kept = recipe.memory.n_kept(samples.labels.bincount().tolist())
+        n_inverted = n_kept * inversion.steps if inversion else 0  # samples times steps, at most
+        inverting = INVERTING * step / spec.training.batch_size * n_inverted
+        return Forecast(step * n_steps(spec, n) + inverting, 0.0, n_bytes)
     rehearsed = PER_WINDOW if getattr(spec, "rehearsed", False) else 0.0
     seconds = n * (PER_VALUE * n_values + rehearsed) * _product_time(clock) / PRODUCT
     network = getattr(spec, "network", None)
@@ -350,13 +334,6 @@ def n_steps(spec: BaseSpec, n_samples: int) -> int:
     """Return the number of steps of base training, without early stopping."""
     learned = n_samples - int(SHARE * n_samples) if spec.training.patience else n_samples
     return spec.training.optimiser(-(-learned // spec.training.batch_size)).steps
-
-
-def _n_inverted(recipe: Recipe, samples: Batch) -> int:
-    """Return the number of samples times steps of the inversion, at most."""
-    inversion = getattr(recipe.memory, "inversion", None)
-    counts = samples.labels.bincount().tolist()
-    return recipe.memory.n_kept(counts) * inversion.steps if inversion else 0
 
 
 def _product_time(clock: Clock) -> float:

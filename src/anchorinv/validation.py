@@ -386,10 +386,7 @@ def read_weights(sample_weight: Any, n_signals: int) -> np.ndarray | None:
 def weighed(
     signals: Signals, labels: np.ndarray, sample_weight: Any, method: str
 ) -> tuple[Signals, np.ndarray, np.ndarray | None, Any]:
-    """Return signals, labels and weights where the weight is not 0, and their index among all.
-
-    Weights other than 0 and 1 are refused for methods that cannot use them.
-    """
+    """Return signals, labels and weights where the weight is not 0, and their index among all."""
     weights = read_weights(sample_weight, len(labels))
     if weights is None:
         return signals, labels, None, slice(None)
