@@ -14,6 +14,7 @@ from anchorinv.cli.options import (
     Json,
     TrialOptions,
     ZeroPhase,
+    argument,
     interruptible,
     option,
     own_options,
@@ -49,20 +50,18 @@ _KINDS_SHOWN = 200  # kinds of events in a table; --json has all
 _WIDEST = 60  # characters of an event's name
 
 
+@with_options
 def download(
     name: Annotated[str, typer.Argument(metavar="SET", help="bci2a, nhie or grabmyo.")],
     to: Annotated[Path, typer.Option(help="Folder for the files.")],
-    only: Annotated[str, typer.Option(help='Only files of this pattern, such as "Session1/*".')] = "*",
-    jobs: Annotated[
-        int, typer.Option(min=1, max=4, help="Number of parallel downloads; be kind to the server.")
-    ] = 2,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--from", help="Another address with the same files.", envvar="ANCHORINV_MIRROR"),
-    ] = None,
-    tries: Annotated[int, typer.Option(min=1, help="Attempts per file.")] = 5,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Timeout in seconds without data.")] = 30.0,
-    pause: Annotated[float, typer.Option(min=0.0, help="Seconds before the first retry.")] = 1.0,
+    only: str = option("*", 'Only files of this pattern, such as "Session1/*".'),
+    jobs: int = option(2, "Number of parallel downloads; be kind to the server.", min=1, max=4),
+    mirror: str | None = option(
+        None, "Another address with the same files.", "--from", envvar="ANCHORINV_MIRROR"
+    ),
+    tries: int = option(5, "Attempts per file.", min=1),
+    timeout: float = option(30.0, "Timeout in seconds without data.", min=0.01),
+    pause: float = option(1.0, "Seconds before the first retry.", min=0.0),
 ) -> None:
     """Download a public data set; an interrupted download is resumed."""
     import anchorinv.datasets.download as remote
@@ -83,15 +82,12 @@ def download(
     )
 
 
+@with_options
 def data(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Prepared folder.")],
-    picture: Annotated[
-        Path | None, typer.Option(help="Figure to write (.png, .pdf, .svg); default: trials.png in DIR.")
-    ] = None,
-    by_subject: Annotated[
-        bool, typer.Option("--by-subject", help="Count windows of each class for each subject.")
-    ] = False,
-    no_picture: Annotated[bool, typer.Option("--no-picture", help="Numbers alone.")] = False,
+    picture: Path | None = option(None, "Figure to write (.png, .pdf, .svg); default: trials.png in DIR."),
+    by_subject: bool = option(False, "Count windows of each class for each subject.", "--by-subject"),
+    no_picture: bool = option(False, "Numbers alone.", "--no-picture"),
 ) -> None:
     """Show what is in a prepared folder, and draw a few trials of each class."""
     from anchorinv.datasets.dataset import Dataset, draw_trials
@@ -226,15 +222,12 @@ def _show_events(path: Path, recorded: "Events") -> None:
 
 
 @prepare_app.command()
+@with_options
 def bci2a(
     raw: Raw,
     out: Out,
-    form: Annotated[
-        str | None, typer.Option(help="gdf, bnci or converted, where the folder holds several.")
-    ] = None,
-    filter: Annotated[
-        str | None, typer.Option(help="conformer (4-40 Hz, as EEG-Conformer), or a band such as 0.5-40.")
-    ] = None,
+    form: str | None = option(None, "gdf, bnci or converted, where the folder holds several."),
+    filter: str | None = option(None, "conformer (4-40 Hz, as EEG-Conformer), or a band such as 0.5-40."),
     allow_missing: AllowMissing = False,
     replace: Replace = False,
 ) -> None:
@@ -245,12 +238,11 @@ def bci2a(
 
 
 @prepare_app.command()
+@with_options
 def nhie(
     raw: Raw,
     out: Out,
-    seed: Annotated[
-        int | None, typer.Option(help="Of the split by baby; without it the published one.")
-    ] = None,
+    seed: int | None = option(None, "Of the split by baby; without it the published one."),
     allow_missing: AllowMissing = False,
     live: Live = False,
     replace: Replace = False,
@@ -449,9 +441,9 @@ class MoabbOptions:
 @with_options
 def moabb(
     options: MoabbOptions,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as BNCI2014_001.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Prepared folder to make.")] = None,
-    list_sets: Annotated[bool, typer.Option("--list", help="List MOABB's data sets.")] = False,
+    name: str | None = argument(None, "Such as BNCI2014_001.", metavar="NAME"),
+    out: Path | None = option(None, "Prepared folder to make."),
+    list_sets: bool = option(False, "List MOABB's data sets.", "--list"),
     replace: Replace = False,
 ) -> None:
     """Any data set of MOABB, which downloads it; with its trials, labels and paradigms."""

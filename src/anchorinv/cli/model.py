@@ -21,7 +21,9 @@ from anchorinv.cli.options import (
     Quiet,
     SteadyOptions,
     TrialOptions,
+    argument,
     check_target,
+    option,
     progress,
     with_options,
 )
@@ -41,20 +43,13 @@ _SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, 
 @with_options
 def predict(
     model: Model,
-    sources: Annotated[list[Path] | None, typer.Argument(help=_SOURCES, metavar="INPUT")] = None,
-    table: Annotated[str, typer.Option("--csv", help="CSV file to write; - is standard output.")] = "-",
+    sources: list[Path] | None = argument(None, _SOURCES, metavar="INPUT"),
+    table: str = option("-", "CSV file to write; - is standard output.", "--csv"),
     *,
-    reject: Annotated[
-        float | None,
-        typer.Option(help=f"{REJECT} Default: as the model was trained.", metavar="SHARE"),
-    ] = None,
-    lsl: Annotated[
-        str | None, typer.Option(help="Predict a live stream instead: its name in Lab Streaming Layer.")
-    ] = None,
-    out_lsl: Annotated[
-        str | None, typer.Option(help="With --lsl: send predictions as a stream of markers of this name.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --lsl: print JSON lines.")] = False,
+    reject: float | None = option(None, f"{REJECT} Default: as the model was trained.", metavar="SHARE"),
+    lsl: str | None = option(None, "Predict a live stream instead: its name in Lab Streaming Layer."),
+    out_lsl: str | None = option(None, "With --lsl: send predictions as a stream of markers of this name."),
+    as_json: bool = option(False, "With --lsl: print JSON lines.", "--json"),
     inputs: InputOptions,
     steadying: SteadyOptions,
     allow_recordings: Allow = False,
@@ -136,21 +131,16 @@ def _predict_files(
 def suggest(
     model: Model,
     sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
-    shots: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="File for the windows to teach it with (.npz).", metavar="SHOTS.npz"
-        ),
-    ] = None,
+    shots: Path | None = option(
+        None, "File for the windows to teach it with (.npz).", "--out", "-o", metavar="SHOTS.npz"
+    ),
     *,
-    reject: Annotated[
-        float | None,
-        typer.Option(
-            help="Windows with a novelty up to this fit no known class. Default: the model's, or 0.05.",
-            metavar="SHARE",
-        ),
-    ] = None,
-    least: Annotated[int, typer.Option(help="Minimum number of similar windows.")] = 10,
+    reject: float | None = option(
+        None,
+        "Windows with a novelty up to this fit no known class. Default: the model's, or 0.05.",
+        metavar="SHARE",
+    ),
+    least: int = option(10, "Minimum number of similar windows."),
     inputs: InputOptions,
     as_json: Json = False,
     allow_recordings: Allow = False,
@@ -202,10 +192,9 @@ def evaluate(
     ],
     trials: TrialOptions,
     inputs: InputOptions,
-    figure: Annotated[
-        Path | None,
-        typer.Option(help="Draw the reliability diagram into this .png, .svg or .pdf.", metavar="FILE"),
-    ] = None,
+    figure: Path | None = option(
+        None, "Draw the reliability diagram into this .png, .svg or .pdf.", metavar="FILE"
+    ),
     as_json: Json = False,
     allow_recordings: Allow = False,
     device: Device = "auto",
@@ -263,12 +252,8 @@ def check(
 def export(
     model: Model,
     graph: Annotated[Path, typer.Argument(help="The graph to write.", metavar="OUT.onnx")],
-    check: Annotated[
-        bool, typer.Option("--check", help="First compare it with the model on random windows.")
-    ] = False,
-    data: Annotated[
-        Path | None, typer.Option(help="Compare it on these windows, too.", metavar="INPUT")
-    ] = None,
+    check: bool = option(False, "First compare it with the model on random windows.", "--check"),
+    data: Path | None = option(None, "Compare it on these windows, too.", metavar="INPUT"),
     *,
     inputs: InputOptions,
     allow_recordings: Allow = False,
@@ -294,14 +279,12 @@ def export(
     )
 
 
+@with_options
 def info(
     model: Model,
     as_json: Json = False,
-    card: Annotated[bool, typer.Option("--card", help="Print a model card, in Markdown.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="New file for the card.", metavar="FILE"),
-    ] = None,
+    card: bool = option(False, "Print a model card, in Markdown.", "--card"),
+    out: Path | None = option(None, "New file for the card.", "--out", "-o", metavar="FILE"),
 ) -> None:
     """Show what a model file contains, and where it comes from."""
     from anchorinv.persistence.bundle import read_facts
@@ -320,6 +303,7 @@ def info(
         say(f"{model}: {facts['bytes'] / 1e6:.2f} MB", *manifest_lines(facts))
 
 
+@with_options
 def audit(
     model: Model,
     members: Annotated[
@@ -336,20 +320,14 @@ def audit(
             metavar="DATA",
         ),
     ],
-    shadows: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=1000, help="Number of shadow models; default: 32 for closed-form methods, else none."
-        ),
-    ] = None,
-    invert: Annotated[
-        bool, typer.Option("--invert/--no-invert", help="Reconstruct signals, which takes longest.")
-    ] = True,
-    forget: Annotated[
-        str | None,
-        typer.Option(help="Also measure what is left of this class after forgetting it.", metavar="CLASS"),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of shadow models and samples.")] = 0,
+    shadows: int | None = option(
+        None, "Number of shadow models; default: 32 for closed-form methods, else none.", min=0, max=1000
+    ),
+    invert: bool = option(True, "Reconstruct signals, which takes longest.", "--invert/--no-invert"),
+    forget: str | None = option(
+        None, "Also measure what is left of this class after forgetting it.", metavar="CLASS"
+    ),
+    seed: int = option(0, "Seed of shadow models and samples.", min=0),
     as_json: Json = False,
     allow_recordings: Allow = False,
     quiet: Quiet = False,

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,8 +43,13 @@ REJECT = (
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
-    """Return the field of a dataclass that is an option: its default, its help, and what typer takes."""
-    return field(default=default, metadata={"option": typer.Option(*names, help=help, **settings)})
+    """Return the default of an option with its help, for a command or a dataclass of :func:`with_options`."""
+    return field(default=default, metadata={"typer": typer.Option(*names, help=help, **settings)})
+
+
+def argument(default: Any, help: str, **settings: Any) -> Any:
+    """Return the default of an argument, as :func:`option` that of an option."""
+    return field(default=default, metadata={"typer": typer.Argument(help=help, **settings)})
 
 
 _for_recordings = partial(option, rich_help_panel="For recordings")
@@ -52,7 +57,7 @@ _KIND, _REQUIRED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.em
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Expand each dataclass parameter of a command into one option per field.
+    """Make a command for typer: defaults become options, and each field of a dataclass is one, too.
 
     Examples
     --------
@@ -67,12 +72,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     for each in inspect.signature(command).parameters.values():
         if is_dataclass(each.annotation):
             groups[each.name] = each.annotation
-            for one in fields(each.annotation):
-                default = _REQUIRED if one.default is MISSING else one.default
-                kind = Annotated[one.type, one.metadata["option"]] if one.metadata else one.type
-                parameters.append(inspect.Parameter(one.name, _KIND, default=default, annotation=kind))
+            parameters += [_parameter(one.name, one.type, one) for one in fields(each.annotation)]
         else:
-            parameters.append(each.replace(kind=_KIND))
+            parameters.append(_parameter(each.name, each.annotation, each.default))
     parameters.sort(key=lambda each: each.default is not _REQUIRED)  # as Python wants them
     signature = inspect.Signature(parameters)
 
@@ -88,6 +90,13 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     expanded.__signature__ = signature  # type: ignore[attr-defined]
     expanded.__annotations__ = {each.name: each.annotation for each in parameters}
     return expanded
+
+
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    if isinstance(default, Field):
+        kind = Annotated[kind, default.metadata["typer"]] if default.metadata else kind
+        default = _REQUIRED if default.default is MISSING else default.default
+    return inspect.Parameter(name, _KIND, default=default, annotation=kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorinv.cli.options import Device, interruptible, option, with_options
+from anchorinv.cli.options import Device, argument, interruptible, option, with_options
 from anchorinv.terminal import Terminal, progress_bars, say
 
 if TYPE_CHECKING:
@@ -20,20 +20,15 @@ _LEVELS = ("debug", "info", "warning", "error")
 _SCALES = ("full", "tiny", "smoke")
 
 
+@with_options
 def demo(
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="Fewer trials, networks trained and inverted for less time: under a minute."
-        ),
-    ] = False,
-    synthetic: Annotated[
-        bool,
-        typer.Option("--synthetic", help="On synthetic recordings, which say nothing about people."),
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder.  [default: runs/demo, with -synthetic, -quick]")
-    ] = None,
+    quick: bool = option(
+        False, "Fewer trials, networks trained and inverted for less time: under a minute.", "--quick"
+    ),
+    synthetic: bool = option(
+        False, "On synthetic recordings, which say nothing about people.", "--synthetic"
+    ),
+    out: Path | None = option(None, "Run folder.  [default: runs/demo, with -synthetic, -quick]"),
 ) -> None:
     """Run a small study on real EMG that comes with the package: ten motions, six new ones, a report."""
     name = "-".join(["demo", *(["synthetic"] if synthetic else []), *(["quick"] if quick else [])])
@@ -102,27 +97,18 @@ class WorkerOptions:
 
 @with_options
 def run(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A TOML file, or the name of a shipped config.")
-    ] = "",
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="Prepared folder, or NAME=FOLDER once for each data set of the study."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; the same command resumes it.  [default: runs/CONFIG]")
-    ] = None,
+    config: str = argument("", "A TOML file, or the name of a shipped config.", metavar="CONFIG"),
+    data: list[str] | None = option(
+        None, "Prepared folder, or NAME=FOLDER once for each data set of the study."
+    ),
+    out: Path | None = option(None, "Run folder; the same command resumes it.  [default: runs/CONFIG]"),
     *,
     overrides: OverrideOptions,
-    bases: Annotated[
-        Path | None, typer.Option(help="Folder of base models that several runs share.  [default: OUT/bases]")
-    ] = None,
+    bases: Path | None = option(None, "Folder of base models that several runs share.  [default: OUT/bases]"),
     who: WorkerOptions,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read all recordings for changes, also above 1 GiB.")
-    ] = False,
-    list_configs: Annotated[bool, typer.Option("--list", help="Show the shipped configs.")] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    verify: bool = option(False, "Read all recordings for changes, also above 1 GiB.", "--verify"),
+    list_configs: bool = option(False, "Show the shipped configs.", "--list"),
+    log_level: str = option("warning", "debug, info, warning or error."),
 ) -> None:
     """Run a study: every method, trial and session, into a folder. Run it again to resume."""
     for name, given, known in (("log-level", log_level, _LEVELS), ("scale", overrides.scale, _SCALES)):
@@ -142,9 +128,10 @@ def run(
     _run(study, out or Path("runs") / name, folders, bases, executor, log_level, verify, who.device)
 
 
+@with_options
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    results: Annotated[bool, typer.Option(help="Show the results so far, too.")] = False,
+    results: bool = option(False, "Show the results so far, too."),
 ) -> None:
     """Show the finished and the missing jobs of a run."""
     from anchorinv.cli.output import show_results, show_status
@@ -156,6 +143,7 @@ def status(
         show_results(console, folder.study(), folder.read().results)
 
 
+@with_options
 def report(
     runs: Annotated[
         list[Path],
@@ -163,32 +151,18 @@ def report(
             metavar="RUN", help="Run folders, or records of runs (--export); several make one report."
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the report.  [default: RUN/report; runs/report for several, or a record]"
-        ),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Prepared folder, or NAME=FOLDER for each data set: figures of features and signals."
-        ),
-    ] = None,
-    bases: Annotated[
-        Path | None, typer.Option(help="Folder of base models, if the runs shared one.  [default: RUN/bases]")
-    ] = None,
-    selections: Annotated[
-        str, typer.Option(help="Anchor selections to show in the feature space: random,closest,kmeans …")
-    ] = "",
-    export: Annotated[
-        Path | None,
-        typer.Option(help="Instead of a report, write the run as one small file to publish."),
-    ] = None,
-    into: Annotated[
-        Path | None,
-        typer.Option(help="Instead of a report, fill the marked tables and figures of this Markdown page."),
-    ] = None,
+    out: Path | None = option(
+        None, "Folder for the report.  [default: RUN/report; runs/report for several, or a record]"
+    ),
+    data: list[str] | None = option(
+        None, "Prepared folder, or NAME=FOLDER for each data set: figures of features and signals."
+    ),
+    bases: Path | None = option(None, "Folder of base models, if the runs shared one.  [default: RUN/bases]"),
+    selections: str = option("", "Anchor selections to show in the feature space: random,closest,kmeans …"),
+    export: Path | None = option(None, "Instead of a report, write the run as one small file to publish."),
+    into: Path | None = option(
+        None, "Instead of a report, fill the marked tables and figures of this Markdown page."
+    ),
 ) -> None:
     """Make a report (page, tables, figures) from run folders, finished or not."""
     if export is not None and into is not None:

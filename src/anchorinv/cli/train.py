@@ -147,17 +147,13 @@ def train(
     signals: SignalOptions,
     trials: TrialOptions,
     cutting: CuttingOptions,
-    classes: Annotated[str, typer.Option(help="Base classes, comma-separated; default: all.")] = "",
-    new_people: Annotated[
-        bool,
-        typer.Option(
-            "--new-people",
-            help="Choose settings for people not in DATA (or days, with few people), by leaving groups out.",
-        ),
-    ] = False,
-    with_signals: Annotated[
-        bool, typer.Option("--with-signals", help="Also write the inverted signals, for inspection.")
-    ] = False,
+    classes: str = option("", "Base classes, comma-separated; default: all."),
+    new_people: bool = option(
+        False,
+        "Choose settings for people not in DATA (or days, with few people), by leaving groups out.",
+        "--new-people",
+    ),
+    with_signals: bool = option(False, "Also write the inverted signals, for inspection.", "--with-signals"),
     allow_recordings: Allow = False,
     note: Note = None,
     author: Author = None,
@@ -403,10 +399,9 @@ def calibrate(
     ],
     out: Out,
     inputs: InputOptions,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Calibrate even if rehearsal advises against it, or units differ."),
-    ] = False,
+    force: bool = option(
+        False, "Calibrate even if rehearsal advises against it, or units differ.", "--force"
+    ),
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
