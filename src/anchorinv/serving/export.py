@@ -1,7 +1,7 @@
 """Export a model as one ONNX graph, with a JSON file that describes its input and outputs.
 
-The model's own modules are traced, except for eigendecompositions, which ONNX lacks, and the tables of p-values,
-which are looked up with numpy elsewhere.
+The model's own modules are traced, except for eigendecompositions, which ONNX lacks, and the tables of
+p-values, which are looked up with numpy elsewhere.
 """
 
 import hashlib
@@ -261,9 +261,9 @@ def _quiet() -> Iterator[None]:
 #: Domain of our functions, before they are inlined in the graph.
 DOMAIN = "anchorinv"
 # Eigendecompositions are parallel Jacobi rotations. A round pairs all rows, and a rotation of each pair sets
-# its off-diagonal entry to zero; a sweep is as many rounds as it takes to pair every row with every other. The
-# off-diagonal norm falls with each sweep, in the end quadratically (Golub & Van Loan, Matrix Computations, 2013,
-# section 8.5).
+# its off-diagonal entry to zero; a sweep is as many rounds as it takes to pair every row with every other.
+# The off-diagonal norm falls with each sweep, in the end quadratically (Golub & Van Loan, Matrix Computations,
+# 2013, section 8.5).
 #: Maximum number of sweeps; matrices of 32 rows take about nine.
 _SWEEPS = 12
 
@@ -438,10 +438,12 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
     """Return the description of a graph, as plain values for JSON."""
     how, classes = model.preprocessing_, model.classes_.tolist()
     shape = ["n", model.n_chans_, model.n_times_]
-    shapes = {"probabilities": ["n", len(classes)], "label": ["n"], "novelty": ["n"]}
-    types = {"label": "int64"}
     outputs = [
-        {"name": name, "shape": shapes[name], "type": types.get(name, "float32")}
+        {
+            "name": name,
+            "shape": ["n", len(classes)] if name == "probabilities" else ["n"],
+            "type": "int64" if name == "label" else "float32",
+        }
         for name in ModelGraph(model).outputs
     ]
     rejecting = model.reject is not None
@@ -467,8 +469,6 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
 
 def random_windows(model: AnchorInvClassifier) -> np.ndarray:
     """Return noise (n, n_chans, n_times) with the mean and standard deviation of the base data, float32."""
-    import torch
-
     shape = (N_RANDOM, model.n_chans_, model.n_times_)
     noise = torch.randn(shape, generator=stream(model.seed_, "windows to check a graph")).numpy()
     scaled: np.ndarray = (noise * model.standardisation_.std + model.standardisation_.mean).astype(np.float32)
