@@ -42,7 +42,7 @@ from anchorinv.novelty import (
 )
 from anchorinv.persistence.bundle import Bundle, load_bundle, params_of, save_bundle, stored_params
 from anchorinv.persistence.format import packed
-from anchorinv.persistence.limits import check_held, check_kept, kept_by
+from anchorinv.persistence.limits import check_kept, check_room, kept_by
 from anchorinv.persistence.provenance import (
     annotated,
     check_converged,
@@ -53,36 +53,25 @@ from anchorinv.persistence.provenance import (
     with_curves,
     without_fingerprint,
 )
-from anchorinv.settings import (
-    announce,
-    check_settings,
-    recipe_of,
-    resolve_backbone,
-    resolve_ch_names,
-    resolve_geometry,
-    resolve_rate,
-    resolve_seed,
-)
+from anchorinv.settings import announce, check_settings, recipe_of, resolve, resolve_seed
 from anchorinv.signal.drift import FEWEST, BaseStatistics, Drift, Statistics, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (
     Signals,
+    check_drift,
     check_kind,
     check_new_classes,
     check_same_shape,
-    check_scale,
     check_several,
     column_of,
     groups_by,
     read_as,
     read_groups,
     read_labels,
-    refuse_drift,
     refuse_unknown,
     rejecting_label,
     warn,
-    warn_drift,
     warn_mistakes,
     warn_single_shots,
     weighed,
@@ -298,12 +287,12 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """
         signals, labels, among, weights = self._read_base(X, y, groups, sample_weight)
         classes, numbers = np.unique(labels, return_inverse=True)
-        counts, method, how = np.bincount(numbers), METHODS.name_of(self.method), self.preprocessing
-        n_chans, n_times = signals.values.shape[1:]
-        geometry = resolve_geometry(self.geometry, n_chans, n_times)
-        ch_names = resolve_ch_names(how, signals.ch_names, n_chans)
-        sfreq = resolve_rate(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
-        architecture = resolve_backbone(self.get_params(deep=False), geometry, len(classes), sfreq)
+        counts, method, params = (
+            np.bincount(numbers),
+            METHODS.name_of(self.method),
+            self.get_params(deep=False),
+        )
+        geometry, architecture, ch_names, sfreq = resolve(params, signals, len(classes))
         n_kept = kept_by(method, counts.tolist(), self.n_anchors)
         check_kept(method, architecture, len(classes), n_kept)
         if method != self.method:
@@ -313,7 +302,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
         standardised = _tensor(standardisation(signals.values))
         batch = Batch(standardised, _tensor(numbers), _optional(among), _optional(weights))
-        recipe = recipe_of(self.get_params(deep=False), architecture, len(labels), device)
+        recipe = recipe_of(params, architecture, len(labels), device)
         state = self._base_state(recipe, batch, rng=stream(seed, "base"))
         self._know(
             geometry_=geometry,
@@ -321,8 +310,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             device_=device,
             standardisation_=standardisation,
             seed_=seed,
-            n_chans_=n_chans,
-            n_times_=n_times,
+            n_chans_=geometry.n_chans,
+            n_times_=geometry.n_times,
             sfreq_=sfreq,
             ch_names_=ch_names,
             statistics_=BaseStatistics.of(signals.values),
@@ -715,10 +704,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             rejecting_label(self.reject_label, classes)
 
     def _check_room(self, state: State) -> None:
-        kept = (state.anchors, state.replay, state.recordings)
-        most = max((len(batch) for batch in kept if batch), default=0)
-        check_kept(METHODS.name_of(self.method), self.architecture_, len(state.classes), most)
-        check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
+        n_bytes = sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values())
+        check_room(METHODS.name_of(self.method), self.architecture_, state, n_bytes)
 
     def _recipe(self, n_samples: int) -> Recipe:
         return recipe_of(self.get_params(deep=False), self.architecture_, n_samples, self.device_)
@@ -759,10 +746,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """Return standardised signals; warn about drift, and refuse another unit unless forced."""
         distance = self._drift(signals, shapes=shapes)
         standardised = self.standardisation_(signals.values)
-        check_scale(standardised, distance)
-        if not force:
-            refuse_drift(distance)
-        warn_drift(distance)
+        check_drift(standardised, distance, force=force)
         return _tensor(standardised)
 
     def _features(self, standardised: Tensor) -> Tensor:

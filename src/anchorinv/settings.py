@@ -2,12 +2,11 @@
 
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,9 +39,9 @@ from anchorinv.persistence.limits import (
     network_of,
 )
 from anchorinv.progress import is_heard, listening, tell
-from anchorinv.signal.preprocessing import Preprocessing, PreprocessingFacts
+from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing, PreprocessingFacts
 from anchorinv.terminal import duration
-from anchorinv.validation import SWAP
+from anchorinv.validation import SWAP, Signals, warn
 
 PLACEMENTS: dict[str, Placement] = {"mean": mean_of_shots, "random": random_rows}
 
@@ -169,6 +168,25 @@ def _adaptation(settings: Mapping[str, Any]) -> Adaptation:
     return Finetune((FINETUNE_STEPS if steps is None else steps,), lr, replay_weight=weight)
 
 
+class Resolved(NamedTuple):
+    """What parameters leave to the signals."""
+
+    geometry: Geometry
+    architecture: Architecture  # what networks are built from: the geometry, or another backbone
+    ch_names: tuple[str, ...] | None
+    sfreq: float | None
+
+
+def resolve(settings: Mapping[str, Any], signals: Signals, n_classes: int) -> Resolved:
+    """Return sizes, network, channels and rate, as the parameters or else the signals say."""
+    _, n_chans, n_times = signals.values.shape
+    how: Preprocessing = settings["preprocessing"] or AS_GIVEN
+    geometry = resolve_geometry(settings["geometry"], n_chans, n_times)
+    ch_names = _ch_names(how, signals.ch_names, n_chans)
+    sfreq = _rate(settings["sfreq"], how.sfreq or signals.sfreq)
+    return Resolved(geometry, _architecture(settings, geometry, n_classes, sfreq), ch_names, sfreq)
+
+
 def resolve_geometry(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:
     """Return the sizes asked for, if they fit the signals, or sizes derived from them."""
     if asked is None and n_times < MIN_TIMES <= n_chans:
@@ -187,36 +205,31 @@ def resolve_geometry(asked: Geometry | None, n_chans: int, n_times: int) -> Geom
     return geometry
 
 
-def resolve_backbone(
+def _architecture(
     settings: Mapping[str, Any], geometry: Geometry, n_classes: int, sfreq: float | None
 ) -> Architecture:
-    """Return what networks are built from: the geometry, or another backbone, built once as a check."""
     backbone = as_backbone(settings["backbone"])
     spec, network = METHODS[settings["method"]], settings["network"]
     if backbone is None:
         return geometry
     if not (spec.network or ("network" in spec.options and network != "never")):
         how = f"{spec.name} with network='never'" if "network" in spec.options else spec.name
-        warnings.warn(f"{how} has no network, so the backbone {backbone.name} is not used", stacklevel=3)
+        warn(f"{how} has no network, so the backbone {backbone.name} is not used")
         return geometry
     made = architecture_for(backbone, geometry, n_classes, sfreq)
     check_geometry(made)
     return made
 
 
-def resolve_rate(asked: float | None, of_signals: float | None) -> float | None:
-    """Return the sampling rate in Hz, as passed or of the signals; None where unknown."""
+def _rate(asked: float | None, of_signals: float | None) -> float | None:
     rate = of_signals if asked is None else float(asked)
     if rate is not None and not LOWEST_RATE <= rate <= HIGHEST_RATE:
         raise ValueError(f"sfreq (={rate:g} Hz) must be from {LOWEST_RATE:g} to {HIGHEST_RATE:g} Hz")
     return rate
 
 
-def resolve_ch_names(
-    how: Preprocessing | None, of_signals: Sequence[str] | None, n_chans: int
-) -> tuple[str, ...] | None:
-    """Return the channel names, of the signals or of their preprocessing."""
-    given = how.ch_names if how else None
+def _ch_names(how: Preprocessing, of_signals: Sequence[str] | None, n_chans: int) -> tuple[str, ...] | None:
+    given = how.ch_names
     if given and len(given) != n_chans:
         raise ValueError(f"preprocessing names {len(given)} channels, signals have {n_chans}")
     check_names(given or of_signals or ())

@@ -541,20 +541,23 @@ def warn_single_shots(labels: np.ndarray) -> None:
         )
 
 
-def check_scale(standardised: np.ndarray, drift: Drift) -> None:
-    """Refuse standardised signals (n, n_chans, n_times) that are absurdly large."""
-    largest = float(np.abs(standardised).max())
-    if not largest < 1e6:
-        said = drift.units or "are the units those of fit?"
-        raise ValueError(f"signals reach {largest:.1e} times the spread of the base data; {said}")
-
-
 def refuse_drift(drift: Drift) -> None:
     """Refuse to learn from signals whose scale or offset is very different from the base data's."""
     if drift.extreme:
         raise ValueError(
             f"{drift.units}; nothing was learned: pass force=True (--force) if the signals are right"
         )
+
+
+def check_drift(standardised: np.ndarray, drift: Drift, *, force: bool) -> None:
+    """Warn about signals that drifted far; refuse absurd ones, and another unit unless forced."""
+    largest = float(np.abs(standardised).max())
+    if not largest < 1e6:
+        said = drift.units or "are the units those of fit?"
+        raise ValueError(f"signals reach {largest:.1e} times the spread of the base data; {said}")
+    if not force:
+        refuse_drift(drift)
+    warn_drift(drift)
 
 
 def warn_drift(drift: Drift) -> None:

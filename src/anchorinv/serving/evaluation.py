@@ -116,9 +116,8 @@ def evaluate_file(
     windows: Iterable[Window]
     if labelling is not None:
         ((_, values, labels),) = from_events(model, [path], labelling, reading)
-        by_name = {
-            str(label): label for label in model.classes_.tolist()
-        }  # classes may be numbers or booleans
+        # Classes may be numbers or booleans.
+        by_name = {str(label): label for label in model.classes_.tolist()}
         truth = [by_name.get(name, name) for name in labels.tolist()]
         windows = (Window(i, each, True) for i, each in enumerate(values))
     else:
@@ -164,8 +163,8 @@ def detect(
     measured = [(p, inside) for p, inside in zip(novelty, known, strict=True) if p is not None]
     if not measured:
         return None
-    parts = ([p for p, inside in measured if inside == wanted] for wanted in (True, False))
-    return Detection.of(*parts, REJECT if threshold is None else threshold)
+    inside, outside = ([p for p, is_known in measured if is_known == side] for side in (True, False))
+    return Detection.of(inside, outside, REJECT if threshold is None else threshold)
 
 
 def check_picture(path: Path) -> None:

@@ -262,8 +262,8 @@ def _quiet() -> Iterator[None]:
 DOMAIN = "anchorinv"
 # Eigendecompositions are parallel Jacobi rotations. A round pairs all rows, and a rotation of each pair sets
 # its off-diagonal entry to zero; a sweep is as many rounds as it takes to pair every row with every other.
-# The off-diagonal norm falls with each sweep, in the end quadratically (Golub & Van Loan, Matrix Computations,
-# 2013, section 8.5).
+# The off-diagonal norm falls with each sweep, in the end quadratically (Golub & Van Loan, Matrix
+# Computations, 2013, section 8.5).
 #: Maximum number of sweeps; matrices of 32 rows take about nine.
 _SWEEPS = 12
 
