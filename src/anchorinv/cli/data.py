@@ -18,6 +18,7 @@ from anchorinv.cli.options import (
     interruptible,
     option,
     own_options,
+    say_json,
     with_options,
 )
 from anchorinv.terminal import Terminal, progress_bars, say
@@ -119,12 +120,11 @@ def events(
 
     These are the names that --events takes, such as T1=left,T2=right.
     """
-    from anchorinv.errors import as_json as to_json
     from anchorinv.signal.events import find_events
 
     recorded = [(path, find_events(path)) for path in files]
     if as_json:
-        say(*to_json([_event_facts(*each) for each in recorded]).split("\n"))
+        say_json([_event_facts(*each) for each in recorded])
         return
     for path, each in recorded:
         _show_events(path, each)
@@ -175,7 +175,6 @@ def _classes(data: "Dataset") -> Table:
 
 
 def _show_subjects(data: "Dataset") -> None:
-
     counts = Counter(zip(data.subjects.tolist(), data.labels.tolist(), data.split.tolist(), strict=True))
     table = Table("subject", "class", "train", "test")
     for subject, label in sorted({(subject, label) for subject, label, _ in counts}):
@@ -198,7 +197,6 @@ def _event_facts(path: Path, recorded: "Events") -> dict[str, Any]:
 
 
 def _show_events(path: Path, recorded: "Events") -> None:
-
     console = Terminal()
     if not recorded.events:
         console.say(
@@ -430,11 +428,8 @@ class MoabbOptions:
         text = None if self.filter == "none" else self.filter
         band = "paradigm" if self.filter is None else _band(text, order=4, causal=causal)
         channels = parse_channels(self.channels or [])
-        return {name: getattr(self, name) for name in same} | {
-            "band": band,
-            "causal": causal,
-            "channels": channels,
-        }
+        processing = {"band": band, "causal": causal, "channels": channels}
+        return {name: getattr(self, name) for name in same} | processing
 
 
 @prepare_app.command()

@@ -25,11 +25,12 @@ from anchorinv.cli.options import (
     check_target,
     option,
     progress,
+    say_json,
+    warn,
     with_options,
 )
-from anchorinv.errors import as_json as to_json
 from anchorinv.errors import csv_line, ranges
-from anchorinv.terminal import complain, say
+from anchorinv.terminal import say
 
 if TYPE_CHECKING:
     from anchorinv.estimator import AnchorInvClassifier
@@ -89,7 +90,7 @@ def predict(
         check_settings(learner.set_params(reject=reject).get_params(deep=False))
         known_confidence(learner.state_)
     warnings = _predict_files(learner, sources, table, inputs, steadying, quiet=quiet)
-    complain(*(f"anchorinv: warning: {sentence}" for sentence in warnings))
+    warn(*warnings)
 
 
 def _predict_files(
@@ -165,7 +166,7 @@ def suggest(
     if shots is not None and found is not None:
         write_shots(shots, signals[found.shots], model=learner)
     if as_json:
-        say(*to_json(_suggestion_facts(found, places)).split("\n"))
+        say_json(_suggestion_facts(found, places))
     elif found is None:
         say(
             f"There is no class to suggest: fewer than {least} of {len(signals)} windows fit no known class "
@@ -214,8 +215,11 @@ def evaluate(
         scores = evaluate_file(learner, data, inputs.reading(), labelling=trials.labelling(), note=monitor)
     if figure is not None:
         draw_reliability(scores, figure, f"{model.name} on {data.name}")
-    say(*(to_json(scores.facts()).split("\n") if as_json else scores.lines()))
-    complain(*(f"anchorinv: warning: {sentence}" for sentence in _far(data, monitor.drift, inputs.scale)))
+    if as_json:
+        say_json(scores.facts())
+    else:
+        say(*scores.lines())
+    warn(*_far(data, monitor.drift, inputs.scale))
 
 
 @with_options
@@ -241,7 +245,7 @@ def check(
         checks = [check_file(learner, path, reading) for path in sources]
     far = any(each.drift.far for each in checks)
     if as_json:
-        say(*to_json({"far": far, "inputs": [each.facts() for each in checks]}).split("\n"))
+        say_json({"far": far, "inputs": [each.facts() for each in checks]})
     for number, each in enumerate([] if as_json else checks):
         say(*([""] if number else []), *each.lines())
     if far:
@@ -287,20 +291,31 @@ def info(
     out: Path | None = option(None, "New file for the card.", "--out", "-o", metavar="FILE"),
 ) -> None:
     """Show what a model file contains, and where it comes from."""
+    from anchorinv.files import replacing
     from anchorinv.persistence.bundle import read_facts
-    from anchorinv.persistence.manifest import manifest, manifest_lines
+    from anchorinv.persistence.manifest import manifest, manifest_lines, model_card
 
     if as_json and card:
         raise ValueError("--json and --card exclude each other; leave one of them out")
     if out is not None:
-        _check_card_target(out, model, card=card)
+        if not card:
+            raise ValueError(f"--out {out} needs --card; add it")
+        check_target(out, model, such_as="card.md")
+        if out.exists():
+            raise ValueError(
+                f"{out} exists, and may have been filled in by hand; name another file, or remove it"
+            )
     facts = manifest(*read_facts(model)) | {"file": str(model), "bytes": model.stat().st_size}
     if as_json:
-        say(*to_json(facts).split("\n"))
-    elif card:
-        _write_card(facts, out)
-    else:
+        say_json(facts)
+    elif not card:
         say(f"{model}: {facts['bytes'] / 1e6:.2f} MB", *manifest_lines(facts))
+    elif out is None:
+        say(*model_card(facts))
+    else:
+        with replacing(out) as beside:
+            beside.write_text("\n".join(model_card(facts)) + "\n", encoding="utf-8")
+        say(f"Card: {out}; fill in the parts in italics")
 
 
 @with_options
@@ -352,30 +367,10 @@ def audit(
         if forget is not None:
             left = audit_forgetting(learner, named[forget], learned, apart)
             found = replace(found, figures=(*found.figures, *left.figures))
-    say(*(to_json(found.facts() | {"file": str(model)}).split("\n") if as_json else found.lines()))
-
-
-def _check_card_target(out: Path, model: Path, *, card: bool) -> None:
-    if not card:
-        raise ValueError(f"--out {out} needs --card; add it")
-    check_target(out, model, such_as="card.md")
-    if out.exists():
-        raise ValueError(
-            f"{out} exists, and may have been filled in by hand; name another file, or remove it"
-        )
-
-
-def _write_card(facts: dict[str, Any], out: Path | None) -> None:
-    from anchorinv.files import replacing
-    from anchorinv.persistence.manifest import model_card
-
-    lines = model_card(facts)
-    if out is None:
-        say(*lines)
-        return
-    with replacing(out) as beside:
-        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    say(f"Card: {out}; fill in the parts in italics")
+    if as_json:
+        say_json(found.facts() | {"file": str(model)})
+    else:
+        say(*found.lines())
 
 
 def _place_lines(places: "Sequence[WindowPlace]") -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorinv.terminal import complain, progress_bars
+from anchorinv.terminal import complain, progress_bars, say
 
 if TYPE_CHECKING:
     from anchorinv.datasets.own import Labelling
@@ -231,3 +231,15 @@ def interruptible(sentence: str) -> Iterator[None]:
     except KeyboardInterrupt:
         complain("", f"anchorinv: stopped; {sentence}")
         raise typer.Exit(130) from None
+
+
+def say_json(value: object) -> None:
+    """Print plain values as JSON."""
+    from anchorinv.errors import as_json
+
+    say(*as_json(value).split("\n"))
+
+
+def warn(*sentences: str) -> None:
+    """Print warnings on standard error."""
+    complain(*(f"anchorinv: warning: {sentence}" for sentence in sentences))

@@ -23,9 +23,10 @@ from anchorinv.cli.options import (
     option,
     own_options,
     progress,
+    warn,
     with_options,
 )
-from anchorinv.terminal import complain, say
+from anchorinv.terminal import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -267,8 +268,8 @@ def _warn_if_unfiltered(windows: "np.ndarray", sfreq: float | None, band: "Filte
     hertz, leak = np.fft.rfftfreq(n, 1 / sfreq), 2 * sfreq / n
     outside = power[(hertz < band.low / 2 - leak) | (hertz > 1.5 * band.high + leak)].sum()
     if outside > 0.2 * power.sum():
-        complain(
-            f"anchorinv: warning: --band says that the windows were filtered to {band.low:g}-{band.high:g} "
+        warn(
+            f"--band says that the windows were filtered to {band.low:g}-{band.high:g} "
             f"Hz, but {outside / power.sum():.0%} of their power is far outside; train does not filter "
             f"windows, while recordings will be filtered: filter the windows first, or leave --band out"
         )
@@ -354,7 +355,7 @@ def learn(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) 
 
     model, report, with_signals = _taught(learn_classes, examples, trials, inputs)
     say(*report.lines())
-    complain(*(f"anchorinv: warning: {line}" for line in report.warnings()))
+    warn(*report.warnings())
     examples.save(model, with_signals=with_signals)
     say(_known(examples.out, model))
 
