@@ -116,16 +116,31 @@ def run(
             raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}", param_hint=f"--{name}")
     if not config and not list_configs:
         raise typer.BadParameter("name a config, or use --list to see those that are shipped")
-    from anchorinv.cli.output import configs_table
+    from anchorinv.cli.output import configs_table, logging_to, show_results
+    from anchorinv.study.execute import Unfinished, run_study
+    from anchorinv.study.folder import RunFolder
 
+    console, errors = Terminal(), Terminal(stderr=True)
     if list_configs:
-        Terminal().print(configs_table())
+        console.print(configs_table())
         return
     study = overrides.study(config)
     name = study.name if overrides.scale == "full" else f"{study.name}-{overrides.scale}"
-    executor = who.executor()
+    folder, executor = RunFolder(out or Path("runs") / name), who.executor()
     folders = folders_of([study], data or [])
-    _run(study, out or Path("runs") / name, folders, bases, executor, log_level, verify, who.device)
+    console.say(study.title)
+    console.say(f"into {folder.path}")
+    begun = interruptible(f"what is finished is in {folder.path}. Run the same command again to continue.")
+    options: dict[str, Any] = {"executor": executor, "verify": verify, "device": who.device}
+    try:
+        with begun, logging_to(folder.log, log_level, errors), progress_bars(errors):
+            run_study(study, folder.path, folders, cache=bases, **options)
+    except Unfinished:
+        show_results(console, study, folder.read().results)
+        raise
+    show_results(console, study, folder.read().results)
+    for path in folder.write_tables():
+        console.say(f"Wrote {path}")
 
 
 @with_options
@@ -227,36 +242,6 @@ def _describe_demo(console: Terminal, study: "Study") -> None:
             f"Networks (AnchorInv, ProtoNet) are trained for {asked.training.epochs} epochs, which is short; "
             "docs/results.md has studies of full length."
         )
-
-
-def _run(
-    study: "Study",
-    out: Path,
-    folders: "dict[str, Dataset]",
-    bases: Path | None,
-    executor: "Executor | None",
-    log_level: str,
-    verify: bool,
-    device: str,
-) -> None:
-    from anchorinv.cli.output import logging_to, show_results
-    from anchorinv.study.execute import Unfinished, run_study
-    from anchorinv.study.folder import RunFolder
-
-    console, errors = Terminal(), Terminal(stderr=True)
-    folder = RunFolder(out)
-    console.say(study.title)
-    console.say(f"into {out}")
-    begun = interruptible(f"what is finished is in {out}. Run the same command again to continue.")
-    try:
-        with begun, logging_to(folder.log, log_level, errors), progress_bars(errors):
-            run_study(study, out, folders, cache=bases, executor=executor, verify=verify, device=device)
-    except Unfinished:
-        show_results(console, study, folder.read().results)
-        raise
-    show_results(console, study, folder.read().results)
-    for path in folder.write_tables():
-        console.say(f"Wrote {path}")
 
 
 def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Dataset]":

@@ -428,6 +428,8 @@ def _taught(
     teach: Callable[..., Report], examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions
 ) -> "tuple[AnchorInvClassifier, Report, bool]":
     """Load a model and teach it; return it, the report, and whether its file held inverted signals."""
+    import numpy as np
+
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.persistence.provenance import check_words
 
@@ -437,54 +439,44 @@ def _taught(
         examples.model, allow_recordings=examples.allow_recordings, device=examples.device
     )
     with_signals = model.state_.signals is not None
+    reading, signals, labels = inputs.reading(), list[np.ndarray](), list[Any]()
     with progress(examples.quiet):
-        windows, labels = _read_examples(model, examples, trials.labelling(), inputs.reading())
-        report = teach(model, windows, labels, force=examples.force)
+        for path, windows, own in _labelled_files(model, examples, trials.labelling(), reading):
+            _check_units(model, path, windows, scale=reading.scale, force=examples.force)
+            signals.append(windows)
+            labels += own
+        report = teach(model, np.concatenate(signals), labels, force=examples.force)
     return model, report, with_signals
 
 
-def _read_examples(
+def _labelled_files(
     model: "AnchorInvClassifier",
     examples: ExampleOptions,
     labelling: "Labelling | None",
     reading: "ReadOptions",
-) -> "tuple[np.ndarray, list[Any]]":
-    """Return the windows of all files (n, n_chans, n_times) and their classes; other units are refused."""
-    import numpy as np
-
+) -> "Iterator[tuple[Path, np.ndarray, list[Any]]]":
+    """Yield the windows of each file and their classes."""
+    from anchorinv.serving.files import from_events, read_shots
     from anchorinv.validation import as_label
 
-    label = examples.label
-    if label is not None and labelling is not None:
-        raise ValueError("--label and --events both give the class of examples; leave one of them out")
-    signals: list[np.ndarray] = []
-    labels: list[Any] = []
-    for path, windows, own in _labelled_files(model, examples.shots, labelling, reading):
-        if label is None and own is None:
+    label, classes = examples.label, model.classes_
+    if labelling is not None:
+        if label is not None:
+            raise ValueError("--label and --events both give the class of examples; leave one of them out")
+        for path, windows, names in from_events(model, examples.shots, labelling, reading):
+            yield path, windows, [as_label(classes, name) for name in names.tolist()]
+        return
+    for path in examples.shots:
+        windows, own = read_shots(model, path, reading)
+        if label is not None:
+            yield path, windows, [as_label(classes, label)] * len(windows)
+        elif own is not None:
+            yield path, windows, own.tolist()
+        else:
             raise ValueError(
                 f"{path} has no labels; name the class of its examples with --label, or its events with "
                 "--events"
             )
-        _check_units(model, path, windows, scale=reading.scale, force=examples.force)
-        signals.append(windows)
-        labels += [as_label(model.classes_, label)] * len(windows) if label is not None else list(own or ())
-    return np.concatenate(signals), labels
-
-
-def _labelled_files(
-    model: "AnchorInvClassifier", paths: Sequence[Path], labelling: "Labelling | None", reading: "ReadOptions"
-) -> "Iterator[tuple[Path, np.ndarray, list[Any] | None]]":
-    """Yield the windows of each file, and their classes if it has them."""
-    from anchorinv.serving.files import from_events, read_shots
-    from anchorinv.validation import as_label
-
-    if labelling is not None:
-        for path, windows, names in from_events(model, paths, labelling, reading):
-            yield path, windows, [as_label(model.classes_, name) for name in names.tolist()]
-        return
-    for path in paths:
-        windows, labels = read_shots(model, path, reading)
-        yield path, windows, None if labels is None else labels.tolist()
 
 
 def _check_units(
