@@ -66,8 +66,8 @@ class TestGroups:
             sizes.append(len(values))
             return encode(module, values)
 
-        monkeypatch.setattr("anchorinv.suggestion._AT_ONCE", 2 * 4)
-        monkeypatch.setattr("anchorinv.suggestion.encode", few)
+        monkeypatch.setattr("anchorinv.novelty._AT_ONCE", 2 * 4)
+        monkeypatch.setattr("anchorinv.novelty.encode", few)
         found = suggest(signals)
         assert sizes == [2] * 11 + [1, 23] and found.shots.tolist() == whole.shots.tolist()  # then the head
 
