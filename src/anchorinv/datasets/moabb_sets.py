@@ -321,8 +321,10 @@ def _test_units(runs: Sequence[_Run], by: str) -> set[tuple[str, ...]]:
     every = {label for run in runs for label in run.labels}
     for n in range(_quarter(len(units)), len(units)):
         test = set(list(units)[-n:])
-        sides = [{x for r in runs if (_unit(r, by) in test) == side for x in r.labels} for side in (0, 1)]
-        if sides[0] == sides[1] == every:
+        sides = {True: set[str](), False: set[str]()}
+        for run in runs:
+            sides[_unit(run, by) in test].update(run.labels)
+        if sides[True] == sides[False] == every:
             return test
     return set()
 
