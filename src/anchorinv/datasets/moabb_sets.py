@@ -308,7 +308,6 @@ def _default_split(runs: Sequence[_Run], people: Sequence[Any]) -> str:
 
 
 def _test_people(name: str, people: Sequence[Any]) -> set[Any]:
-    """Return the last quarter of the people."""
     if len(people) < 2:
         remedy = "add people with --subjects, or use --split session or run"
         raise ValueError(f"{name} with one person cannot be split by subject; {remedy}")
@@ -345,7 +344,6 @@ def _read(
     how: Preprocessing,
     person: Any,
 ) -> PreparedRecording:
-    """Read and process all runs of a person."""
     runs, notes = load(person), list[str]()
     test = set() if by == "subject" else _test_units(runs, by)
     if by != "subject" and not test:
