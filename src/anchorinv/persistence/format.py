@@ -22,7 +22,7 @@ from anchorinv import __version__
 from anchorinv.backbones import Backbone, BackboneFor, as_backbone, not_given
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
-from anchorinv.core.heads import HEADS, Count, Head
+from anchorinv.core.heads import HEADS, Count
 from anchorinv.core.networks import Geometry, frozen
 from anchorinv.core.privacy import privacy_from
 from anchorinv.core.registry import METHODS, Keeps
@@ -74,14 +74,9 @@ def _encoder_facts(encoder: Encoder) -> dict[str, Any]:
 def unpacked(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], backbone: Callable[[], nn.Module]
 ) -> State:
-    """Return the state that was packed.
+    """Return the state that was packed; tensors and facts are not trusted.
 
-    Parameters
-    ----------
-    tensors, facts : mapping
-        As :func:`packed` returned them; not trusted.
-    backbone : callable
-        Builds a network of the same architecture; its weights are replaced and never initialised.
+    ``backbone`` builds a network of the same architecture; its weights are replaced and never initialised.
     """
     with in_one_sentence():
         shape = (facts["shape"][0], facts["shape"][1])
@@ -100,6 +95,10 @@ def unpacked(
             for name in _BATCHES
             if f"{name}.values" in tensors
         }
+        scores, n_base = under("confidence", tensors), facts["n_base"]
+        confidence = (
+            Confidence.unpacked(scores, n_base=n_base, n_statistics=head.n_statistics) if scores else None
+        )
         curves = [
             Curve(name, session, tensors[f"curves.{i}"]) for i, (name, session) in enumerate(facts["curves"])
         ]
@@ -108,12 +107,12 @@ def unpacked(
             tail=frozen(tail),
             head=frozen(head),
             classes=tuple(facts["classes"]),
-            n_base=facts["n_base"],
+            n_base=n_base,
             shape=shape,
             seed=facts["seed"],
             session=facts["session"],
             curves=tuple(curves),
-            confidence=_confidence(tensors, facts["n_base"], head),
+            confidence=confidence,
             **batches,
         )
 
@@ -123,13 +122,6 @@ def _check_kinds(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         given = tensors[name].dtype
         if given != own.dtype and not (given.is_floating_point and own.dtype.is_floating_point):
             raise TypeError(f"{name[:60]!r} is {given}, {own.dtype} was expected")
-
-
-def _confidence(tensors: Mapping[str, Tensor], n_base: int, head: Head) -> Confidence | None:
-    packed = under("confidence", tensors)
-    if not packed:
-        return None
-    return Confidence.unpacked(packed, n_base=n_base, n_statistics=head.n_statistics)
 
 
 def _network_like(
