@@ -31,20 +31,7 @@ def logits_of(state: State, signals: Tensor) -> Tensor:
 
 
 def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Return logits, and p-values of novelty, of standardised signals (n, n_chans, n_times).
-
-    Parameters
-    ----------
-    novelty : bool, default=False
-        Whether to compute p-values.
-
-    Returns
-    -------
-    logits : Tensor, shape (n, n_classes)
-        Calibrated, where windows were held out.
-    p_values : Tensor, shape (n,), or None
-        Under the hypothesis that a signal is of a known class.
-    """
+    """Return logits as :func:`logits_of` and, if asked for, p-values (n,) of being of a known class."""
     features = encode(nn.Sequential(state.trunk, state.tail), signals)
     if not novelty:
         return check_finite(state.calibrated(encode(state.head, features))), None
@@ -76,14 +63,14 @@ def known_confidence(state: State) -> Confidence:
 
 def check_held_out(recipe: Recipe, samples: Batch, *, needed: bool, rng: torch.Generator) -> None:
     """Refuse, before training, samples of which none would be held out, if some are needed."""
-    spec = recipe.base_spec
-    if needed and isinstance(spec, BaseSpec) and not _held_out(spec, samples, rng).any():
+    if needed and isinstance(recipe.base_spec, BaseSpec) and not _held_out(recipe, samples, rng).any():
         raise ValueError(_NOT_MEASURED)
 
 
-def _held_out(spec: BaseSpec, samples: Batch, rng: torch.Generator) -> Tensor:
-    """Return which samples (n,) training holds out for early stopping."""
-    if spec.training.patience is None:
+def _held_out(recipe: Recipe, samples: Batch, rng: torch.Generator) -> Tensor:
+    """Return which samples (n,) the training of a network holds out for early stopping."""
+    spec = recipe.base_spec
+    if not isinstance(spec, BaseSpec) or spec.training.patience is None:
         return torch.zeros(len(samples), dtype=torch.bool)
     return holdout(columns(samples.labels, samples.classes), samples.groups, rng=rng)
 
@@ -95,9 +82,7 @@ def with_confidence(
 
     Closed forms have theirs already. A model that needs one and has none is refused.
     """
-    spec, targets = recipe.base_spec, state.columns(samples.labels)
-    none = torch.zeros(len(samples), dtype=torch.bool)
-    aside = _held_out(spec, samples, rng) if isinstance(spec, BaseSpec) else none
+    aside = _held_out(recipe, samples, rng)
     if state.confidence is not None or not aside.any():
         if needed:
             known_confidence(state)
@@ -106,8 +91,8 @@ def with_confidence(
     with torch.no_grad():
         statistics, nearest = state.head.novelty(features)
         logits = state.head(features)
-    confidence = held_out_confidence(logits, statistics, nearest, targets[aside], state.n_base)
-    return replace(state, confidence=confidence)
+    targets = state.columns(samples.labels)[aside]
+    return replace(state, confidence=held_out_confidence(logits, statistics, nearest, targets, state.n_base))
 
 
 def check_finite(logits: Tensor) -> Tensor:
@@ -130,6 +115,8 @@ SHOTS = 10
 PENALTY = 4
 #: Rejected windows that are compared with each other; of more, so many at equal distances.
 MOST = 500
+#: Values encoded at once: next to a live stream this happens again and again, in little memory.
+_AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,14 +163,6 @@ than to any known class ('fist' is the closest): teach them as a new class?
         )
 
 
-def check_suggesting(reject: float, least: int) -> None:
-    """Refuse settings that mean nothing."""
-    if not 0 < reject < 1:
-        raise ValueError(f"reject (={reject!r}) must be a share between 0 and 1, as {REJECT}")
-    if least != int(least) or least < 2:
-        raise ValueError(f"least (={least!r}) must be a whole number of windows, 2 or more")
-
-
 @torch.no_grad()
 def suggested_class(
     state: State,
@@ -196,21 +175,17 @@ def suggested_class(
 ) -> Suggestion | None:
     """Return the largest and most separate group of windows that fit no known class, if there is one.
 
-    Parameters
-    ----------
-    signals : Tensor, shape (n, n_chans, n_times)
-        Standardised.
-    names : sequence of Any
-        The classes, in the order of the head's columns.
-    reject : float
-        The p-value up to which a window fits no known class.
-    least : int
-        Windows of a group.
-    artefact : callable
-        Whether windows, by their indices, are rather a fault of the recording than a class; asked of each
-        that is rejected, and of groups.
+    Signals are standardised; ``names`` are the classes in the order of the head's columns. ``artefact`` says
+    whether windows, by their indices, are rather a fault of the recording than a class; it is asked of each
+    that is rejected, and of groups.
     """
-    features = encode(nn.Sequential(state.trunk, state.tail), signals)
+    if not 0 < reject < 1:
+        raise ValueError(f"reject (={reject!r}) must be a share between 0 and 1, as {REJECT}")
+    if least != int(least) or least < 2:
+        raise ValueError(f"least (={least!r}) must be a whole number of windows, 2 or more")
+    network, at_once = nn.Sequential(state.trunk, state.tail), max(1, _AT_ONCE // signals[0].numel())
+    starts = range(0, len(signals), at_once)
+    features = torch.cat([encode(network, signals[i : i + at_once]) for i in starts])
     logits = check_finite(encode(state.head, features))
     rejected = np.flatnonzero(novelty_of(state, features).numpy() <= reject)
     if len(rejected) < least:
@@ -265,17 +240,15 @@ def _groups(state: State, features: Tensor, means: Tensor, least: int) -> list[n
 
     Those of two or more groups that are as separate from each other as from known classes are left out.
     """
-    from sklearn.cluster import AgglomerativeClustering
+    from scipy.cluster.hierarchy import linkage
 
     alike = similarity(state, features, features).double()
     own = alike.diagonal()
     # A squared distance, whether the similarity is minus one or a cosine; symmetric in the last digit, too.
     distances = (own[:, None] + own - alike - alike.T).clamp(min=0).fill_diagonal_(0).numpy()
-    tree = AgglomerativeClustering(
-        n_clusters=None, distance_threshold=0, metric="precomputed", linkage="average"
-    ).fit(distances)
+    merges = linkage(distances[np.triu_indices(len(distances), 1)], "average")[:, :2].astype(int)
     groups: list[np.ndarray | None] = [np.array([i]) for i in range(len(features))]  # None: of several
-    for first, second in tree.children_:
+    for first, second in merges:
         one, other = groups[first], groups[second]
         several = (
             one is None or other is None or _are_two(state, features[one], features[other], means, least)
@@ -330,20 +303,10 @@ def similarity(state: State, some: Tensor, others: Tensor) -> Tensor:
 
 
 def nearest_rivals(state: State, own: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
-    """Compare the windows of a class with its own mean and with those of others.
+    """Compare two or more windows of a class (n, dim) with its mean and those of rivals (n_rivals, dim).
 
-    Parameters
-    ----------
-    own : Tensor, shape (n, dim)
-        Two or more.
-    rivals : Tensor, shape (n_rivals, dim)
-
-    Returns
-    -------
-    apart : Tensor, shape (n,), bool
-        Whether a window is nearer to the mean of the others of its class than to any rival.
-    nearest : Tensor, shape (n,)
-        The rival that is nearest to each.
+    Return whether each is nearer to the mean of the others of its class than to any rival, and the rival
+    that is nearest to it.
     """
     rest = (own.sum(0) - own) / (len(own) - 1)  # mean of the other windows, for each window
     parts = (slice(i, i + 64) for i in range(0, len(own), 64))

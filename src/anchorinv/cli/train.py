@@ -20,11 +20,13 @@ from anchorinv.cli.options import (
     Quiet,
     TrialOptions,
     check_target,
+    option,
     own_options,
     progress,
+    warn,
     with_options,
 )
-from anchorinv.terminal import complain, say
+from anchorinv.terminal import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,53 +44,36 @@ if TYPE_CHECKING:
 class MethodOptions:
     """The method and its settings."""
 
-    method: Annotated[
-        str | None, typer.Option(help="Name of a method; default: that of AnchorInvClassifier.")
-    ] = None
-    network: Annotated[
-        str,
-        typer.Option(
-            help="Networks in the default method: never, always, or (rehearse) if classical features fail."
-        ),
-    ] = "rehearse"
-    backbone: Annotated[
-        str,
-        typer.Option(
-            help="Network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
-            metavar="NAME",
-        ),
-    ] = "conformer"
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="Initial weights of that network, a safetensors file.", metavar="FILE"),
-    ] = None
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Epochs, for methods with a network; default: by the amount of data."),
-    ] = None
-    anchors: Annotated[int, typer.Option(min=1, help="Anchors kept of each class.")] = 50
-    inversion_steps: Annotated[int, typer.Option(min=0, help="Maximum number of steps of the inversion.")] = (
-        200
+    method: str | None = option(None, "Name of a method; default: that of AnchorInvClassifier.")
+    network: str = option(
+        "rehearse", "Networks in the default method: never, always, or (rehearse) if classical features fail."
     )
-    finetune_steps: Annotated[
-        int | None,
-        typer.Option(min=0, help="Finetuning steps of later lessons; default: chosen by cross-validation."),
-    ] = None
-    reject: Annotated[
-        float | None,
-        typer.Option(help=f"{REJECT} Stored in the model; default: no rejection.", metavar="SHARE"),
-    ] = None
-    privacy: Annotated[
-        str | None,
-        typer.Option(
-            help="aggregate: anchors are means of several windows; or an epsilon of differential privacy.",
-            metavar="aggregate|EPSILON",
-        ),
-    ] = None
-    privacy_unit: Annotated[str, typer.Option(help="Unit that the epsilon protects: window or person.")] = (
-        "window"
+    backbone: str = option(
+        "conformer",
+        "Network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
+        metavar="NAME",
     )
-    seed: Annotated[int | None, typer.Option(help="Seed, for reproducible results.")] = None
+    weights: Path | None = option(
+        None, "Initial weights of that network, a safetensors file.", metavar="FILE"
+    )
+    epochs: int | None = option(
+        None, "Epochs, for methods with a network; default: by the amount of data.", min=1
+    )
+    anchors: int = option(50, "Anchors kept of each class.", min=1)
+    inversion_steps: int = option(200, "Maximum number of steps of the inversion.", min=0)
+    finetune_steps: int | None = option(
+        None, "Finetuning steps of later lessons; default: chosen by cross-validation.", min=0
+    )
+    reject: float | None = option(
+        None, f"{REJECT} Stored in the model; default: no rejection.", metavar="SHARE"
+    )
+    privacy: str | None = option(
+        None,
+        "aggregate: anchors are means of several windows; or an epsilon of differential privacy.",
+        metavar="aggregate|EPSILON",
+    )
+    privacy_unit: str = option("window", "Unit that the epsilon protects: window or person.")
+    seed: int | None = option(None, "Seed, for reproducible results.")
     device: Device = "auto"
 
     def settings(self, *, allow_recordings: bool) -> dict[str, Any]:
@@ -136,20 +121,13 @@ class MethodOptions:
 class SignalOptions:
     """Sampling rate, unit and filter of the signals."""
 
-    sfreq: Annotated[float | None, typer.Option(help="Sampling rate in Hz, if DATA does not state it.")] = (
-        None
+    sfreq: float | None = option(None, "Sampling rate in Hz, if DATA does not state it.")
+    unit: str | None = option(None, "Unit of DATA (V, mV, uV), if it does not state it.")
+    band: tuple[float, float] | None = option(
+        None, "Edges in Hz of the band-pass: applied to recordings, recorded for windows."
     )
-    unit: Annotated[str | None, typer.Option(help="Unit of DATA (V, mV, uV), if it does not state it.")] = (
-        None
-    )
-    band: Annotated[
-        tuple[float, float] | None,
-        typer.Option(help="Edges in Hz of the band-pass: applied to recordings, recorded for windows."),
-    ] = None
-    order: Annotated[int, typer.Option(help="Order of that filter (Butterworth).")] = 4
-    zero_phase: Annotated[
-        bool, typer.Option("--zero-phase", help="The filter is zero-phase (forwards and backwards).")
-    ] = False
+    order: int = option(4, "Order of that filter (Butterworth).")
+    zero_phase: bool = option(False, "The filter is zero-phase (forwards and backwards).", "--zero-phase")
 
     def filter(self) -> "Filter | None":
         """Return the band-pass; None if no band is given."""
@@ -170,17 +148,13 @@ def train(
     signals: SignalOptions,
     trials: TrialOptions,
     cutting: CuttingOptions,
-    classes: Annotated[str, typer.Option(help="Base classes, comma-separated; default: all.")] = "",
-    new_people: Annotated[
-        bool,
-        typer.Option(
-            "--new-people",
-            help="Choose settings for people not in DATA (or days, with few people), by leaving groups out.",
-        ),
-    ] = False,
-    with_signals: Annotated[
-        bool, typer.Option("--with-signals", help="Also write the inverted signals, for inspection.")
-    ] = False,
+    classes: str = option("", "Base classes, comma-separated; default: all."),
+    new_people: bool = option(
+        False,
+        "Choose settings for people not in DATA (or days, with few people), by leaving groups out.",
+        "--new-people",
+    ),
+    with_signals: bool = option(False, "Also write the inverted signals, for inspection.", "--with-signals"),
     allow_recordings: Allow = False,
     note: Note = None,
     author: Author = None,
@@ -294,8 +268,8 @@ def _warn_if_unfiltered(windows: "np.ndarray", sfreq: float | None, band: "Filte
     hertz, leak = np.fft.rfftfreq(n, 1 / sfreq), 2 * sfreq / n
     outside = power[(hertz < band.low / 2 - leak) | (hertz > 1.5 * band.high + leak)].sum()
     if outside > 0.2 * power.sum():
-        complain(
-            f"anchorinv: warning: --band says that the windows were filtered to {band.low:g}-{band.high:g} "
+        warn(
+            f"--band says that the windows were filtered to {band.low:g}-{band.high:g} "
             f"Hz, but {outside / power.sum():.0%} of their power is far outside; train does not filter "
             f"windows, while recordings will be filtered: filter the windows first, or leave --band out"
         )
@@ -358,13 +332,10 @@ class ExampleOptions:
         ),
     ]
     out: Out
-    label: Annotated[str | None, typer.Option(help="Class of all examples.")] = None
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Also learn from examples whose scale is very different from the base data's."
-        ),
-    ] = False
+    label: str | None = option(None, "Class of all examples.")
+    force: bool = option(
+        False, "Also learn from examples whose scale is very different from the base data's.", "--force"
+    )
     allow_recordings: Allow = False
     device: Device = "auto"
     note: Note = None
@@ -384,7 +355,7 @@ def learn(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) 
 
     model, report, with_signals = _taught(learn_classes, examples, trials, inputs)
     say(*report.lines())
-    complain(*(f"anchorinv: warning: {line}" for line in report.warnings()))
+    warn(*report.warnings())
     examples.save(model, with_signals=with_signals)
     say(_known(examples.out, model))
 
@@ -429,10 +400,9 @@ def calibrate(
     ],
     out: Out,
     inputs: InputOptions,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Calibrate even if rehearsal advises against it, or units differ."),
-    ] = False,
+    force: bool = option(
+        False, "Calibrate even if rehearsal advises against it, or units differ.", "--force"
+    ),
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -458,6 +428,8 @@ def _taught(
     teach: Callable[..., Report], examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions
 ) -> "tuple[AnchorInvClassifier, Report, bool]":
     """Load a model and teach it; return it, the report, and whether its file held inverted signals."""
+    import numpy as np
+
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.persistence.provenance import check_words
 
@@ -467,54 +439,44 @@ def _taught(
         examples.model, allow_recordings=examples.allow_recordings, device=examples.device
     )
     with_signals = model.state_.signals is not None
+    reading, signals, labels = inputs.reading(), list[np.ndarray](), list[Any]()
     with progress(examples.quiet):
-        windows, labels = _read_examples(model, examples, trials.labelling(), inputs.reading())
-        report = teach(model, windows, labels, force=examples.force)
+        for path, windows, own in _labelled_files(model, examples, trials.labelling(), reading):
+            _check_units(model, path, windows, scale=reading.scale, force=examples.force)
+            signals.append(windows)
+            labels += own
+        report = teach(model, np.concatenate(signals), labels, force=examples.force)
     return model, report, with_signals
 
 
-def _read_examples(
+def _labelled_files(
     model: "AnchorInvClassifier",
     examples: ExampleOptions,
     labelling: "Labelling | None",
     reading: "ReadOptions",
-) -> "tuple[np.ndarray, list[Any]]":
-    """Return the windows of all files (n, n_chans, n_times) and their classes; other units are refused."""
-    import numpy as np
-
+) -> "Iterator[tuple[Path, np.ndarray, list[Any]]]":
+    """Yield the windows of each file and their classes."""
+    from anchorinv.serving.files import from_events, read_shots
     from anchorinv.validation import as_label
 
-    label = examples.label
-    if label is not None and labelling is not None:
-        raise ValueError("--label and --events both give the class of examples; leave one of them out")
-    signals: list[np.ndarray] = []
-    labels: list[Any] = []
-    for path, windows, own in _labelled_files(model, examples.shots, labelling, reading):
-        if label is None and own is None:
+    label, classes = examples.label, model.classes_
+    if labelling is not None:
+        if label is not None:
+            raise ValueError("--label and --events both give the class of examples; leave one of them out")
+        for path, windows, names in from_events(model, examples.shots, labelling, reading):
+            yield path, windows, [as_label(classes, name) for name in names.tolist()]
+        return
+    for path in examples.shots:
+        windows, own = read_shots(model, path, reading)
+        if label is not None:
+            yield path, windows, [as_label(classes, label)] * len(windows)
+        elif own is not None:
+            yield path, windows, own.tolist()
+        else:
             raise ValueError(
                 f"{path} has no labels; name the class of its examples with --label, or its events with "
                 "--events"
             )
-        _check_units(model, path, windows, scale=reading.scale, force=examples.force)
-        signals.append(windows)
-        labels += [as_label(model.classes_, label)] * len(windows) if label is not None else list(own or ())
-    return np.concatenate(signals), labels
-
-
-def _labelled_files(
-    model: "AnchorInvClassifier", paths: Sequence[Path], labelling: "Labelling | None", reading: "ReadOptions"
-) -> "Iterator[tuple[Path, np.ndarray, list[Any] | None]]":
-    """Yield the windows of each file, and their classes if it has them."""
-    from anchorinv.serving.files import from_events, read_shots
-    from anchorinv.validation import as_label
-
-    if labelling is not None:
-        for path, windows, names in from_events(model, paths, labelling, reading):
-            yield path, windows, [as_label(model.classes_, name) for name in names.tolist()]
-        return
-    for path in paths:
-        windows, labels = read_shots(model, path, reading)
-        yield path, windows, None if labels is None else labels.tolist()
 
 
 def _check_units(

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from torch import Tensor, nn
 
 from anchorinv import __version__
 from anchorinv.backbones import Backbone, BackboneFor, as_backbone, not_given
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
-from anchorinv.core.heads import HEADS, Count, Head
+from anchorinv.core.heads import HEADS, Count
 from anchorinv.core.networks import Geometry, frozen
 from anchorinv.core.privacy import privacy_from
 from anchorinv.core.registry import METHODS, Keeps
@@ -33,7 +33,7 @@ from anchorinv.files import replacing
 from anchorinv.persistence import limits
 from anchorinv.persistence.limits import Name, in_one_sentence, under, unpacked_head
 from anchorinv.persistence.provenance import Origin
-from anchorinv.signal.preprocessing import PreprocessingFacts
+from anchorinv.signal.preprocessing import Preprocessing
 
 _BATCHES = ("anchors", "replay", "recordings", "signals")
 
@@ -74,14 +74,9 @@ def _encoder_facts(encoder: Encoder) -> dict[str, Any]:
 def unpacked(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], backbone: Callable[[], nn.Module]
 ) -> State:
-    """Return the state that was packed.
+    """Return the state that was packed; tensors and facts are not trusted.
 
-    Parameters
-    ----------
-    tensors, facts : mapping
-        As :func:`packed` returned them; not trusted.
-    backbone : callable
-        Builds a network of the same architecture; its weights are replaced and never initialised.
+    ``backbone`` builds a network of the same architecture; its weights are replaced and never initialised.
     """
     with in_one_sentence():
         shape = (facts["shape"][0], facts["shape"][1])
@@ -100,6 +95,10 @@ def unpacked(
             for name in _BATCHES
             if f"{name}.values" in tensors
         }
+        scores, n_base = under("confidence", tensors), facts["n_base"]
+        confidence = (
+            Confidence.unpacked(scores, n_base=n_base, n_statistics=head.n_statistics) if scores else None
+        )
         curves = [
             Curve(name, session, tensors[f"curves.{i}"]) for i, (name, session) in enumerate(facts["curves"])
         ]
@@ -108,12 +107,12 @@ def unpacked(
             tail=frozen(tail),
             head=frozen(head),
             classes=tuple(facts["classes"]),
-            n_base=facts["n_base"],
+            n_base=n_base,
             shape=shape,
             seed=facts["seed"],
             session=facts["session"],
             curves=tuple(curves),
-            confidence=_confidence(tensors, facts["n_base"], head),
+            confidence=confidence,
             **batches,
         )
 
@@ -123,13 +122,6 @@ def _check_kinds(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         given = tensors[name].dtype
         if given != own.dtype and not (given.is_floating_point and own.dtype.is_floating_point):
             raise TypeError(f"{name[:60]!r} is {given}, {own.dtype} was expected")
-
-
-def _confidence(tensors: Mapping[str, Tensor], n_base: int, head: Head) -> Confidence | None:
-    packed = under("confidence", tensors)
-    if not packed:
-        return None
-    return Confidence.unpacked(packed, n_base=n_base, n_statistics=head.n_statistics)
 
 
 def _network_like(
@@ -329,20 +321,21 @@ class Header(_Facts):
     ch_names: Annotated[tuple[Name, ...], Field(max_length=limits.MOST_CHANNELS)] | None
     settings: SettingsFacts
     geometry_given: bool
-    preprocessing: PreprocessingFacts | None
+    preprocessing: Preprocessing | None
     history: tuple[Entry, ...]
     backbone: BackboneFacts | None = None
 
 
-Some = TypeVar("Some", bound=BaseModel)
+Some = TypeVar("Some")
 # pydantic's names for members of a union, at the end of an error's location.
 _KIND = re.compile(r"function-\w+\[.*\]|(constrained-)?(str|int|float|bool)|\[key\]", re.DOTALL)
 
 
-def parsed(kind: type[Some], facts: bytes | Mapping[str, Any]) -> Some:
+def parsed(kind: type[Some], facts: Any) -> Some:
     """Validate facts, as JSON or as values; a ValueError names the first wrong one."""
     try:
-        return kind.model_validate_json(facts) if isinstance(facts, bytes) else kind.model_validate(facts)
+        adapter = TypeAdapter(kind)
+        return adapter.validate_json(facts) if isinstance(facts, bytes) else adapter.validate_python(facts)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         # It may contain a key of the file, which is escaped.
@@ -363,11 +356,6 @@ def parse_header(text: bytes) -> Header:
         raise ValueError("its ch_names are wrong (they are not those of its preprocessing)")
     check_names(header.classes)
     check_names(header.ch_names or ())
-    if header.preprocessing is not None:
-        try:
-            _ = header.preprocessing.value
-        except ValueError as error:
-            raise ValueError(f"its preprocessing is wrong ({error})") from None
     return header
 
 

@@ -27,6 +27,7 @@ from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.registry import METHODS, MethodSpec
 from anchorinv.core.rehearsal import FOLDS
 from anchorinv.core.training import Training
+from anchorinv.core.types import State
 from anchorinv.core.views import VIEWS
 from anchorinv.errors import check_name
 from anchorinv.signal.drift import SHAPES, shapes_of
@@ -201,8 +202,10 @@ def check_kept(method: str, geometry: Architecture, n_classes: int, n_kept: int)
     _check(bounds)
 
 
-def check_held(n_bytes: int) -> None:
-    """Refuse more bytes of tensors than a file can hold."""
+def check_room(method: str, geometry: Architecture, state: State, n_bytes: int) -> None:
+    """Refuse a state with more samples than a lesson, or more bytes of tensors than a file, can hold."""
+    kept = [len(batch) for batch in (state.anchors, state.replay, state.recordings) if batch]
+    check_kept(method, geometry, len(state.classes), max(kept, default=0))
     _check({"bytes in a file": (n_bytes, MOST_BYTES - _ROOM // 2, "fewer classes or examples")})
 
 

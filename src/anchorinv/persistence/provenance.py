@@ -1,4 +1,4 @@
-"""Provenance of a model: date, author, data and loss curves of each lesson."""
+"""The history of a model: date, author, data, scores and loss curves of each lesson."""
 
 import hashlib
 import json
@@ -132,6 +132,7 @@ def annotated(
     history: Iterable[Mapping[str, Any]], *, note: str | None, author: str | None
 ) -> list[dict[str, Any]]:
     """Return a history with the note and author in its last entry; None leaves them unchanged."""
+    check_words(note=note, author=author)
     lines = [dict(line) for line in history]
     given = {"note": note, "author": author}
     if lines:
@@ -248,16 +249,8 @@ def history_entry(
 ) -> dict[str, Any]:
     """Return an entry of the estimator's history.
 
-    Parameters
-    ----------
-    kind : str
-        ``"base"``, ``"session"``, ``"shots"`` or ``"forgotten"``.
-    samples : dict of Any to int
-        Number of samples of each class.
-    curves : tuple of Curve
-        Loss curves of the lesson.
-    began : float
-        Start time, from ``time.perf_counter``.
+    The kind is ``"base"``, ``"session"``, ``"shots"`` or ``"forgotten"``; the lesson ``began`` at this
+    ``time.perf_counter()``.
     """
     line: dict[str, Any] = {
         "kind": kind,
@@ -265,13 +258,12 @@ def history_entry(
         "samples": samples,
         "seconds": time.perf_counter() - began,
     }
-    for curve in curves:
+    for curve in curves:  # others are weights of priors
         if curve.name in _CHOICES:
             line[_CHOICES[curve.name]] = float(curve.values[-1])
-        if curve.name not in DESCENTS:  # weights of priors
-            continue
-        steps, loss, _ = DESCENTS[curve.name]
-        # The last value of an inversion's curve is its final error, not a step.
-        line[steps] = len(curve.values) - (curve.name == "invert")
-        line[loss] = float(curve.values[-1]) if len(curve.values) else float("nan")
+        elif curve.name in DESCENTS:
+            steps, loss, _ = DESCENTS[curve.name]
+            # The last value of an inversion's curve is its final error, not a step.
+            line[steps] = len(curve.values) - (curve.name == "invert")
+            line[loss] = float(curve.values[-1]) if len(curve.values) else float("nan")
     return {**line, "curves": loss_curves(curves)}

@@ -42,33 +42,18 @@ MOST_SHOWN = 12
 class Evaluation:
     """The confusion matrix of a model on labelled windows.
 
-    Parameters
-    ----------
-    classes : tuple
-        Of the rows (true) and columns (predicted) of ``counts``.
-    n_base : int
-        Base classes among them, the first ones.
-    counts : ndarray, shape (n_classes, n_classes)
-        Number of windows.
-    unknown : dict of str to int
-        Number of windows of each unknown class; they are in no row.
-    reliability : SplitReliability or None, default=None
-        Calibration on the same windows, separately for base and new classes.
-    detection : Detection or None, default=None
-        Detection of windows of unknown classes; None if the model has no novelty.
-
     Examples
     --------
     >>> Evaluation(("left", "right"), 2, np.array([[3, 1], [0, 4]]), {}).lines()[0]
     '8 windows: accuracy 87.5%, balanced 87.5%, macro-F1 87.3%'
     """
 
-    classes: tuple[Any, ...]
+    classes: tuple[Any, ...]  # of the rows (true) and columns (predicted) of ``counts``, base classes first
     n_base: int
-    counts: np.ndarray
-    unknown: dict[str, int]
-    reliability: SplitReliability | None = None
-    detection: Detection | None = None
+    counts: np.ndarray  # of windows, (n_classes, n_classes)
+    unknown: dict[str, int]  # windows of each unknown class, which are in no row
+    reliability: SplitReliability | None = None  # calibration on the same windows, of base and new classes
+    detection: Detection | None = None  # of windows of unknown classes; None if the model has no novelty
 
     @property
     def scores(self) -> Scores:
@@ -101,10 +86,10 @@ class Evaluation:
         lines = [
             f"{self.counts.sum()} windows: accuracy {derived.accuracy:.1%}, balanced "
             f"{derived.balanced_accuracy:.1%}, macro-F1 {self.macro_f1:.1%}",
-            f"{'true / predicted':<16} " + " ".join(f"{name!s:>8}" for name in self.classes) + f" {'F1':>7}",
+            f"{_row('true / predicted', self.classes, width=8)} {'F1':>7}",
         ]
         for name, row, f1 in zip(self.classes, self.counts, derived.f1, strict=True):
-            lines.append(f"{name!s:<16} " + " ".join(f"{count:>8}" for count in row) + f" {f1:>7.1%}")
+            lines.append(f"{_row(name, row, width=8)} {f1:>7.1%}")
         for name, n in self.unknown.items():
             known = looks_like(name, self.classes)
             shown, like = (name, "") if known is None else (repr(name), f", which looks like {known!r}")
@@ -131,9 +116,8 @@ def evaluate_file(
     windows: Iterable[Window]
     if labelling is not None:
         ((_, values, labels),) = from_events(model, [path], labelling, reading)
-        by_name = {
-            str(label): label for label in model.classes_.tolist()
-        }  # classes may be numbers or booleans
+        # Classes may be numbers or booleans.
+        by_name = {str(label): label for label in model.classes_.tolist()}
         truth = [by_name.get(name, name) for name in labels.tolist()]
         windows = (Window(i, each, True) for i, each in enumerate(values))
     else:
@@ -176,13 +160,11 @@ def detect(
     >>> detect([0.5, 0.03, 0.8], [True, False, True]).auroc
     1.0
     """
-    parts: dict[bool, list[float]] = {True: [], False: []}
-    for p, inside in zip(novelty, known, strict=True):
-        if p is not None:
-            parts[inside].append(p)
-    if not any(parts.values()):
+    measured = [(p, inside) for p, inside in zip(novelty, known, strict=True) if p is not None]
+    if not measured:
         return None
-    return Detection.of(parts[True], parts[False], REJECT if threshold is None else threshold)
+    inside, outside = ([p for p, is_known in measured if is_known == side] for side in (True, False))
+    return Detection.of(inside, outside, REJECT if threshold is None else threshold)
 
 
 def check_picture(path: Path) -> None:
@@ -228,12 +210,15 @@ def _calibration_facts(both: SplitReliability) -> dict[str, Any]:
 
 def _calibration_lines(both: SplitReliability) -> list[str]:
     heads = ("windows", "accuracy", "confidence", "ECE", "Brier")
-    lines = [f"{'calibration':<16} " + " ".join(f"{head:>10}" for head in heads)]
+    lines = [_row("calibration", heads)]
     for name, part in _parts(both).items():
-        cells = (str(part.n), f"{part.accuracy:.1%}", f"{part.mean_confidence:.1%}", f"{part.ece:.3f}",
-                 f"{part.brier:.3f}")  # fmt: skip
-        lines.append(f"{f'{name} classes':<16} " + " ".join(f"{cell:>10}" for cell in cells))
+        shares = (f"{part.accuracy:.1%}", f"{part.mean_confidence:.1%}")
+        lines.append(_row(f"{name} classes", [part.n, *shares, f"{part.ece:.3f}", f"{part.brier:.3f}"]))
     return lines
+
+
+def _row(first: object, cells: Iterable[object], *, column: int = 16, width: int = 10) -> str:
+    return f"{first!s:<{column}} " + " ".join(f"{cell!s:>{width}}" for cell in cells)
 
 
 def _detection_facts(found: Detection) -> dict[str, Any]:
@@ -293,11 +278,11 @@ class FileCheck:
         gaps = f" ({self.n_gaps} more have missing samples)" if self.n_gaps else ""
         lines = [f"{self.path}: {self.n_windows} windows{gaps}"]
         width = max(8, *(len(name[:24]) for name in drift.channels))
-        lines.append(f"{'channel':<{width}} " + " ".join(f"{key:>10}" for key in columns))
+        lines.append(_row("channel", columns, column=width))
         shown = _most_unlike(drift)[:MOST_SHOWN]
         for i in sorted(shown.tolist()):
             cells = ["-" if values is None else f"{values[i]:.3g}" for values in columns.values()]
-            lines.append(f"{drift.channels[i][:24]:<{width}} " + " ".join(f"{cell:>10}" for cell in cells))
+            lines.append(_row(drift.channels[i][:24], cells, column=width))
         if len(drift.channels) > MOST_SHOWN:
             lines.append(f"and {len(drift.channels) - MOST_SHOWN} channels that differ less")
         return [*lines, f"{drift.level}: {drift.verdict}"]

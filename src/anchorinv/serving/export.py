@@ -1,4 +1,8 @@
-"""Export a model as one ONNX graph, with a JSON file that describes its input and outputs."""
+"""Export a model as one ONNX graph, with a JSON file that describes its input and outputs.
+
+The model's own modules are traced, except for eigendecompositions, which ONNX lacks, and the tables of
+p-values, which are looked up with numpy elsewhere.
+"""
 
 import hashlib
 import logging
@@ -256,118 +260,12 @@ def _quiet() -> Iterator[None]:
 
 #: Domain of our functions, before they are inlined in the graph.
 DOMAIN = "anchorinv"
+# Eigendecompositions are parallel Jacobi rotations. A round pairs all rows, and a rotation of each pair sets
+# its off-diagonal entry to zero; a sweep is as many rounds as it takes to pair every row with every other.
+# The off-diagonal norm falls with each sweep, in the end quadratically (Golub & Van Loan, Matrix
+# Computations, 2013, section 8.5).
 #: Maximum number of sweeps; matrices of 32 rows take about nine.
 _SWEEPS = 12
-
-# Rows 2i and 2i + 1 are a pair: a and b are their diagonal entries, c the off-diagonal one. `turn` holds the
-# rotations of all pairs, followed by the permutation for the next round. The loop ends when every c was
-# negligible next to its a and b for a whole sweep.
-_EIGH = """
-<opset_import: ["" : {opset}], domain: "{domain}">
-{name} (matrices) => (values, vectors)
-{{
-    cosines = Constant <value = double[{half}, 2, {even}] {{{cosines}}}> ()
-    sines = Constant <value = double[{half}, 2, {even}] {{{sines}}}> ()
-    identity = Constant <value = double[{even}, {even}] {{{identity}}}> ()
-    first = Constant <value_ints = [{first}]> ()
-    second = Constant <value_ints = [{second}]> ()
-    shared = Constant <value_ints = [{shared}]> ()
-    flat = Constant <value_ints = [0, {square}]> ()
-    rows = Constant <value_ints = [0, {even}, {even}]> ()
-    behind = Constant <value_ints = [2, 3]> ()
-    axis_1 = Constant <value_ints = [1]> ()
-    axis_2 = Constant <value_ints = [2]> ()
-    none = Constant <value_int = 0> ()
-    one = Constant <value_int = 1> ()
-    sweep = Constant <value_int = {sweep}> ()
-    most = Constant <value_int = {most}> ()
-    yes = Constant <value = bool {{1}}> ()
-    zero = Constant <value = double {{0.0}}> ()
-    unit = Constant <value = double {{1.0}}> ()
-    two = Constant <value = double {{2.0}}> ()
-    tiny = Constant <value = double {{1e-30}}> ()
-    rounding = Constant <value = double {{1e-20}}> ()
-    least = Constant <value = double {{1e-37}}> ()
-    {padding}
-    zeros = Mul (zero, whole)
-    start = Add (identity, zeros)
-    calm, diagonal, axes = Loop (most, yes, none, whole, start) <body = round
-        (int64 i, bool going, int64 calm_before, double[n, {even}, {even}] matrix,
-         double[n, {even}, {even}] turned)
-        => (bool go_on, int64 calm_after, double[n, {even}, {even}] next_matrix,
-            double[n, {even}, {even}] next_turned)
-    {{
-        entries = Reshape (matrix, flat)
-        a = Gather <axis = 1> (entries, first)
-        b = Gather <axis = 1> (entries, second)
-        c = Gather <axis = 1> (entries, shared)
-        apart = Sub (b, a)
-        half = Div (apart, two)
-        half_squared = Mul (half, half)
-        c_squared = Mul (c, c)
-        squares = Add (half_squared, c_squared)
-        root = Sqrt (squares)
-        size = Abs (half)
-        sum = Add (size, root)
-        divisor = Add (sum, tiny)
-        below = Less (half, zero)
-        minus_c = Neg (c)
-        signed = Where (below, minus_c, c)
-        tangent = Div (signed, divisor)
-        tangent_squared = Mul (tangent, tangent)
-        secant_squared = Add (tangent_squared, unit)
-        secant = Sqrt (secant_squared)
-        cosine = Div (unit, secant)
-        sine = Mul (tangent, cosine)
-        cosine_behind = Unsqueeze (cosine, behind)
-        sine_behind = Unsqueeze (sine, behind)
-        straight = Mul (cosine_behind, cosines)
-        across = Mul (sine_behind, sines)
-        pairs = Add (straight, across)
-        turn = Reshape (pairs, rows)
-        back = Transpose <perm = [0, 2, 1]> (turn)
-        product = MatMul (matrix, turn)
-        next_matrix = MatMul (back, product)
-        next_turned = MatMul (turned, turn)
-        a_times_b = Mul (a, b)
-        level = Abs (a_times_b)
-        share = Mul (level, rounding)
-        bound = Add (share, least)
-        large = Greater (c_squared, bound)
-        counted = Cast <to = 7> (large)
-        n_large = ReduceSum <keepdims = 0> (counted)
-        is_calm = Equal (n_large, none)
-        longer = Add (calm_before, one)
-        calm_after = Where (is_calm, longer, none)
-        go_on = Less (calm_after, sweep)
-    }}>
-    on_diagonal = Mul (diagonal, identity)
-    unsorted = ReduceSum <keepdims = 0> (on_diagonal, axis_2)
-    n_values = Constant <value_ints = [{size}]> ()
-    values, order = TopK <axis = 1, largest = 0, sorted = 1> (unsorted, n_values)
-    order_of_row = Unsqueeze (order, axis_1)
-    every_row = Constant <value_ints = [1, {size}, 1]> ()
-    order_of_rows = Expand (order_of_row, every_row)
-    {cropping}
-    vectors = GatherElements <axis = 2> (own_rows, order_of_rows)
-}}
-"""
-# An odd size is padded by a row whose eigenvalue is larger than all others, and which is cropped at the end.
-_PADDING = """
-    pads = Constant <value_ints = [0, 0, 0, 0, 1, 1]> ()
-    padded = Pad (matrices, pads)
-    sizes = Abs (matrices)
-    both = Constant <value_ints = [1, 2]> ()
-    total = ReduceSum <keepdims = 1> (sizes, both)
-    beyond = Add (total, unit)
-    corner = Constant <value = double[{even}, {even}] {{{corner}}}> ()
-    last = Mul (beyond, corner)
-    whole = Add (padded, last)
-"""
-_CROPPING = """
-    begin = Constant <value_ints = [0]> ()
-    own_rows = Slice (axes, begin, n_values, axis_1)
-"""
 
 
 def eigh_name(size: int) -> str:
@@ -376,41 +274,62 @@ def eigh_name(size: int) -> str:
 
 
 def eigh_function(size: int, *, opset: int) -> "FunctionProto":
-    """Return ``torch.linalg.eigh`` as an ONNX function, for matrices (n, size, size).
+    """Return ``torch.linalg.eigh`` as an ONNX function, which ONNX has no operator for.
 
-    They are float64. Eigenvalues (n, size) ascend, eigenvectors (n, size, size) are in the columns.
+    Matrices (n, size, size) are float64; eigenvalues (n, size) ascend, eigenvectors are in the columns.
     """
-    from onnx import parser
+    from onnx.numpy_helper import from_array
+    from onnxscript import script
+    from onnxscript.values import Opset
 
+    op: Any = Opset("", opset)
     even = size + size % 2
-    places = np.arange(even)
-    seats = _next_seats(even)
-    cosines, sines, corner = (np.zeros((even, even)) for _ in range(3))
-    cosines[places, seats] = 1
-    sines[places, seats[places ^ 1]] = np.where(places % 2, -1, 1)
-    corner[-1, -1] = 1
-    first = places[::2] * (even + 1)
-    odd = size % 2
-    text = _EIGH.format(
-        name=eigh_name(size),
-        domain=DOMAIN,
-        opset=opset,
-        size=size,
-        even=even,
-        half=even // 2,
-        square=even * even,
-        cosines=_listed(cosines),
-        sines=_listed(sines),
-        identity=_listed(np.eye(even)),
-        first=_listed(first),
-        second=_listed(first + even + 1),
-        shared=_listed(first + 1),
-        sweep=even - 1,
-        most=_SWEEPS * even,
-        padding=_PADDING.format(even=even, corner=_listed(corner)) if odd else "whole = Identity (matrices)",
-        cropping=_CROPPING if odd else "own_rows = Identity (axes)",
-    )
-    return parser.parse_function(text)
+    places, seats = np.arange(even), _next_seats(even)
+    # A rotation of all pairs, followed by the permutation for the next round, is cosine and sine times these.
+    turns = np.zeros((2, even, even))
+    turns[0, places, seats] = 1
+    turns[1, places, seats[places ^ 1]] = np.where(places % 2, -1, 1)
+    straight, across = (from_array(each.reshape(even // 2, 2, even)) for each in turns)
+    # An odd size is padded by a row whose eigenvalue is larger than all others; it is cropped at the end.
+    pads, corner = from_array(np.repeat([0, size % 2], [4, 2])), from_array(np.diag(places >= size) + 0.0)
+    identity = from_array(np.eye(even))
+    # Rows 2i and 2i + 1 are a pair: a and b are their diagonal entries, c the off-diagonal one.
+    at_a, at_b, at_c = (from_array(places[::2] * (even + 1) + k) for k in (0, even + 1, 1))
+    shapes = [0, even**2], [0, even, even], [size], [1, size, 1]
+    flat, square, own, by_row = (from_array(np.array(shape)) for shape in shapes)
+    n_rounds, sweep = _SWEEPS * even, even - 1
+
+    def eigh(matrices: Any) -> Any:
+        beyond = op.ReduceSum(op.Abs(matrices), [1, 2], keepdims=1) + 1.0
+        matrix = op.Pad(matrices, pads) + beyond * corner
+        turned = identity + 0.0 * matrix
+        calm = op.Constant(value_int=0)
+        for _ in range(n_rounds):
+            entries = op.Reshape(matrix, flat)
+            a = op.Gather(entries, at_a, axis=1)
+            b = op.Gather(entries, at_b, axis=1)
+            c = op.Gather(entries, at_c, axis=1)
+            half = (b - a) / 2.0
+            tangent = op.Where(half < 0.0, -c, c) / (op.Abs(half) + op.Sqrt(half * half + c * c) + 1e-30)
+            cosine = 1.0 / op.Sqrt(tangent * tangent + 1.0)
+            pairs = op.Unsqueeze(cosine, [2, 3]) * straight + op.Unsqueeze(tangent * cosine, [2, 3]) * across
+            turn = op.Reshape(pairs, square)
+            matrix = op.MatMul(op.Transpose(turn, perm=[0, 2, 1]), op.MatMul(matrix, turn))
+            turned = op.MatMul(turned, turn)
+            # Done when every c was negligible next to its a and b for a whole sweep.
+            large = op.Cast(c * c > op.Abs(a * b) * 1e-20 + 1e-37, to=7)
+            calm = op.Where(op.ReduceSum(large, keepdims=0) == 0, calm + 1, 0)
+            done = calm >= sweep
+            if done:
+                break
+        unsorted = op.ReduceSum(matrix * identity, [2], keepdims=0)
+        eigenvalues, order = op.TopK(unsorted, own, axis=1, largest=0, sorted=1)
+        orders = op.Expand(op.Unsqueeze(order, [1]), by_row)
+        return eigenvalues, op.GatherElements(op.Slice(turned, [0], own, [1]), orders, axis=2)
+
+    function: FunctionProto = script(Opset(DOMAIN, 1), default_opset=op)(eigh).to_function_proto()
+    function.name = eigh_name(size)
+    return function
 
 
 def _next_seats(n: int) -> np.ndarray:
@@ -423,10 +342,6 @@ def _next_seats(n: int) -> np.ndarray:
     if n > 2:
         upper, lower = [upper[0], lower[0], *upper[1:-1]], [*lower[1:], upper[-1]]
     return np.argsort(np.stack([upper, lower], axis=1).ravel())
-
-
-def _listed(values: np.ndarray) -> str:
-    return ", ".join(map(repr, values.ravel().tolist()))
 
 
 #: Largest allowed difference of a graph's probabilities and p-values from the model's.
@@ -523,10 +438,12 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
     """Return the description of a graph, as plain values for JSON."""
     how, classes = model.preprocessing_, model.classes_.tolist()
     shape = ["n", model.n_chans_, model.n_times_]
-    shapes = {"probabilities": ["n", len(classes)], "label": ["n"], "novelty": ["n"]}
-    types = {"label": "int64"}
     outputs = [
-        {"name": name, "shape": shapes[name], "type": types.get(name, "float32")}
+        {
+            "name": name,
+            "shape": ["n", len(classes)] if name == "probabilities" else ["n"],
+            "type": "int64" if name == "label" else "float32",
+        }
         for name in ModelGraph(model).outputs
     ]
     rejecting = model.reject is not None
@@ -552,8 +469,6 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
 
 def random_windows(model: AnchorInvClassifier) -> np.ndarray:
     """Return noise (n, n_chans, n_times) with the mean and standard deviation of the base data, float32."""
-    import torch
-
     shape = (N_RANDOM, model.n_chans_, model.n_times_)
     noise = torch.randn(shape, generator=stream(model.seed_, "windows to check a graph")).numpy()
     scaled: np.ndarray = (noise * model.standardisation_.std + model.standardisation_.mean).astype(np.float32)
