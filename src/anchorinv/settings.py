@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple
@@ -39,7 +39,7 @@ from anchorinv.persistence.limits import (
     network_of,
 )
 from anchorinv.progress import is_heard, listening, tell
-from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing, PreprocessingFacts
+from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 from anchorinv.terminal import duration
 from anchorinv.validation import SWAP, Signals, warn
 
@@ -132,7 +132,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if problems:
         raise ValueError("; ".join(problems))
     if (preprocessing := settings["preprocessing"]) is not None:
-        parsed(PreprocessingFacts, asdict(preprocessing))
+        parsed(Preprocessing, preprocessing)
 
 
 def recipe_of(

@@ -97,7 +97,7 @@ def test_broken_records_are_named_together(tmp_path):
     assert (
         "lacks 1 of 28 channels: W3" in told
         and "1024.0 Hz, expected 2048" in told
-        and "2.4 s long, expected 5 s" in told
+        and "2.4 s, expected 5 s" in told
     )
 
 

@@ -210,7 +210,7 @@ def test_manifests_without_measure(tmp_path, text, message):
 
 
 def test_a_table_of_a_million_rows_is_the_largest(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorinv.signal.arrays.ROWS", 3)
+    monkeypatch.setattr("anchorinv.signal.headers.ROWS", 3)
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 3)
     assert len(read_table(tmp_path / "t.csv", ("a",)).lines) == 3
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 4)

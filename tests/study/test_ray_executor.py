@@ -121,7 +121,7 @@ def stand_in(monkeypatch) -> Callable[..., InThisProcess]:
     def install(lose: Callable[[str], Exception | None] = lambda task: None) -> InThisProcess:
         fake = InThisProcess(lose)
         monkeypatch.setattr(ray_executor, "import_extra", lambda *_, **__: fake)
-        monkeypatch.setattr(ray_executor, "connected", lambda _: nullcontext())
+        monkeypatch.setattr(ray_executor, "connected", nullcontext)
         monkeypatch.setattr(ray_executor, "described", lambda _: "a stand-in")
         monkeypatch.setattr(ray_executor, "kv_store", lambda: fake)
         return fake

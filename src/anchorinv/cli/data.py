@@ -67,8 +67,8 @@ def download(
     """Download a public data set; an interrupted download is resumed."""
     import anchorinv.datasets.download as remote
 
-    client = remote.HttpClient(remote.RetryPolicy(jobs=jobs, tries=tries, timeout=timeout, pause=pause))
-    files = remote.remote_files(name, client.text, client.size, mirror=mirror, only=only)
+    client = remote.HttpClient(jobs, tries, timeout, pause)
+    files = remote.remote_files(name, client, mirror=mirror, only=only)
     n_files, n_bytes, unknown = remote.still_to_come(files, to)
     size = f"{n_bytes / 1e9:.2f} GB" if n_bytes > 1e8 else f"{n_bytes / 1e6:.2f} MB"
     more = f", and {unknown} files of unknown size" if unknown else ""

@@ -302,7 +302,7 @@ def _export(runs: list[Path], to: Path) -> None:
 
 def _fill(runs: list[Path], page: Path) -> None:
     from anchorinv.report.gather import gather
-    from anchorinv.report.markdown import fill
+    from anchorinv.report.page import fill
 
     read = gather(runs)
     filled = fill(page, read)

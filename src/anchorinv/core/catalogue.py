@@ -1,5 +1,6 @@
 """All methods of this package, each as one registry entry. Defaults are the paper's for BCI."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -185,15 +186,14 @@ real_replay = paper_method(  # recordings: the upper bound for inversion, withou
     memory=RealSamples,
 )(_from_samples("real-replay", RealSamples))
 
-latent_replay = (
-    paper_method(  # inputs of the last block: equivalent to replaying recordings, without storing them
-        "latent-replay",
-        title="LatentReplay",
-        citation="after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020",
-        look=("#8C510A", ">"),
-        memory=LatentSamples,
-    )(_from_samples("latent-replay", LatentSamples))
-)
+# Inputs of the last block: equivalent to replaying recordings, without storing them.
+latent_replay = paper_method(
+    "latent-replay",
+    title="LatentReplay",
+    citation="after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020",
+    look=("#8C510A", ">"),
+    memory=LatentSamples,
+)(_from_samples("latent-replay", LatentSamples))
 
 
 WIDTH, HIDDEN = 512, 1024
@@ -223,35 +223,14 @@ class Projector(nn.Module):
         return projected
 
 
-class Projected(nn.Module):
+class Projected(nn.Sequential):
     """Split a backbone after the pooling: all of it is the trunk, the projector is the tail."""
 
     latent_shape = (WIDTH,)
     dim = WIDTH
 
     def __init__(self, backbone: nn.Module) -> None:
-        super().__init__()
-        self.trunk = nn.Sequential(backbone, Pooled())
-        self.tail = Projector()
-
-    def forward(self, signals: Tensor) -> Tensor:
-        """Return (n, 512)."""
-        projected: Tensor = self.tail(self.trunk(signals))
-        return projected
-
-
-class Whole(nn.Module):
-    """Split a backbone so that nothing is frozen: the trunk is the identity, the tail is all of it."""
-
-    def __init__(self, backbone: nn.Module) -> None:
-        super().__init__()
-        self.trunk = nn.Identity()
-        self.tail = backbone
-
-    def forward(self, signals: Tensor) -> Tensor:
-        """Return features (n, dim)."""
-        features: Tensor = self.tail(signals)
-        return features
+        super().__init__(OrderedDict(trunk=nn.Sequential(backbone, Pooled()), tail=Projector()))
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
@@ -259,7 +238,8 @@ def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _whole(backbone: Callable[[], nn.Module]) -> nn.Module:
-    return Whole(backbone())
+    """Split a backbone so that nothing is frozen."""
+    return nn.Sequential(OrderedDict(trunk=nn.Identity(), tail=backbone()))
 
 
 STATISTICS_FORGET = (

@@ -124,18 +124,10 @@ def _parts(like: Tensor, n_heads: int, length: int) -> list[slice]:
 
 
 def attend(qkv: Tensor, *, heads: int, scale: float, mask: Tensor | None = None) -> Tensor:
-    """Return ``(softmax(scale * query @ key.mT) * mask) @ value`` of all heads, side by side.
+    """Return ``(softmax(scale * query @ key.mT) * mask) @ value`` (n, n_tokens, width) of all heads.
 
-    Parameters
-    ----------
-    qkv : Tensor, shape (n, n_tokens, 3 · width)
-        Queries, keys and values, each with one head after the other.
-    mask : Tensor, shape (n · heads, n_tokens, n_tokens) or None, default=None
-        Of dropout, or None.
-
-    Returns
-    -------
-    (n, n_tokens, width)
+    ``qkv`` (n, n_tokens, 3 · width) has queries, keys and values, each with one head after the other;
+    ``mask`` (n · heads, n_tokens, n_tokens) is of dropout.
     """
     if torch.compiler.is_exporting():
         n, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
@@ -360,11 +352,7 @@ class Conformer(nn.Module):
 
     def to_conv2d_state(self) -> dict[str, Tensor]:
         """Return the weights under the names and shapes of the usual two-convolution code."""
-        ours = self.state_dict()
-        return {
-            theirs: (_third(ours[name], part) if part is not None else ours[name]).reshape(shape).clone()
-            for theirs, (name, part, shape) in _conv2d_layout(self.geometry).items()
-        }
+        return {name: view.clone() for name, view in _conv2d_views(self).items()}
 
     @classmethod
     def from_conv2d_state(cls, state: Mapping[str, Tensor], geometry: Geometry | None = None) -> Self:
@@ -379,59 +367,55 @@ class Conformer(nn.Module):
             and kernel, since the weights do not tell them.
         """
         geometry = geometry or _geometry_of(state)
-        layout = _conv2d_layout(geometry)
-        if wrong := sorted(layout.keys() ^ state.keys()):
+        with torch.random.fork_rng():  # values are overwritten
+            network = cls(geometry)
+        if wrong := sorted(_conv2d_views(network).keys() ^ state.keys()):
             raise ValueError(
                 f"weights do not fit a Conformer with {geometry.depth} blocks: {len(wrong)} names are "
                 f"missing or unknown, such as {wrong[0]!r}; pass the backbone's weights alone"
             )
-        with torch.random.fork_rng():  # values are overwritten
-            network = cls(geometry).to(state["0.shallownet.0.weight"].dtype)
-        ours = network.state_dict()
-        with torch.no_grad():
-            for theirs, (name, part, shape) in layout.items():
-                if state[theirs].shape != shape:
-                    raise ValueError(
-                        f"{theirs} has shape {tuple(state[theirs].shape)}, {tuple(shape)} is needed"
-                    )
-                target = _third(ours[name], part) if part is not None else ours[name]
-                target.copy_(state[theirs].reshape(target.shape))
+        network.to(state["0.shallownet.0.weight"].dtype)
+        for name, view in _conv2d_views(network).items():
+            if state[name].shape != view.shape:
+                raise ValueError(
+                    f"{name} has shape {tuple(state[name].shape)}, {tuple(view.shape)} is needed"
+                )
+            view.copy_(state[name])
         return network
 
 
-def _third(fused: Tensor, part: int) -> Tensor:
-    return fused.chunk(3)[part]
+#: Layers of a block under their usual names, and under ours.
+_USUAL_LAYERS = {
+    "0.fn.0": "attention_norm",
+    "0.fn.1.projection": "attention.projection",
+    "1.fn.0": "mlp_norm",
+    "1.fn.1.0": "mlp.0",
+    "1.fn.1.3": "mlp.3",
+}
 
 
-def _conv2d_layout(g: Geometry) -> dict[str, tuple[str, int | None, torch.Size]]:
-    """Map each usual name to our name, the third of our tensor it corresponds to (or None), and its shape."""
-    layout: dict[str, tuple[str, int | None, torch.Size]] = {}
-
-    def add(theirs: str, ours: str, *shape: int, part: int | None = None) -> None:
-        layout[theirs] = (ours, part, torch.Size(shape))
-
-    w = g.width
-    add("0.shallownet.0.weight", "trunk.0.time_weight", w, 1, 1, g.kernel)
-    add("0.shallownet.0.bias", "trunk.0.time_bias", w)
-    add("0.shallownet.1.weight", "trunk.0.space_weight", w, w, g.n_chans, 1)
-    add("0.shallownet.1.bias", "trunk.0.space_bias", w)
-    for name in ("weight", "bias", "running_mean", "running_var"):
-        add(f"0.shallownet.2.{name}", f"trunk.0.norm.{name}", w)
-    add("0.shallownet.2.num_batches_tracked", "trunk.0.norm.num_batches_tracked")
-    add("0.projection.0.weight", "trunk.0.projection.weight", w, w, 1, 1)
-    add("0.projection.0.bias", "trunk.0.projection.bias", w)
+def _conv2d_views(network: Conformer) -> dict[str, Tensor]:
+    """Return the weights by their usual names, as views of ours in the usual shapes."""
+    g, ours = network.geometry, network.state_dict()
+    views = {
+        "0.shallownet.0.weight": ours["trunk.0.time_weight"].view(g.width, 1, 1, g.kernel),
+        "0.shallownet.0.bias": ours["trunk.0.time_bias"],
+        "0.shallownet.1.weight": ours["trunk.0.space_weight"].view(g.width, g.width, g.n_chans, 1),
+        "0.shallownet.1.bias": ours["trunk.0.space_bias"],
+        "0.projection.0.weight": ours["trunk.0.projection.weight"].view(g.width, g.width, 1, 1),
+        "0.projection.0.bias": ours["trunk.0.projection.bias"],
+    }
+    for kind in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+        views[f"0.shallownet.2.{kind}"] = ours[f"trunk.0.norm.{kind}"]
     for i in range(g.depth):
         block = f"trunk.{i + 1}" if i < g.depth - 1 else "tail.0"
-        for kind, shape in (("weight", (w, w)), ("bias", (w,))):
-            for part, name in enumerate(("queries", "keys", "values")):
-                add(f"1.{i}.0.fn.1.{name}.{kind}", f"{block}.attention.qkv.{kind}", *shape, part=part)
-            add(f"1.{i}.0.fn.1.projection.{kind}", f"{block}.attention.projection.{kind}", *shape)
-            add(f"1.{i}.0.fn.0.{kind}", f"{block}.attention_norm.{kind}", w)
-            add(f"1.{i}.1.fn.0.{kind}", f"{block}.mlp_norm.{kind}", w)
-        for layer, rows, columns in ((0, 4 * w, w), (3, w, 4 * w)):
-            add(f"1.{i}.1.fn.1.{layer}.weight", f"{block}.mlp.{layer}.weight", rows, columns)
-            add(f"1.{i}.1.fn.1.{layer}.bias", f"{block}.mlp.{layer}.bias", rows)
-    return layout
+        for kind in ("weight", "bias"):
+            thirds = ours[f"{block}.attention.qkv.{kind}"].chunk(3)
+            for name, third in zip(("queries", "keys", "values"), thirds, strict=True):
+                views[f"1.{i}.0.fn.1.{name}.{kind}"] = third
+            for theirs, mine in _USUAL_LAYERS.items():
+                views[f"1.{i}.{theirs}.{kind}"] = ours[f"{block}.{mine}.{kind}"]
+    return views
 
 
 def _geometry_of(state: Mapping[str, Tensor]) -> Geometry:

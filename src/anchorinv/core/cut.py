@@ -7,6 +7,7 @@ that is treated as a whole; the code of the network between units is run as it i
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -76,12 +77,11 @@ class Call:
             for call in self.inner:
                 yield from call.layers()
 
-    def smallest(self) -> Iterator["Call"]:
-        """Yield the innermost calls."""
-        if not self.inner:
-            yield self
-        for call in self.inner:
-            yield from call.smallest()
+    def below(self) -> Iterator["Call"]:
+        """Yield all calls within it, at any depth."""
+        for inner in self.inner:
+            yield inner
+            yield from inner.below()
 
 
 def leaves_of(values: Any) -> list[Any]:
@@ -110,8 +110,12 @@ def nested_like(values: Any, leaves: Iterator[Any]) -> Any:
 
 def tensors_of(values: Any) -> list[Tensor]:
     """Return the floating-point tensors in nested values, in order."""
-    leaves = leaves_of(values)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return [leaf for leaf in leaves_of(values) if is_float(leaf)]
+
+
+def is_float(value: Any) -> bool:
+    """Return whether a value is a floating-point tensor."""
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def record(
@@ -127,12 +131,11 @@ def record(
         stack[-1].inner.append(call)
         stack.append(call)
 
-    def after(output: Any) -> Any:
+    def after(module: nn.Module, args: Any, output: Any) -> Any:
         call = stack.pop()
         if (alter := changes.get(call.key)) is not None:
-            floats = [isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves_of(output)]
-            pairs = zip(leaves_of(output), floats, strict=True)
-            output = nested_like(output, iter([alter(leaf) if change else leaf for leaf, change in pairs]))
+            changed = (alter(leaf) if is_float(leaf) else leaf for leaf in leaves_of(output))
+            output = nested_like(output, changed)
         call.returned = output
         return output
 
@@ -140,10 +143,8 @@ def record(
         for name, module in network.named_modules():
             # Parametrisations, such as weight norm, are part of their layer.
             if name and "parametrizations" not in name.split("."):
-                enter = module.register_forward_pre_hook(
-                    lambda m, args, kwargs, name=name: before(name, m, args, kwargs), with_kwargs=True
-                )
-                leave = module.register_forward_hook(lambda m, args, output: after(output))
+                enter = module.register_forward_pre_hook(partial(before, name), with_kwargs=True)
+                leave = module.register_forward_hook(after)
                 hooks.callback(enter.remove)
                 hooks.callback(leave.remove)
         root.returned = network(signals)
@@ -184,8 +185,7 @@ class Form(NamedTuple):
         grown = [i for i, (a, b) in enumerate(pairs) if a != b]
         fits = len(grown) == 1 and few.shape[grown[0]] * MORE == more.shape[grown[0]] * FEW
         dim = grown[0] if fits and few.shape[grown[0]] % FEW == 0 else None
-        each = few.shape[dim] // FEW if dim is not None else 1
-        return cls(tuple(few.shape), few.dtype, dim, each)
+        return cls(tuple(few.shape), few.dtype, dim, each=1 if dim is None else few.shape[dim] // FEW)
 
     def zeros(self, n: int, like: Tensor) -> Tensor:
         """Return zeros for n windows, in place of a tensor that is not needed."""
@@ -260,10 +260,11 @@ def find_classifier(network: nn.Module, signals: Tensor, name: str | None = None
     Most networks have one; there are several if their outputs are added. ``name`` is the module, if given.
     """
     if name is not None:
-        found = list(_outermost(record(network, signals), name))
-        if not found:
+        root = record(network, signals)
+        if not (found := list(_outermost(root, name))):
+            called = ", ".join(dict.fromkeys(call.name for call in root.inner))
             raise BackboneError(
-                f"it calls no module {name!r}, which should be its classifier; {_called(network, signals)}"
+                f"it calls no module {name!r}, which should be its classifier; it calls {called}"
             )
         return found
     known: list[Key] = []
@@ -290,11 +291,6 @@ def _outermost(call: Call, name: str) -> Iterator[Key]:
             yield inner.key
         else:
             yield from _outermost(inner, name)
-
-
-def _called(network: nn.Module, signals: Tensor) -> str:
-    names = dict.fromkeys(call.name for call in record(network, signals).inner)
-    return f"it calls {', '.join(names)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -337,25 +333,18 @@ def find_cut(network: nn.Module, signals: Tensor, classifiers: Sequence[Key], ta
 
 def _units(call: Call, classifiers: frozenset[Key], opened: set[Key]) -> Iterator[Call]:
     for inner in call.inner:
-        keys = {each.key for each in below(inner)}
+        keys = {each.key for each in inner.below()}
         if inner.key not in classifiers and (inner.key in opened or keys & classifiers):
             yield from _units(inner, classifiers, opened)
         else:
             yield inner
 
 
-def below(call: Call) -> Iterator[Call]:
-    """Yield all calls within a call, at any depth."""
-    for inner in call.inner:
-        yield inner
-        yield from below(inner)
-
-
 def _named(units: Sequence[Call], tail: str, end: int) -> tuple[int, Call | None]:
     for i, unit in enumerate(units[:end]):
         if unit.within(tail):
             return i, None
-        if tail.startswith(f"{unit.name}.") and any(each.within(tail) for each in below(unit)):
+        if tail.startswith(f"{unit.name}.") and any(each.within(tail) for each in unit.below()):
             return i, unit
     names = ", ".join(dict.fromkeys(unit.name for unit in units[:end] if unit.mixes))
     raise BackboneError(
@@ -390,5 +379,5 @@ def _reaches_all(
     """Return whether every input of the classifiers depends on one of the blocks, by setting these to NaN."""
     with torch.no_grad():
         spoilt = record(network, signals.detach(), dict.fromkeys(blocks, lambda t: t * torch.nan))
-    given = [call.given[0] for call in below(spoilt) if call.key in classifiers]
+    given = [call.given[0] for call in spoilt.below() if call.key in classifiers]
     return all(bool(values.isnan().all()) for values in given)

@@ -5,6 +5,7 @@ whether it is valid (``fits``), how a class is removed (``without``) and its max
 ``HEADS`` has all heads by kind; heads of other packages are registered there.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +16,8 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from anchorinv.core.registry import Registry
-
-if TYPE_CHECKING:
-    from anchorinv.core.types import Batch
-
-import math
-
 from anchorinv.core.conformer import Dropout
+from anchorinv.core.registry import Registry
 
 if TYPE_CHECKING:
     from anchorinv.core.types import Batch
@@ -47,21 +42,13 @@ class ScaleFacts(HeadFacts):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Sizes that a head in a model file must have.
-
-    Parameters
-    ----------
-    n_classes, n_base : int
-        Classes of the model, and how many of them are base classes.
-    sizes : tuple of int
-        Features of the network or the encoder, then those of each view beside them.
-    n_anchors : int, default=0
-        Feature vectors kept, over all classes.
-    """
+    """Sizes that a head in a model file must have."""
 
     n_classes: int
     n_base: int
+    #: Features of the network or the encoder, then those of each view beside them.
     sizes: tuple[int, ...]
+    #: Feature vectors kept, over all classes.
     n_anchors: int = 0
 
     @property
@@ -159,10 +146,9 @@ class Head(nn.Module, ABC):
 
     def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return its tensors by name in files, and its settings as plain values."""
-        values = {name: getattr(self, name) for name in self.Facts.model_fields}
-        known = {
-            name: value for name, value in values.items() if value is not None and value == value
-        }  # no nan
+        settings = {name: getattr(self, name) for name in self.Facts.model_fields}
+        # Neither None nor nan, which is not equal to itself.
+        known = {name: value for name, value in settings.items() if value is not None and value == value}
         tensors = {self._in_files(name): tensor for name, tensor in self.state_dict().items()}
         return tensors, {"kind": self.kind, **known}
 
@@ -211,10 +197,7 @@ H = TypeVar("H", bound=type[Head])
 
 #: All heads that model files may hold, by kind.
 HEADS: Registry[type[Head]] = Registry(
-    "head",
-    tuple(
-        f"anchorinv.core.{name}" for name in ("heads", "mahalanobis", "ridge", "discriminant", "riemannian")
-    ),
+    "head", [f"anchorinv.core.{name}" for name in ("mahalanobis", "ridge", "discriminant", "riemannian")]
 )
 
 
@@ -409,8 +392,8 @@ class Mlp(Head):
     @classmethod
     def start(cls, n_classes: int, dim: int) -> Self:
         """Return an initialised head, for base training."""
-        first = [nn.Linear(dim, 256), nn.ELU(), Dropout(0.5)]
-        second = [nn.Linear(256, 32), nn.ELU(), Dropout(0.3)]
+        first = (nn.Linear(dim, 256), nn.ELU(), Dropout(0.5))
+        second = (nn.Linear(256, 32), nn.ELU(), Dropout(0.3))
         return cls(nn.Sequential(*first, *second), nn.Linear(32, n_classes))
 
     @classmethod
@@ -425,8 +408,9 @@ class Mlp(Head):
 
     def add_classes(self, rows: Tensor, biases: Tensor) -> "Mlp":
         """Return a head with more output rows (n_new, 32) and biases (n_new,)."""
+        last = self.last
         return self._with_outputs(
-            torch.cat([self.last.weight.detach(), rows]), torch.cat([self.last.bias.detach(), biases])
+            torch.cat([last.weight.detach(), rows]), torch.cat([last.bias.detach(), biases])
         )
 
     def without(self, column: int, anchors: "Batch | None" = None) -> "Mlp":
@@ -537,18 +521,9 @@ def prototype_head(head: Head) -> PrototypeHead:
 
 
 def simplex_etf(n: int, dim: int, *, rng: torch.Generator | None = None) -> Tensor:
-    """Return the vertices of a simplex: of length 1, with cosines -1 / (n - 1) between them.
+    """Return the vertices (n, dim) of a simplex: of length 1, with cosines -1 / (n - 1) between them.
 
-    Parameters
-    ----------
-    n, dim : int
-        Vertices, and dimensions, at least as many.
-    rng : Generator or None, default=None
-        For the random rotation; None uses the global one.
-
-    Returns
-    -------
-    Tensor, shape (n, dim)
+    They are rotated at random; without ``rng`` by the global generator.
     """
     if n > dim:
         raise ValueError(f"{n} classes need vertices in at least {n} dimensions, got {dim}")

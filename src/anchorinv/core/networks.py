@@ -6,13 +6,12 @@ there, in double precision, which not every device has.
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 #: Shorter signals are too short for a kernel, a pooling window and more than a few tokens.
 MIN_TIMES = 16
@@ -57,17 +56,7 @@ class Geometry:
     dropout: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in (
-            "n_chans",
-            "n_times",
-            "kernel",
-            "stride",
-            "pool",
-            "pool_stride",
-            "width",
-            "heads",
-            "depth",
-        ):
+        for name in [field.name for field in fields(self) if field.name != "dropout"]:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} (={getattr(self, name)}) must be at least 1")
         if self.kernel > self.n_times:
@@ -174,39 +163,6 @@ def apply_there(module: nn.Module, values: Tensor) -> Tensor:
 def encode(module: nn.Module, values: Tensor) -> Tensor:
     """Apply a frozen module to values (n, ...) chunk by chunk, on the module's device."""
     return torch.cat([apply_there(module, chunk) for chunk in torch.split(values, CHUNK)])
-
-
-def first_norm(network: nn.Module) -> tuple[_BatchNorm, Tensor, Tensor]:
-    """Return the first BatchNorm with running statistics, and these; deepinv needs one."""
-    for norm in (module for module in network.modules() if isinstance(module, _BatchNorm)):
-        if norm.running_mean is not None and norm.running_var is not None:
-            return norm, norm.running_mean, norm.running_var
-    raise ValueError(
-        "deepinv compares signals by the running statistics of a BatchNorm, and this backbone has none; "
-        "use deepdream, which does without, or a backbone with a BatchNorm"
-    )
-
-
-class _Reached(Exception):  # noqa: N818 (not an error: stops the forward pass)
-    pass
-
-
-def input_of(module: nn.Module, network: nn.Module, signals: Tensor) -> Tensor:
-    """Return the input of a module when its network is applied to signals."""
-    given: list[Tensor] = []
-
-    def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
-        given.append(args[0])
-        raise _Reached
-
-    hook = module.register_forward_pre_hook(stop)
-    try:
-        network(signals)
-    except _Reached:
-        return given[0]
-    finally:
-        hook.remove()
-    raise ValueError("the first BatchNorm of this backbone is not used; deepinv needs one, deepdream none")
 
 
 #: The values of a device setting, for messages; the number is the index of a GPU.

@@ -1,7 +1,7 @@
 """A method by composition: a base model, a placement of new classes, an adaptation and a memory."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -89,16 +89,7 @@ class BaseSpec:
     device: str = field(default="cpu", metadata={"later": True})
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
-        """Train on the base classes, then finalise the head on its features (Algorithm 1, base, 1 to 3).
-
-        Parameters
-        ----------
-        samples : Batch
-            Signals (n, n_chans, n_times); their groups say which are held out together.
-        checkpoint : Checkpoint or None, default=None
-            Where the training can be interrupted and resumed.
-        rng : Generator
-        """
+        """Train on the base classes, then finalise the head on its features (Algorithm 1, base, 1 to 3)."""
         classes, signals = samples.classes, samples.values
         if len(classes) < 2:
             raise ValueError(f"base training needs at least two classes, got {len(classes)}")
@@ -209,14 +200,8 @@ class Recipe:
     def add_shots(self, state: State, features: Batch, counts: Sequence[int]) -> State:
         """Learn from more examples of known classes: prototypes or statistics move, the network stays.
 
-        Parameters
-        ----------
-        state : State
-            The current state.
-        features : Batch
-            Of the examples (n, dim), labelled by known classes.
-        counts : sequence of int
-            Examples behind each prototype so far, in the order of the classes.
+        ``features`` (n, dim) are labelled by known classes; ``counts`` are the examples behind each prototype
+        so far, in the order of the classes.
         """
         if isinstance(state.head, StatisticalHead):
             head: Head = state.head.after(features, state.columns(features.labels))
@@ -253,19 +238,16 @@ def _by_column(state: State, samples: Batch) -> Batch:
 def placed(state: State, device: str) -> State:
     """Return a state with its networks on a device; the same state if they are there already."""
     wanted = torch.device(device)
-    if all(_is_on(network, wanted) for network in _networks(state.trunk, state.tail)):
+    tensors = (t for network in _networks(state) for t in (*network.parameters(), *network.buffers()))
+    if all(t.device.type == wanted.type and wanted.index in (None, t.device.index) for t in tensors):
         return state
     trunk, tail = copy.deepcopy((state.trunk, state.tail))  # a state never changes
-    for network in _networks(trunk, tail):
+    moved = replace(state, trunk=trunk, tail=tail)
+    for network in _networks(moved):
         network.to(wanted)
-    return replace(state, trunk=trunk, tail=tail)
+    return moved
 
 
-def _networks(trunk: nn.Module, tail: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that belong on a device; of an encoder of feature blocks only the networks."""
-    yield from trunk.networks if isinstance(trunk, Encoder) else (trunk, tail)
-
-
-def _is_on(module: nn.Module, device: torch.device) -> bool:
-    places = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
-    return all(each.type == device.type and device.index in (None, each.index) for each in places)
+def _networks(state: State) -> Iterable[nn.Module]:
+    """Return the modules that belong on a device; of an encoder of feature blocks only the networks."""
+    return state.trunk.networks if isinstance(state.trunk, Encoder) else (state.trunk, state.tail)

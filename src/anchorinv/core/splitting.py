@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -21,12 +22,12 @@ from anchorinv.core.cut import (
     Cut,
     Form,
     Key,
-    below,
     equal,
     find_classifier,
     find_cut,
     finite,
     gradients,
+    is_float,
     leaves_of,
     made_up,
     nested_like,
@@ -354,7 +355,7 @@ def _divided(
     found = find_classifier(network, few_fed, classifier)
     cut = find_cut(network, few_fed, found, tail)
     units = {unit.key: unit for unit in cut.units}
-    again = {call.key: call for call in below(record(network, more_fed))}
+    again = {call.key: call for call in record(network, more_fed).below()}
     if missing := [key for key in units if key not in again]:
         raise BackboneError(f"whether it calls {missing[0][0]} depends on the number of windows; {REMEDY}")
     order = tuple(key for key in units if key in cut.classifiers)
@@ -369,7 +370,7 @@ def _divided(
     )
     if any(form.dim is None for form in plan.inputs.values()):
         raise BackboneError(f"the input of its classifier has no batch dimension; {REMEDY}")
-    _refuse_shared(network, cut)
+    _refuse_shared(cut)
     end = _part(network, cut, cut.tail)
     plan = _with_needed(end, plan, units, few)
     parts = SplitNetwork(Trunk(_part(network, cut, cut.before), plan), Tail(end, plan)).eval()
@@ -383,14 +384,12 @@ def _divided(
 
 
 def _forms(few: Call, more: Call) -> Made:
-    leaves = leaves_of(few.returned)
-    pairs = zip(leaves, leaves_of(more.returned), strict=True)
-    return nested_like(few.returned, iter([None] * len(leaves))), tuple(
-        Form.of(a, b) if isinstance(a, Tensor) else a for a, b in pairs
-    )
+    pairs = zip(leaves_of(few.returned), leaves_of(more.returned), strict=True)
+    forms = tuple(Form.of(a, b) if isinstance(a, Tensor) else a for a, b in pairs)
+    return nested_like(few.returned, repeat(None)), forms
 
 
-def _refuse_shared(network: nn.Module, cut: Cut) -> None:
+def _refuse_shared(cut: Cut) -> None:
     parts = [cut.before, cut.tail, [unit for unit in cut.units if unit.key in cut.classifiers]]
     seen: dict[int, int] = {}
     for i, units in enumerate(parts):
@@ -407,33 +406,26 @@ def _refuse_shared(network: nn.Module, cut: Cut) -> None:
 def _part(network: nn.Module, cut: Cut, here: Sequence[Call]) -> nn.Module:
     """Copy the network with the weights of some units only."""
     part, kept = copy.deepcopy(network), {unit.name for unit in here}
-    names = dict.fromkeys(unit.name for unit in cut.units)
-    modules = {name: part.get_submodule(name) for name in names}
+    modules = {unit.name: part.get_submodule(unit.name) for unit in cut.units}
     units = {id(module): Unit(name, module, here=name in kept) for name, module in modules.items()}
-    for parent in list(part.modules()):
-        if id(parent) in units:
-            continue
-        for name, child in parent._modules.items():
-            if id(child) in units:
-                parent._modules[name] = units[id(child)]
+    for parent in [module for module in part.modules() if id(module) not in units]:
+        parent._modules |= {name: units[id(m)] for name, m in parent._modules.items() if id(m) in units}
     return part
 
 
 def _with_needed(tail: nn.Module, plan: Plan, units: Mapping[Key, Call], signals: Tensor) -> Plan:
     """Return the plan with the outputs of the trunk that the tail depends on."""
     asked: dict[tuple[Key, int], Tensor] = {}
-    for key in plan.before:
+    for key in (key for key in units if key in plan.before):
         for i, leaf in enumerate(leaves_of(units[key].returned)):
-            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            if is_float(leaf):
                 asked[key, i] = leaf.detach().clone().requires_grad_()
     # Cloned, since the network may change its input in place.
     run = Run(plan, True, len(signals), signals, {place: leaf.clone() for place, leaf in asked.items()})
     Tail(tail, plan).run(run, signals.clone())
     features = torch.cat([run.features[key] for key in plan.classifiers], dim=1)
     of_signals, *slopes = gradients(features.sum(), [signals, *asked.values()])
-    order = [unit for unit in units if unit in plan.before]
-    needed = {place for place, slope in zip(asked, slopes, strict=True) if slope is not None}
-    kept = tuple(sorted(needed, key=lambda place: (order.index(place[0]), place[1])))
+    kept = tuple(place for place, slope in zip(asked, slopes, strict=True) if slope is not None)
     for key, i in kept:
         if plan.forms[key][1][i].dim is None:
             raise BackboneError(f"the output of {key[0]} has no batch dimension; {REMEDY}")
@@ -488,6 +480,7 @@ def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
     if slope is None or not slope.isfinite().all() or not slope.any():
         raise BackboneError(_NO_GRADIENT)
     parts.latent_shape, parts.dim = tuple(latents.shape[1:]), features.shape[1]
-    made = [t for call in record(parts, signals).smallest() for t in tensors_of(call.returned)]
+    layers = [call for call in record(parts, signals).below() if not call.inner]
+    made = [t for call in layers for t in tensors_of(call.returned)]
     parts.n_activations = sum(t.numel() for t in made) // FEW
     return parts

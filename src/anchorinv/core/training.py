@@ -6,7 +6,7 @@ out. Neither test data nor future classes are used.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import torch
@@ -66,18 +66,10 @@ def _whole(labels: Tensor, groups: Tensor, rng: torch.Generator) -> Tensor:
 
 
 class BestWeights:
-    """Early stopping: keep the weights with the lowest held-out loss, and decide when to stop.
+    """Early stopping: keep the weights with the lowest loss on what is held out, and decide when to stop.
 
-    Parameters
-    ----------
-    network, head : nn.Module, Head
-        What is trained, in place.
-    aside : Batch
-        Signals (n, n_chans, n_times), labelled by the head's columns.
-    weights : Tensor, shape (n_classes,) or None
-        Of the classes in the loss, or None.
-    patience : int
-        Number of evaluations without improvement after which to stop.
+    Training stops after ``patience`` evaluations without improvement; ``weights`` (n_classes,) are of the
+    classes in the loss.
     """
 
     def __init__(
@@ -165,9 +157,7 @@ class Training:
 
     def optimiser(self, n_batches: int) -> Optimiser:
         """Return the plan in steps, for a number of batches per epoch."""
-        stop = self.converged
-        if stop is not None:
-            stop = EarlyStopping(stop.window * n_batches, stop.tolerance, stop.patience, stop.enough)
+        stop = self.converged and replace(self.converged, window=self.converged.window * n_batches)
         return Optimiser(self.epochs * n_batches, self.lr, self.betas, stop=stop, schedule=self.schedule)
 
 
@@ -180,23 +170,17 @@ def train(
     checkpoint: Checkpoint | None = None,
     rng: torch.Generator,
 ) -> Tensor:
-    """Train a network and its head together, in place and on their device, by the head's loss.
+    """Train a network and its head together, in place and on their device; return the loss curve (n_steps,).
 
-    Parameters
-    ----------
-    samples : Batch
-        Signals (n, n_chans, n_times), labelled by the head's columns; with ``patience``, whole groups are
-        held out where they are known.
-    checkpoint : Checkpoint or None, default=None
-        Where training can be interrupted and resumed, between epochs.
-
-    Returns
-    -------
-    (n_steps,) the loss curve.
+    Samples are signals (n, n_chans, n_times), labelled by the head's columns; with ``patience``, whole groups
+    are held out where they are known. With a checkpoint, training can be resumed between epochs.
     """
     device = device_of(network)
     weights = _class_weights(samples, plan, device)
-    samples, aside = _divided(samples, plan, rng)
+    best = None
+    if plan.patience and (held_out := holdout(samples.labels, samples.groups, rng=rng)).any():
+        samples, aside = samples[~held_out], samples[held_out]
+        best = BestWeights(network, head, aside, weights, plan.patience)
     n_batches = -(-len(samples) // plan.batch_size)
     order = torch.empty(0)
 
@@ -214,7 +198,6 @@ def train(
 
     network.train()
     head.train()
-    best = BestWeights(network, head, aside, weights, plan.patience) if aside and plan.patience else None
     with scoped_seed(stream(rng, "dropout"), device):
         curve = minimise(
             objective,
@@ -231,14 +214,6 @@ def train(
     frozen(network)
     frozen(head)
     return curve
-
-
-def _divided(samples: Batch, plan: Training, rng: torch.Generator) -> tuple[Batch, Batch | None]:
-    """Return the training samples and the held-out ones, if any."""
-    if plan.patience is None:
-        return samples, None
-    aside = holdout(samples.labels, samples.groups, rng=rng)
-    return (samples[~aside], samples[aside]) if aside.any() else (samples, None)
 
 
 def inverse_frequency(sizes: Tensor) -> Tensor:
@@ -419,11 +394,10 @@ class CrossValidatedFinetune:
         n_folds = min(self.folds, int(shots.labels.bincount()[list(shots.classes)].min()))
         if n_folds < 2:
             return None
-        kept = _few(replay, self.most) if replay is not None else None
         shot_folds = _folds(shots, n_folds)
-        replay_folds = _folds(kept, n_folds) if kept is not None else None
-        lengths = sorted(set(self.lengths))
-        errors = torch.empty(len(self.lrs), len(lengths), n_folds)
+        kept = None if replay is None else _few(replay, self.most)
+        replay_folds = None if kept is None else _folds(kept, n_folds)
+        errors = torch.empty(len(self.lrs), len(set(self.lengths)), n_folds)
         for fold in range(n_folds):
             learned, aside = shots[shot_folds != fold], shots[shot_folds == fold]
             old = None
@@ -431,24 +405,25 @@ class CrossValidatedFinetune:
                 old, aside = kept[replay_folds != fold], concat(aside, kept[replay_folds == fold])
             start = _placed(head, tail, learned) if self.from_mean else head
             for row, lr in zip(errors, self.lrs, strict=True):
-
-                def watch(
-                    step: int,
-                    moved: nn.Module,
-                    head: Head,
-                    scores: Tensor = row[:, fold],
-                    old: Batch | None = old,
-                    aside: Batch = aside,
-                ) -> None:
-                    if step not in lengths:
-                        return
-                    if self.refresh and old is not None:
-                        head = follow_replay(head, old, tail, moved)
-                    scores[lengths.index(step)] = _errors(moved, head, aside)
-
-                plan = Optimiser(lengths[-1], lr, self.betas)
-                finetune(tail, start, learned, old, plan, replay_weight=self.replay_weight, watch=watch)
+                row[:, fold] = self._validated(tail, start, learned, old, aside, lr)
         return errors.flatten(0, 1)
+
+    def _validated(
+        self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, aside: Batch, lr: float
+    ) -> Tensor:
+        """Finetune, and return the error rate on what is held out after each number of steps (n_lengths,)."""
+        lengths = sorted(set(self.lengths))
+        rates = torch.empty(len(lengths))
+
+        def watch(step: int, moved: nn.Module, head: Head) -> None:
+            if step in lengths:
+                if self.refresh and replay is not None:
+                    head = follow_replay(head, replay, tail, moved)
+                rates[lengths.index(step)] = _errors(moved, head, aside)
+
+        plan = Optimiser(lengths[-1], lr, self.betas)
+        finetune(tail, head, shots, replay, plan, replay_weight=self.replay_weight, watch=watch)
+        return rates
 
 
 def _errors(tail: nn.Module, head: Head, aside: Batch) -> float:

@@ -28,8 +28,11 @@ def stream(seed: int | torch.Generator, *path: str | int) -> torch.Generator:
     (True, False)
     """
     root = seed.initial_seed() if isinstance(seed, torch.Generator) else int(seed) % 2**64
-    generator = torch.Generator()
-    return generator.manual_seed(_hashed(root, path) if path else root)
+    if path:
+        # repr distinguishes 1 and "1", int makes numpy's 1 equal to Python's; a torch seed is signed.
+        text = repr((root, tuple(step if isinstance(step, str) else int(step) for step in path))).encode()
+        root = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+    return torch.Generator().manual_seed(root)
 
 
 @contextmanager
@@ -39,8 +42,11 @@ def scoped_seed(rng: torch.Generator, device: torch.device | None = None) -> Ite
     Dropout and the initialisation of layers can only draw from the global generator. This package's layers
     draw on the host; other layers may draw from a GPU's generator, which is seeded as well.
     """
-    own = _generator_of(device)
-    generators = [torch.default_generator, *([] if own is None else [own])]
+    generators = [torch.default_generator]
+    if device is not None and device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    elif device is not None and device.type == "mps":
+        generators.append(torch.mps._get_default_mps_generator())
     positions = [generator.get_state() for generator in generators]
     try:
         for generator in generators:
@@ -51,27 +57,9 @@ def scoped_seed(rng: torch.Generator, device: torch.device | None = None) -> Ite
             generator.set_state(position)
 
 
-def _generator_of(device: torch.device | None) -> torch.Generator | None:
-    """Return the generator that draws on a GPU; None of other devices."""
-    if device is not None and device.type == "cuda":
-        return torch.cuda.default_generators[device.index or 0]
-    return torch.mps._get_default_mps_generator() if device is not None and device.type == "mps" else None
-
-
-def global_position() -> torch.Tensor:
-    """Return the state of torch's global generator; for use inside :func:`scoped_seed`."""
-    return torch.get_rng_state()
-
-
 def take_up(position: torch.Tensor) -> None:
     """Set the state of torch's global generator; for use inside :func:`scoped_seed`."""
     torch.set_rng_state(position.clone())
-
-
-def _hashed(root: int, path: tuple[str | int, ...]) -> int:
-    # repr distinguishes 1 and "1", int makes numpy's 1 equal to Python's; a torch seed is signed.
-    text = repr((root, tuple(step if isinstance(step, str) else int(step) for step in path))).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,14 +131,10 @@ class Batch:
                 f"labels of shape {tuple(self.labels.shape)} do not fit values of shape "
                 f"{tuple(self.values.shape)}; one label per sample is needed"
             )
-        if self.groups is not None and self.groups.shape != self.labels.shape:
-            raise ValueError(
-                f"{len(self.groups)} groups for {len(self.labels)} samples; one per sample is needed"
-            )
-        if self.weights is not None and self.weights.shape != self.labels.shape:
-            raise ValueError(
-                f"{len(self.weights)} weights for {len(self.labels)} samples; one per sample is needed"
-            )
+        for name, values in (("groups", self.groups), ("weights", self.weights)):
+            if values is not None and values.shape != self.labels.shape:
+                n = len(self.labels)
+                raise ValueError(f"{len(values)} {name} for {n} samples; one per sample is needed")
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -1,7 +1,7 @@
 """Own recordings: options, files, checks of each and of all, and the plan for those that pass."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -121,9 +121,9 @@ class OwnOptions:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSegment:
-    """A labelled segment of a file, in samples after resampling."""
+    """A labelled segment of a file."""
 
-    first: int
+    first: int  # sample after resampling, as is the length
     length: int
     label: str
     subject: str
@@ -162,14 +162,12 @@ def open_labelled_file(rows: Sequence[ManifestRow], options: OwnOptions) -> Labe
         start = row.start or 0.0
         first = round(start * rate)
         stop = available if row.stop is None else first + round((row.stop - start) * rate)
-        if stop > available or stop <= first:
-            problems.append(
-                f"line {row.line}: {row.name} is {recording.n_times / sfreq:g} s long, "
-                f"{start:g} to {'its end' if row.stop is None else f'{row.stop:g} s'} asked"
-            )
-        else:
+        if first < stop <= available:
             facts = (row.label, row.subject, row.session, row.split)
             segments.append(LabelledSegment(first, stop - first, *facts))
+        else:
+            length, end = recording.n_times / sfreq, "its end" if row.stop is None else f"{row.stop:g} s"
+            problems.append(f"line {row.line}: {row.name} is {length:g} s long, {start:g} to {end} asked")
     signals = recording.load(inputs.channels)
     signals *= inputs.factors
     names = tuple(recording.ch_names[i] for i in inputs.channels)
@@ -213,8 +211,7 @@ def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFi
 def _checked_signals(path: Path, arrays: dict[str, StoredArray]) -> StoredArray:
     if "X" not in arrays:
         raise ValueError(f"{path} has no X, the signals (n, channels, times); save them under this name")
-    signals = arrays["X"]
-    shape = signals.shape
+    signals, shape = arrays["X"], arrays["X"].shape
     if 0 in shape:
         raise ValueError(f"{path}: X has no values, its shape is {shape}")
     if len(shape) != 3 or signals.dtype.kind not in "fiu":
@@ -335,7 +332,6 @@ def plan_rows(
 
 
 def _inspect(rows: Sequence[ManifestRow], options: OwnOptions) -> QualityReport:
-    """Read a file and examine its signals."""
     file = open_labelled_file(rows, options)
     flat, clipped, amplitudes = [], [], []
     missing = np.zeros(file.signals.shape[1], dtype=bool)
@@ -399,28 +395,28 @@ def is_clipped(values: npt.NDArray[np.float64]) -> bool:
 
 def _problems(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
     """Yield all problems of the files, each and together."""
-    for report in reports:
-        yield from _alone(report)
+    for r in reports:
+        if r.missing:
+            yield "nan", f"{r.name} has {r.missing} NaN or infinite samples; repair or drop it"
+        if r.flat:
+            yield "flat", f"{r.name} is flat in {listed(r.flat)}; is an electrode off?"
+        if r.flat_trials:
+            yield "flat", f"{r.name} has {r.flat_trials} trials with a flat channel; is an electrode off?"
+        if r.clipped:
+            yield "clipped", f"{r.name} is clipped in {listed(r.clipped)}: it stays at its extreme"
     rates = {r.name: f"{r.rate:g} Hz" for r in reports}
     yield from _differing(rates, "bring them to one rate with --resample")
     channels = {r.name: f"channels {listed(r.preprocessing.ch_names or (), most=40)}" for r in reports}
     yield from _differing(channels, "choose what all have, in one order, with --channels")
     units = {r.name: f"unit {listed(sorted(set(r.units))) or 'unknown'}" for r in reports}
     yield from _differing(units, "bring them to one unit")
-    yield from _scales(reports)
+    usual = float(np.median([r.amplitude for r in reports]))
+    for r in reports:
+        ratio = r.amplitude / usual if usual > 0 else 0.0
+        if ratio > 0 and not 1 / _SCALE < ratio < _SCALE:
+            yield "scale", f"{r.name} has {ratio:.1e} times the standard deviation of most; another unit?"
     yield from _lengths(reports, options)
     yield from _duplicates(reports)
-
-
-def _alone(report: QualityReport) -> Iterator[_Finding]:
-    if report.missing:
-        yield "nan", f"{report.name} has {report.missing} NaN or infinite samples; repair or drop it"
-    if report.flat:
-        yield "flat", f"{report.name} is flat in {listed(report.flat)}; is an electrode off?"
-    if n := report.flat_trials:
-        yield "flat", f"{report.name} has {n} trials with a flat channel; is an electrode off?"
-    if report.clipped:
-        yield "clipped", f"{report.name} is clipped in {listed(report.clipped)}: it stays at its extreme"
 
 
 def _differing(values: Mapping[str, Hashable], remedy: str) -> Iterator[_Finding]:
@@ -429,17 +425,6 @@ def _differing(values: Mapping[str, Hashable], remedy: str) -> Iterator[_Finding
     if others:
         odd = [f"{name} has {value}" for name, value in values.items() if value != usual]
         yield "", f"{listed(odd, most=5)}; {count} others have {usual}; {remedy}"
-
-
-def _scales(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
-    usual = float(np.median([report.amplitude for report in reports]))
-    for report in reports:
-        ratio = report.amplitude / usual if usual > 0 else 0.0
-        if ratio > 0 and not 1 / _SCALE < ratio < _SCALE:
-            yield (
-                "scale",
-                f"{report.name} has {ratio:.1e} times the standard deviation of most; another unit?",
-            )
 
 
 def _lengths(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
@@ -472,37 +457,31 @@ def _duplicates(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
             twice = f"{len(report.duplicates)} trials twice, the first {one} and {other}"
             yield "duplicates", f"{report.name} has {twice}; keep one of each"
         ordered = sorted(report.segments, key=lambda segment: segment.first)
-        overlaps = [
-            following.first / report.rate
-            for segment, following in pairwise(ordered)
-            if following.first < segment.first + segment.length
-        ]
+        overlaps = [b.first for a, b in pairwise(ordered) if b.first < a.first + a.length]
         if overlaps:
             more = f" and in {len(overlaps) - 1} more places" if len(overlaps) > 1 else ""
-            where = f"around {overlaps[0]:g} s{more}"
+            where = f"around {overlaps[0] / report.rate:g} s{more}"
             yield "duplicates", f"{report.name} is listed twice {where}; its rows overlap"
 
 
 def _shared(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
-    by_subject: dict[str, set[str]] = {}
-    by_session: dict[tuple[str, str], set[str]] = {}
+    subjects, sessions = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    both = "is in train and in test; keep a"
     for report in reports:
-        splits = {segment.split for segment in report.segments}
         # Separate trials of one file may be of several recordings; then subjects and sessions count.
-        if len(splits) > 1 and not report.name.endswith(".npz"):
+        if len({segment.split for segment in report.segments}) > 1 and not report.name.endswith(".npz"):
             sentence = f"{report.name} has parts in train and in test; keep a recording on one side"
             yield "shared-recordings", sentence
         for segment in report.segments:
-            by_subject.setdefault(segment.subject, set()).add(segment.split)
-            if segment.session:
-                by_session.setdefault((segment.subject, segment.session), set()).add(segment.split)
-    if shared := [name for name, splits in by_session.items() if len(splits) > 1]:
-        named = [f"{session}{f' of {subject}' if subject else ''}" for subject, session in shared]
-        rule = "keep each session on one side"
-        yield "shared-recordings", f"session {listed(named)} is in train and in test; {rule}"
-    if subjects := [subject for subject, splits in by_subject.items() if subject and len(splits) > 1]:
-        sentence = f"subject {listed(subjects)} is in train and in test; keep a subject on one side"
-        yield "shared-subjects", sentence
+            subject, session = segment.subject, segment.session
+            if subject:
+                subjects[subject].add(segment.split)
+            if session:
+                sessions[f"{session} of {subject}" if subject else session].add(segment.split)
+    if shared := [name for name, splits in sessions.items() if len(splits) > 1]:
+        yield "shared-recordings", f"session {listed(shared)} {both} session on one side"
+    if shared := [name for name, splits in subjects.items() if len(splits) > 1]:
+        yield "shared-subjects", f"subject {listed(shared)} {both} subject on one side"
 
 
 def _few(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
@@ -548,7 +527,6 @@ def _checked_plan(
     accepted: Sequence[str],
     split: str,
 ) -> DatasetPlan:
-    """Return the plan for recordings that passed all checks."""
     n_times = _window_length(reports, options)
     # Trials cut beforehand cannot be reproduced from a recording; one such file is enough.
     how = replace(
@@ -557,17 +535,20 @@ def _checked_plan(
         step=max(1, round(n_times * (1 - options.overlap))),
         by_trial=any(report.preprocessing.by_trial for report in reports),
     )
+    labels = {segment.label for report in reports for segment in report.segments}
     steps = [*how.steps, *([f"resampled to {options.resample:g} Hz"] if options.resample else [])]
     if options.window:
         steps.append(f"windows of {options.window:g} s, {100 * options.overlap:g} % overlap")
+    sources = [
+        RecordingSource(report.name, companions(path), partial(_read, group, options, report, n_times))
+        for (path, group), report in zip(files.items(), reports, strict=True)
+    ]
     return DatasetPlan(
         root=table.resolve() if table.is_dir() else table.resolve().parent,
-        sources=[
-            RecordingSource(report.name, companions(path), partial(_read, group, options, report, n_times))
-            for (path, group), report in zip(files.items(), reports, strict=True)
-        ],
+        sources=sources,
         preprocessing=how,
-        class_names=_class_names(reports),
+        # Numbers in numerical order, before other names.
+        class_names=tuple(sorted(labels, key=lambda x: (not x.isdigit(), int(x) if x.isdigit() else 0, x))),
         meta={
             "name": table.stem,
             "form": "own",
@@ -578,14 +559,6 @@ def _checked_plan(
             "accepted": list(accepted),
             "table_sha256": sha256(table) if table.is_file() else None,
         },
-    )
-
-
-def _class_names(reports: Sequence[QualityReport]) -> tuple[str, ...]:
-    """Return the sorted classes; numbers in numerical order."""
-    names = {segment.label for report in reports for segment in report.segments}
-    return tuple(
-        sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
     )
 
 

@@ -89,9 +89,7 @@ def plan_bci2a(
     form = _choose(raw, forms, form)
     files = forms[form]
     if form == "converted" and band is not None:
-        raise ValueError(
-            "converted files are already filtered in an unknown way; prepare the GDF or BNCI files"
-        )
+        raise ValueError("converted files are already filtered, in an unknown way; prepare GDF or BNCI files")
     hidden = [name for name in files if form == "gdf" and name.endswith("E") and name not in labels]
     missing = [f"{name} is missing" for name in SESSIONS if name not in files]
     missing += [f"{name} has no true labels ({name}.mat with classlabel)" for name in hidden]
@@ -111,22 +109,16 @@ def plan_bci2a(
     )
     sources = []
     for name in used:
-        label_file = labels.get(name) if form == "gdf" else None
-        paths = (files[name],) if label_file is None else (files[name], label_file)
+        paths = (files[name], labels[name]) if form == "gdf" and name in labels else (files[name],)
         sources.append(RecordingSource(name, paths, partial(_read_session, name, form, how, *paths)))
-    return DatasetPlan(
-        root=raw,
-        sources=sources,
-        preprocessing=how,
-        class_names=CLASSES,
-        meta={
-            "name": "bci2a",
-            "form": form,
-            "unit": "unknown" if form == "converted" else "µV",
-            "steps": [_STEPS[form], *how.steps] if form != "converted" else [_STEPS[form]],
-            "missing": missing,
-        },
-    )
+    meta = {
+        "name": "bci2a",
+        "form": form,
+        "unit": how.unit or "unknown",
+        "steps": [_STEPS[form], *how.steps] if form != "converted" else [_STEPS[form]],
+        "missing": missing,
+    }
+    return DatasetPlan(raw, sources, how, CLASSES, meta)
 
 
 def _find(raw: Path) -> tuple[dict[str, dict[str, Path]], dict[str, Path]]:
@@ -179,19 +171,13 @@ def _read_session(
     if label_file is not None:
         true = read_labels(label_file)
         if len(true) != n:
-            raise ValueError(
-                f"{path} has {n} trials but {label_file} {len(true)} labels; is one of them cut short?"
-            )
-        if (differing := (labels >= 0) & (labels != true)).any():
-            raise ValueError(
-                f"{path} and {label_file} disagree in {np.count_nonzero(differing)} trials; "
-                "are they of the same session?"
-            )
+            raise ValueError(f"{path} has {n} trials but {label_file} {len(true)} labels; is one cut short?")
+        if n_differing := np.count_nonzero((labels >= 0) & (labels != true)):
+            differ = f"{path} and {label_file} disagree in {n_differing} trials"
+            raise ValueError(f"{differ}; are they of the same session?")
         labels = true
     if (labels < 0).any():
-        raise ValueError(
-            f"{path} does not say the class of {np.count_nonzero(labels < 0)} trials; add true labels"
-        )
+        raise ValueError(f"{path} hides the class of {np.count_nonzero(labels < 0)} trials; add true labels")
     if how.filter is not None:
         windows = process_trials(how, windows).astype(np.float64)
     subject, session = name[:3], name[-1]
@@ -236,10 +222,8 @@ def read_gdf(path: Path) -> SessionTrials:
     with reading(path):
         raw = open_mne(path)
         if raw.info["sfreq"] != SFREQ or len(raw.ch_names) < N_CHANS:
-            raise ValueError(
-                f"{path} has {len(raw.ch_names)} channels at {raw.info['sfreq']:g} Hz; "
-                f"expected {N_CHANS} and three EOG channels at {SFREQ:g} Hz"
-            )
+            wanted = f"expected {N_CHANS} and three EOG channels at {SFREQ:g} Hz"
+            raise ValueError(f"{path} has {len(raw.ch_names)} channels at {raw.info['sfreq']:g} Hz; {wanted}")
         # By the names of events: mne's numbers for them differ from file to file.
         events = np.array([str(name) for name in raw.annotations.description])
         onsets = np.rint(raw.annotations.onset * SFREQ).astype(np.int64) - raw.first_samp
@@ -249,10 +233,8 @@ def read_gdf(path: Path) -> SessionTrials:
         )
         within = [0 <= cue - start < WINDOW[1] for (cue, _), start in zip(cues, starts, strict=False)]
         if len(cues) != len(starts) or not within or not all(within):
-            raise ValueError(
-                f"{path} has {len(starts)} trials (768) and {len(cues)} cues (769-772, 783), one in each is "
-                "wanted; is it whole?"
-            )
+            counts = f"{len(starts)} trials (768) and {len(cues)} cues (769-772, 783)"
+            raise ValueError(f"{path} has {counts}, one in each is wanted; is it whole?")
         if starts.min() < 0 or starts.max() + WINDOW[1] > raw.n_times or _overlapping(starts):
             raise ValueError(f"{path} is cut short: its last trial ends after the file")
         low, high = gdf_limits(path)[:, :N_CHANS]
@@ -275,15 +257,11 @@ def read_bnci(path: Path) -> SessionTrials:
             if not len(starts):
                 continue  # eye movements
             if float(np.ravel(fields["fs"])[0]) != SFREQ:
-                raise ValueError(
-                    f"{path} has a rate of {np.ravel(fields['fs'])[0]} Hz; expected {SFREQ:g} Hz"
-                )
+                raise ValueError(f"{path} has {np.ravel(fields['fs'])[0]} Hz; expected {SFREQ:g} Hz")
             signals = np.asarray(fields["X"], dtype=np.float64)
             inside = ((starts >= 0) & (starts + WINDOW[1] <= len(signals))).all()
             if signals.ndim != 2 or signals.shape[1] < N_CHANS or not inside or _overlapping(starts):
-                raise ValueError(
-                    f"{path} is cut short: a run has shape {signals.shape}, a trial at {starts.max()}"
-                )
+                raise ValueError(f"{path} is cut short: a run of {signals.shape}, a trial at {starts.max()}")
             starts = starts.astype(np.int64)
             windows += [signals[start + WINDOW[0] : start + WINDOW[1], :N_CHANS].T for start in starts]
             numbers = _class_indices(path, fields["y"])
@@ -307,12 +285,9 @@ def read_converted(path: Path) -> SessionTrials:
         data = np.asarray(variables["data"], dtype=np.float64)
         labels = _class_indices(path, variables["label"])
         if data.ndim != 3 or data.shape[2] != len(labels):
-            raise ValueError(
-                f"{path}: data has shape {data.shape} (times, channels, trials), label {len(labels)}"
-            )
-    windows = np.ascontiguousarray(data.transpose(2, 1, 0))
-    missing = ~np.isfinite(windows)
-    windows[missing] = 0.0
+            raise ValueError(f"{path}: data is {data.shape} (times, channels, trials), label {len(labels)}")
+    missing = ~np.isfinite(data)
+    windows = np.ascontiguousarray(np.where(missing, 0.0, data).transpose(2, 1, 0))
     return SessionTrials(windows, labels, np.zeros(len(labels), dtype=bool), int(missing.sum()))
 
 
@@ -364,14 +339,8 @@ def plan_nhie(
 ) -> DatasetPlan:
     """Plan the preparation of a folder of EDF or ``.csv.xz`` files with their table of grades.
 
-    Parameters
-    ----------
-    seed : int or None, default=None
-        Of the split into train and test; None takes the published one.
-    allow_missing : bool, default=False
-        Prepare an incomplete set.
-    live : bool, default=False
-        Resample by a polyphase filter, as a live source can be, not by the spectrum as the authors did.
+    ``seed`` is that of the split, None for the published one; ``allow_missing`` prepares an incomplete set;
+    ``live`` resamples by a polyphase filter, as a live source can be, not by the spectrum as the authors did.
     """
     table = _find_grades(raw)
     listing = _read_grades(table)
@@ -389,28 +358,22 @@ def plan_nhie(
         (r, str(side), files[r.name]) for r, side in zip(listing, split, strict=True) if r.name in files
     ]
     if not present:
-        raise ValueError(
-            f"{raw} holds no recording of {table.name}, such as ID01_epoch1.edf or ID01_epoch1.csv.xz"
-        )
+        raise ValueError(f"{raw} holds no recording of {table.name}, ID01_epoch1.edf or ID01_epoch1.csv.xz")
     how = replace(_NHIE, resampling="polyphase") if live else _NHIE
-    return DatasetPlan(
-        root=raw,
-        sources=[
-            RecordingSource(recording.name, (path,), partial(_read_graded, recording, how, side, path))
-            for recording, side, path in present
-        ],
-        preprocessing=how,
-        class_names=tuple(f"grade {grade}" for grade in range(1, 5)),
-        meta={
-            "name": "nhie",
-            "form": listed(sorted({"csv" if ".csv" in path.name else "edf" for _, _, path in present})),
-            "unit": "µV",
-            "steps": [*how.steps, _resampling(how), "windows of 60 s, 50 % overlap"],
-            "split": "published fold" if seed is None else f"seed {seed}",
-            "table_sha256": sha256(table),
-            "missing": missing,
-        },
-    )
+    sources = [
+        RecordingSource(recording.name, (path,), partial(_read_graded, recording, how, side, path))
+        for recording, side, path in present
+    ]
+    meta = {
+        "name": "nhie",
+        "form": listed(sorted({"csv" if ".csv" in path.name else "edf" for _, _, path in present})),
+        "unit": "µV",
+        "steps": [*how.steps, _resampling(how), "windows of 60 s, 50 % overlap"],
+        "split": "published fold" if seed is None else f"seed {seed}",
+        "table_sha256": sha256(table),
+        "missing": missing,
+    }
+    return DatasetPlan(raw, sources, how, tuple(f"grade {grade}" for grade in range(1, 5)), meta)
 
 
 def _find_grades(raw: Path) -> Path:
@@ -419,9 +382,7 @@ def _find_grades(raw: Path) -> Path:
     for name in _NHIE_TABLES:
         if paths := sorted(raw.rglob(name)):
             return paths[0]
-    raise ValueError(
-        f"{raw} holds no table of grades; metadata.csv or eeg_grades.csv comes with the recordings"
-    )
+    raise ValueError(f"{raw} holds no table of grades, metadata.csv or eeg_grades.csv, as downloaded")
 
 
 def _read_grades(table: Path) -> list[_GradedRecording]:
@@ -465,16 +426,12 @@ def _read_graded(graded: _GradedRecording, how: Preprocessing, split: str, path:
     recording = open_recording(path)
     rate = recording.sfreq or graded.sfreq
     if rate is None or (graded.sfreq is not None and rate != graded.sfreq):
-        raise ValueError(
-            f"{path} has a rate of {recording.sfreq} Hz, the table says {graded.sfreq}; which is right?"
-        )
+        raise ValueError(f"{path} has {recording.sfreq} Hz, the table says {graded.sfreq}; which is right?")
     processed = _processed(recording, how, rate)
     n_samples = len(processed.samples)
     starts = window_starts(n_samples, _NHIE_TIMES, overlap=0.5)
     if not len(starts):
-        raise ValueError(
-            f"{path} is {n_samples / _NHIE_SFREQ:.0f} s long, and a window takes 60 s; is it cut short?"
-        )
+        raise ValueError(f"{path} is {n_samples / _NHIE_SFREQ:.0f} s long, a window takes 60 s; is it cut?")
     facts = (f"grade {graded.grade}", graded.subject, re.sub(r".*_epoch", "", graded.name), split)
     windows = [LabelledWindow(int(start), *facts) for start in starts]
     return PreparedRecording(processed.samples, windows, {"missing samples": processed.n_missing})
@@ -495,35 +452,22 @@ def plan_grabmyo(raw: Path, *, allow_missing: bool = False, live: bool = False) 
         raise ValueError(f"{raw} is not a folder; pass the one with Session1, Session2, Session3 to --raw")
     records = _find_records(raw)
     if not records:
-        raise ValueError(
-            f"{raw} holds no records such as session1_participant1_gesture1_trial1.hea; "
-            "download them with anchorinv download grabmyo --to DIR"
-        )
+        remedy = "download them with anchorinv download grabmyo --to DIR"
+        raise ValueError(f"{raw} holds no records (session1_participant1_gesture1_trial1.hea ...); {remedy}")
     missing = list(_missing_records(records))
     if not allow_missing:
         raise_if_any(str(raw), missing, "download them, or pass --allow-missing to prepare what is there")
     complete = {key: paths for key, paths in sorted(records.items()) if len(paths) == 2}
     if not complete:
-        raise ValueError(
-            f"{raw} holds headers without samples or samples without headers only; download it again"
-        )
+        raise ValueError(f"{raw} holds only headers without samples, or the reverse; download it again")
     how = replace(_GRABMYO, resampling="polyphase") if live else _GRABMYO
-    return DatasetPlan(
-        root=raw,
-        sources=[
-            RecordingSource(paths[1].stem, paths, partial(_read_record, key, how, paths[1]))
-            for key, paths in complete.items()
-        ],
-        preprocessing=how,
-        class_names=tuple(f"gesture {i}" for i in _GESTURES),
-        meta={
-            "name": "grabmyo",
-            "form": "wfdb",
-            "unit": "µV",
-            "steps": ["forearm and wrist channels by name", _resampling(how)],
-            "missing": missing,
-        },
-    )
+    sources = [
+        RecordingSource(paths[1].stem, paths, partial(_read_record, key, how, paths[1]))
+        for key, paths in complete.items()
+    ]
+    steps = ["forearm and wrist channels by name", _resampling(how)]
+    meta = {"name": "grabmyo", "form": "wfdb", "unit": "µV", "steps": steps, "missing": missing}
+    return DatasetPlan(raw, sources, how, tuple(f"gesture {i}" for i in _GESTURES), meta)
 
 
 def _find_records(raw: Path) -> dict[_Key, tuple[Path, ...]]:
@@ -549,10 +493,8 @@ def _missing_records(records: dict[_Key, tuple[Path, ...]]) -> Iterator[str]:
                 absent.append(participant)
             elif lost:
                 named = ", ".join(f"{gesture}.{trial}" for _, _, gesture, trial in lost)
-                yield (
-                    f"session {session}, participant {participant}: {len(lost)} of {len(keys)} records "
-                    f"(gesture.trial {named})"
-                )
+                count = f"{len(lost)} of {len(keys)} records (gesture.trial {named})"
+                yield f"session {session}, participant {participant}: {count}"
         if absent:
             yield f"session {session}: participant{'s' if len(absent) > 1 else ''} {ranges(absent)}"
 
@@ -561,15 +503,11 @@ def _read_record(key: _Key, how: Preprocessing, path: Path) -> PreparedRecording
     session, participant, gesture, _ = key
     recording = open_recording(path)
     if recording.sfreq != _RAW_SFREQ:
-        raise ValueError(
-            f"{path} has a rate of {recording.sfreq} Hz, expected {_RAW_SFREQ:g}; download it again"
-        )
+        raise ValueError(f"{path} has {recording.sfreq} Hz, expected {_RAW_SFREQ:g}; download it again")
     processed = _processed(recording, how, _RAW_SFREQ)
     n_samples = len(processed.samples)
     if n_samples < _GRABMYO_TIMES:
-        raise ValueError(
-            f"{path} is {n_samples / _GRABMYO_SFREQ:.1f} s long, expected 5 s; download it again"
-        )
+        raise ValueError(f"{path} is {n_samples / _GRABMYO_SFREQ:.1f} s, expected 5 s; download it again")
     split = "test" if session == _SESSIONS[-1] else "train"
     window = LabelledWindow(0, f"gesture {gesture}", str(participant), str(session), split)
     return PreparedRecording(processed.samples, [window], {"missing samples": processed.n_missing})

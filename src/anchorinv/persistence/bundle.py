@@ -241,7 +241,7 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) ->
         statistics=BaseStatistics(mean, std, *shapes),
         settings=header.settings.model_dump(exclude_unset=True),
         history=tuple(entry.line for entry in header.history),
-        preprocessing=None if header.preprocessing is None else header.preprocessing.value,
+        preprocessing=header.preprocessing,
         backbone=architecture if isinstance(architecture, BackboneFor) else None,
     )
     if bundle.memory != header.memory:

@@ -175,7 +175,7 @@ def check_picture(path: Path) -> None:
 
 def draw_reliability(evaluation: Evaluation, path: Path, name: str = "") -> None:
     """Draw the reliability diagram of an evaluation into a file; ``name`` is its title."""
-    from anchorinv.report.calibration import reliability_figure  # takes a second, and is rarely used
+    from anchorinv.report.score_figures import reliability_figure  # takes a second, and is rarely used
 
     check_picture(path)
     if evaluation.reliability is None:

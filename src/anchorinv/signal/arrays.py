@@ -21,18 +21,6 @@ import numpy.typing as npt
 from anchorinv.errors import listed
 from anchorinv.files import check_regular
 from anchorinv.signal import headers
-from anchorinv.signal.headers import (
-    FASTEST,
-    KNOWN,
-    ROWS,
-    SLOWEST,
-    check_claim,
-    check_size,
-    damaged,
-    read_text,
-    reading,
-    room,
-)
 
 _HEADERS = {
     b"\x01\x00": (2, np.lib.format.read_array_header_1_0),
@@ -68,7 +56,7 @@ class StoredArray:
     member: str  # its name in an .npz file; "" in an .npy file
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fortran_order: bool  # Fortran order
+    fortran_order: bool
     offset: int  # of its values in the file, in bytes
 
     @property
@@ -100,7 +88,7 @@ class StoredArray:
 
     def memmap(self) -> npt.NDArray[Any]:
         """Memory-map the array of an ``.npy`` file."""
-        with reading(self.path):
+        with headers.reading(self.path):
             if not self.n_bytes:
                 return np.empty(self.shape, self.dtype)
             return np.memmap(self.path, self.dtype, "r", self.offset, self.shape, self._order)
@@ -127,7 +115,7 @@ class StoredArray:
 def open_array(path: Path, *, anew: str | None = None) -> StoredArray:
     """Return the array of an ``.npy`` file, values unread; ``anew`` is the remedy for a damaged one."""
     anew = _anew(path) if anew is None else anew
-    with reading(path, anew=anew):
+    with headers.reading(path, anew=anew):
         _refuse_text(path)
         with path.open("rb") as file:
             return _described(path, "", file, path.stat().st_size, anew)
@@ -141,7 +129,7 @@ def open_arrays(path: Path, names: Collection[str]) -> dict[str, StoredArray]:
     with _reading(path), zipfile.ZipFile(path) as archive:
         held = {m.filename.removesuffix(".npy"): m for m in archive.infolist() if m.filename.endswith(".npy")}
         for name in held.keys() & set(names):
-            if held[name].file_size > room(min(held[name].compress_size, path.stat().st_size)):
+            if held[name].file_size > headers.room(min(held[name].compress_size, path.stat().st_size)):
                 raise ValueError(f"{path} unpacks to more than 200 times its size ({name}); {_anew(path)}")
             with archive.open(f"{name}.npy") as file:
                 arrays[name] = _described(path, name, file, held[name].file_size, _anew(path))
@@ -157,13 +145,11 @@ def load_array(array: StoredArray) -> npt.NDArray[Any]:
     """Return the values of an array of bounded size: ``X`` as a recording is, others as columns are."""
     count = math.prod(array.shape)
     if array.member == "X":
-        check_size(array.path, 1, count, in_one=False)
-    elif count > ROWS:
+        headers.check_size(array.path, 1, count, in_one=False)
+    elif count > headers.ROWS:
         raise ValueError(f"{array.path}: {array.member} has {count} values, and at most a million are read")
     elif array.n_bytes > _BESIDE:
-        raise ValueError(
-            f"{array.path}: {array.member} has {array.n_bytes} bytes, and at most 64 MB are read"
-        )
+        raise ValueError(f"{array.path}: {array.member} has {array.n_bytes} bytes, at most 64 MB are read")
     values = array.read()
     if values.dtype.kind == "U" and values.dtype.itemsize and not _is_text(values):
         raise ValueError(f"{array.path}: {array.member} contains invalid text; is it damaged?")
@@ -180,21 +166,18 @@ def read_sfreq(path: Path, values: npt.NDArray[Any] | None) -> float | None:
     """Return the one sampling rate that an array ``sfreq`` holds, if there is such an array."""
     if values is None:
         return None
-    rates = np.ravel(values)
-    if len(rates) != 1 or rates.dtype.kind not in "fiu" or not SLOWEST <= rates[0] <= FASTEST:
-        raise ValueError(
-            f"{path}: sfreq is {listed(rates.tolist(), most=3)}; expected one rate in Hz above 0, "
-            f"from {SLOWEST:g} to {FASTEST:g}"
-        )
+    rates, low, high = np.ravel(values), headers.SLOWEST, headers.FASTEST
+    if len(rates) != 1 or rates.dtype.kind not in "fiu" or not low <= rates[0] <= high:
+        wanted = f"expected one rate in Hz above 0, from {low:g} to {high:g}"
+        raise ValueError(f"{path}: sfreq is {listed(rates.tolist(), most=3)}; {wanted}")
     return float(rates[0])
 
 
 def _reading(path: Path) -> AbstractContextManager[None]:
-    return reading(path, anew=_anew(path))
+    return headers.reading(path, anew=_anew(path))
 
 
 def _anew(path: Path) -> str:
-    """Return the remedy for a damaged file of arrays."""
     call = "np.savez({!r}, X=X, y=y)" if path.suffix.lower() == ".npz" else "np.save({!r}, X)"
     return f"save it again with {call.format(path.name)}, or copy it anew"
 
@@ -206,7 +189,7 @@ def _refuse_text(path: Path) -> None:
         start = file.read(1000)
     text = start.decode("utf-8", errors="ignore")
     if len(text.encode()) >= len(start) - 3 and text and all(c.isprintable() or c.isspace() for c in text):
-        raise ValueError(f"{path} is a text file without arrays; known formats: {KNOWN}")
+        raise ValueError(f"{path} is a text file without arrays; known formats: {headers.KNOWN}")
 
 
 def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> StoredArray:
@@ -216,23 +199,21 @@ def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> 
     width, parse = _HEADERS.get(start[6:], (0, None))
     if start[:6] != np.lib.format.MAGIC_PREFIX or parse is None:
         raise ValueError(
-            damaged(source, "it is not an array in NumPy's format 1 or 2" if start else "", anew)
+            headers.damaged(source, "it is no array in NumPy's format 1 or 2" if start else "", anew)
         )
     prefix = file.read(width)
     if (length := int.from_bytes(prefix, "little")) > _LONGEST_HEADER:
-        raise ValueError(damaged(source, f"it has a header of {length} bytes", anew))
+        raise ValueError(headers.damaged(source, f"it has a header of {length} bytes", anew))
     header = prefix + file.read(length)
     shape, fortran_order, dtype = parse(BytesIO(header))
     if dtype.hasobject:
-        signals = name in ("", "X")
-        raise ValueError(
-            f"{source} holds Python objects; save it as numbers{'' if signals else ' or text'}, as in "
-            f"np.array({name or 'X'}, dtype={'float' if signals else 'str'})"
-        )
+        kinds, example = ("numbers", "float") if name in ("", "X") else ("numbers or text", "str")
+        call = f"np.array({name or 'X'}, dtype={example})"
+        raise ValueError(f"{source} holds Python objects; save it as {kinds}, as in {call}")
     array = StoredArray(path, name, shape, dtype, fortran_order, len(start) + len(header))
     if dtype.kind == "V" or min(shape, default=0) < 0 or array.n_bytes != size - array.offset:
         reason = f"it declares {dtype} {shape}, and has {size - array.offset} bytes"
-        raise ValueError(damaged(source, reason, anew))
+        raise ValueError(headers.damaged(source, reason, anew))
     return array
 
 
@@ -259,7 +240,7 @@ def read_table(path: Path, wanted: Collection[str], *, delimiters: str = ",") ->
 
     Missing columns are left out. The delimiter is the most frequent one of the first line.
     """
-    text = read_text(path)
+    text = headers.read_text(path)
     first = text.partition("\n")[0]
     if max(map(first.count, delimiters)) >= _COLUMNS:
         raise ValueError(f"{path} has more than {_COLUMNS} columns; is it the right table?")
@@ -271,7 +252,7 @@ def read_table(path: Path, wanted: Collection[str], *, delimiters: str = ",") ->
         places = {name: i for i, name in enumerate(names) if name in wanted}
         columns: dict[str, list[str]] = {name: [] for name in places}
         for cells in filter(None, rows):
-            if len(lines) == ROWS:
+            if len(lines) == headers.ROWS:
                 raise ValueError(f"{path} has more than a million rows; is it the right table?")
             lines.append(rows.line_num)
             for name, i in places.items():
@@ -299,12 +280,11 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
     with openers.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig") as file:
         lines = _lines(path, file)
         names = [name.strip().strip('"') for name in next(lines, "").rstrip("\r\n").split(",")]
-        check_claim(path, len(names), 0)
+        headers.check_claim(path, len(names), 0)
         if len(names) == 1 and (other := re.search("[;\t]", names[0])):
-            raise ValueError(
-                f"{path} separates its columns by {other[0]!r}; write it with commas, and points in numbers "
-                f"(pandas: read_csv(..., sep={other[0]!r}, decimal=',').to_csv(..., index=False))"
-            )
+            pandas = f"pandas: read_csv(..., sep={other[0]!r}, decimal=',').to_csv(..., index=False)"
+            wanted = "write it with commas, and points in numbers"
+            raise ValueError(f"{path} separates its columns by {other[0]!r}; {wanted} ({pandas})")
         if names and all(map(_is_number, names)):
             raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
         # One row more than allowed: numpy would allocate all of them at once.
@@ -320,7 +300,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
             lines = _lines(path, file)
             next(lines)
             values = np.loadtxt(islice(lines, most), converters=lambda x: float(x.strip() or "nan"), **form)
-    check_size(path, len(names), len(values))
+    headers.check_size(path, len(names), len(values))
     times = next((i for i, name in enumerate(names) if name.casefold() in ("time", "time_s")), None)
     sfreq = _rate(path, values[:, times]) if times is not None and len(values) > 1 else None
     ch_names = tuple(name for i, name in enumerate(names) if i != times)
@@ -331,7 +311,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:
     """Yield the lines of a table; too long lines, or too many, are refused."""
-    left, skipped = room(path.stat().st_size), -_SKIPPED
+    left, skipped = headers.room(path.stat().st_size), -_SKIPPED
     while line := file.readline(_LINE + 1):
         left -= len(line)
         skipped += 1 if line.lstrip()[:1] in ("", "#") else -1
@@ -357,9 +337,7 @@ def _rate(path: Path, times: npt.NDArray[np.float64]) -> float:
     steps = np.diff(times)
     rate = (len(times) - 1) / (times[-1] - times[0])
     if not np.isfinite(rate) or np.abs(steps * rate - 1).max() > 0.5:
-        raise ValueError(
-            f"{path}: the column time is not evenly spaced seconds; samples are missing or out of order"
-        )
+        raise ValueError(f"{path}: the column time is not evenly spaced; samples are missing or unordered")
     return float(round(rate)) if abs(rate - round(rate)) < 1e-3 * rate else float(rate)
 
 
@@ -384,7 +362,7 @@ def check_mat(path: Path) -> None:
     for kind, block in _mat_elements(content[128:], order, padded=False):
         inner = [(kind, block)]
         if kind == _MAT_COMPRESSED:
-            most = min(room(len(block)), 8 * headers.LARGEST)
+            most = min(headers.room(len(block)), 8 * headers.LARGEST)
             stream = zlib.decompressobj()
             unpacked = memoryview(stream.decompress(block, most))  # checks its checksum, which scipy does not
             if not stream.eof:

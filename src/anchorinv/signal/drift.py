@@ -5,10 +5,9 @@ correlations with the others. A model stores those of its base windows, all aver
 a single window is stored, and of few windows only what standardisation needs.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -18,18 +17,14 @@ from anchorinv.errors import listed
 SHAPES = ("spectra", "pairs", "shared")
 #: Minimum number of base windows to store spectra and correlations, which would reveal single windows.
 FEWEST_BASE = 10
-#: Values processed at once, to bound memory.
-_AT_ONCE = 1 << 20
+_AT_ONCE = 1 << 20  # values, to bound memory
 #: Bands of equal width up to half the sampling rate; fewer where a window has fewer frequencies.
 BANDS = 8
 #: Maximum number of channels for correlations of all pairs.
 MOST_CORRELATED = 128
-#: Smallest share of power: below it, bands differ by the last bit of a converter.
-_QUIET = 1e-3
-#: Correlations are clipped to this, so that Fisher's transform is finite.
-_CLOSEST = 0.999
-#: Smallest squared correlation, about that of independent channels in a short window.
-_CHANCE = 0.01
+_QUIET = 1e-3  # smallest share of power: below it, bands differ by the last bit of a converter
+_CLOSEST = 0.999  # correlations are clipped to this, so that Fisher's transform is finite
+_CHANCE = 0.01  # smallest squared correlation, about that of independent channels in a short window
 #: Ratio of standard deviations, or offset in standard deviations: odd, and extreme.
 ODD, EXTREME = 3.0, 30.0
 #: Ratio at which a smaller spread is extreme: resting muscles are thirty times quieter than active ones.
@@ -50,8 +45,7 @@ _STEADY_BAND, _STEADY_PAIR, _STEADY_SHARE = 0.3, 0.1, 0.35
 _ONE, _NEW = 3.6, 3.0
 #: A swap is reported if it explains this share of the distance, of so many windows, where there is one.
 _EXPLAINED, _WINDOWS, _DISTANT = 0.5, 10, 0.05
-#: Mains frequencies in Hz.
-_MAINS = (50.0, 60.0)
+_MAINS = (50.0, 60.0)  # Hz
 
 
 def n_bands(n_times: int) -> int:
@@ -62,11 +56,6 @@ def n_bands(n_times: int) -> int:
 def band_edges(n_times: int) -> np.ndarray:
     """Return where bands begin and end, shape (n_bands + 1,), as shares of half the sampling rate."""
     return _edges(n_times) / (n_times // 2)
-
-
-def has_pairs(n_chans: int) -> bool:
-    """Return whether correlations are computed: for two channels or more, up to a maximum."""
-    return 2 <= n_chans <= MOST_CORRELATED
 
 
 def standardised(signals: np.ndarray) -> np.ndarray:
@@ -106,7 +95,7 @@ def correlations(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _edges(n_times: int) -> np.ndarray:
-    return np.asarray(np.round(np.linspace(0, n_times // 2, n_bands(n_times) + 1)), dtype=np.int64)
+    return np.round(np.linspace(0, n_times // 2, n_bands(n_times) + 1)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,8 +158,9 @@ class Statistics:
     @classmethod
     def of(cls, signals: np.ndarray, *, shapes: bool = True) -> "Statistics":
         """Return those of signals, shape (n, n_chans, n_times), with or without spectra and correlations."""
-        parts = (_shape_moments(block) for block in _blocks(signals)) if shapes else None
-        return cls(len(signals), Moments.of(signals), reduce(_added, parts) if parts else None)
+        size = max(1, _AT_ONCE // (signals.shape[1] * max(signals.shape[1:])))
+        parts = (_shape_moments(signals[i : i + size]) for i in range(0, len(signals), size))
+        return cls(len(signals), Moments.of(signals), reduce(_added, parts) if shapes else None)
 
     def __add__(self, other: "Statistics") -> "Statistics":
         known = self.shapes is not None and other.shapes is not None
@@ -180,9 +170,10 @@ class Statistics:
 
 def _shape_moments(signals: np.ndarray) -> dict[str, Moments]:
     unit, features = standardised(signals), {}
-    if n_bands(signals.shape[2]):
+    known = shapes_of(*signals.shape[1:])
+    if "spectra" in known:
         features["spectra"] = spectra(unit)
-    if has_pairs(signals.shape[1]):
+    if "pairs" in known:
         features["pairs"], features["shared"] = correlations(unit)
     return {name: Moments.over(values) for name, values in features.items()}
 
@@ -191,8 +182,7 @@ def _added(one: dict[str, Moments], other: dict[str, Moments]) -> dict[str, Mome
     return {name: one[name] + other[name] for name in one}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MeanStd:
+class MeanStd(NamedTuple):
     """Mean and standard deviation of a feature over windows."""
 
     mean: np.ndarray
@@ -244,16 +234,9 @@ def shapes_of(n_chans: int, n_times: int) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     if bands := n_bands(n_times):
         shapes["spectra"] = (n_chans, bands)
-    if has_pairs(n_chans):
+    if 2 <= n_chans <= MOST_CORRELATED:
         shapes |= {"pairs": (n_chans * (n_chans - 1) // 2,), "shared": (n_chans,)}
     return shapes
-
-
-def _blocks(signals: np.ndarray) -> Iterator[np.ndarray]:
-    n_chans, n_times = signals.shape[1:]
-    size = max(1, _AT_ONCE // (n_chans * max(n_chans, n_times)))
-    for start in range(0, len(signals), size):
-        yield signals[start : start + size]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -341,8 +324,8 @@ multiply it by 0.001 (--scale 0.001)
     @property
     def shape_distance(self) -> float:
         """The largest distance of any channel's spectrum or covariance; 0 where they were not compared."""
-        parts = [part.distance for part in (self.spectrum, self.covariance) if part is not None]
-        return float(max((part.max() for part in parts), default=0.0))
+        parts = (part for part in (self.spectrum, self.covariance) if part is not None)
+        return max((float(part.distance.max()) for part in parts), default=0.0)
 
     @property
     def far(self) -> bool:
@@ -398,9 +381,8 @@ multiply it by 0.001 (--scale 0.001)
     def verdict(self) -> str:
         """One sentence: like the base data, or what differs in which channels, and a likely cause."""
         parts = [*_scale_words(self), *_spectrum_words(self), *_covariance_words(self)]
-        if not parts:
-            parts = ["the recordings are like the base data in every channel"]
-        return "; ".join([*parts, *filter(None, [self.missing])])
+        parts = parts or ["the recordings are like the base data in every channel"]
+        return "; ".join(parts + ([self.missing] if self.missing else []))
 
     @property
     def units(self) -> str:
@@ -433,12 +415,11 @@ def drift(
     elif new.n < FEWEST or new.shapes is None:
         missing = f"spectra and covariances are not compared with fewer than {FEWEST} windows"
     else:
-        means = {name: part.mean for name, part in new.shapes.items()}
-        if base.spectra and "spectra" in means:
-            spectrum = _spectrum_drift(means["spectra"], base.spectra, new.n, alive)
-        if base.pairs and base.shared and "pairs" in means:
-            pairs, shared = means["pairs"], means["shared"]
-            covariance = _covariance_drift((pairs, shared), base.pairs, base.shared, new.n, alive)
+        if base.spectra and "spectra" in new.shapes:
+            spectrum = _spectrum_drift(new.shapes["spectra"].mean, base.spectra, new.n, alive)
+        if base.pairs and base.shared and "pairs" in new.shapes:
+            means = new.shapes["pairs"].mean, new.shapes["shared"].mean
+            covariance = _covariance_drift(means, base.pairs, base.shared, new.n, alive)
     return Drift(names, scale, shift, was_flat, spectrum, covariance, missing, n_times, sfreq)
 
 
@@ -512,15 +493,12 @@ def _scale_words(drift: Drift) -> list[str]:
 def _unit_words(drift: Drift) -> str:
     unit = drift.unit_factor
     where = "every channel" if len(drift.channels) > 1 else drift.channels[0]
-    if unit is None:
-        return (
-            f"{where}: far from the base data, about {drift.factor:.2g} times its spread; is the recording "
-            f"in another unit, or at another gain? bring it to that of the base data (--scale)"
-        )
-    return (
-        f"{where}: far from the base data, about {unit:g} times its spread; is the recording in another "
-        f"unit? multiply it by {1 / unit:g} (--scale {drift.scaled / unit:g})"
-    )
+    times = f"{drift.factor:.2g}" if unit is None else f"{unit:g}"
+    remedy = ", or at another gain? bring it to that of the base data (--scale)"
+    if unit is not None:
+        remedy = f"? multiply it by {1 / unit:g} (--scale {drift.scaled / unit:g})"
+    far = f"{where}: far from the base data, about {times} times its spread"
+    return f"{far}; is the recording in another unit{remedy}"
 
 
 def _guess(drift: Drift, far: np.ndarray) -> str:
@@ -537,11 +515,9 @@ def _guess(drift: Drift, far: np.ndarray) -> str:
 
 def _spectrum_words(drift: Drift) -> list[str]:
     spectrum = drift.spectrum
-    if spectrum is None or not (unlike := spectrum.distance > UNLIKE).any():
+    if spectrum is None or not (spectrum.distance > UNLIKE).any():
         return []
-    if (far := spectrum.distance > FAR).any():
-        unlike = far
-    word = "far from" if far.any() else "somewhat unlike"
+    unlike, word = _worst(spectrum.distance)
     away = spectrum.bands[unlike].mean(axis=0)
     # Gained power is more informative than the shares it reduced.
     band = int(np.argmax(np.where(away > 0, 2 * away, -away)))
@@ -572,25 +548,25 @@ def _covariance_words(drift: Drift) -> list[str]:
     if covariance.swapped:
         first, second = covariance.swapped
         words.append(f"{names[first]} and {names[second]} go with the others as if they were swapped")
-    unlike = covariance.distance > UNLIKE
-    if not unlike.any():
+    if not (covariance.distance > UNLIKE).any():
         return words
-    if (far := covariance.distance > FAR).any():
-        unlike = far
+    unlike, away = _worst(covariance.distance)
     channels = _named(drift, unlike)
     if (covariance.alone[unlike] > UNLIKE).all():
-        much = "far" if far.any() else "somewhat"
-        words.append(
-            f"{channels}: {much} less in common with the other channels than in the base data: is an "
-            f"electrode off?"
-        )
-    elif not words or far.any():
-        away = "far from" if far.any() else "somewhat unlike"
+        less = f"{away.split()[0]} less in common with the other channels than in the base data"
+        words.append(f"{channels}: {less}: is an electrode off?")
+    elif not words or away == "far from":
         words.append(
             f"the correlations of {channels} with the others are {away} the base data's: are channels "
             f"swapped, shorted or referenced in another way?"
         )
     return words
+
+
+def _worst(distance: np.ndarray) -> tuple[np.ndarray, str]:
+    """Return the channels that are far from the base data, or else those unlike it, and the words for it."""
+    far = distance > FAR
+    return (far, "far from") if far.any() else (distance > UNLIKE, "somewhat unlike")
 
 
 def _named(drift: Drift, which: np.ndarray) -> str:

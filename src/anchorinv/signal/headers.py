@@ -55,7 +55,7 @@ SLOWEST, FASTEST = 0.01, 1e7
 REACH = 1e30
 
 _GDF_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8, 18: 16, 279: 3, 535: 3}
-#: FIF tags of the directory, and of references to the previous and next part of a split recording.
+#: Tags of a FIF file: its directory, and references to the previous and next part of a split recording.
 _DIRECTORY, _ROLE, _FILE_NUMBER, _FILE_NAME, _PREVIOUS, _NEXT = 101, 115, 117, 118, 1, 2
 _TAGS = 200_000
 #: Bytes of a text header, and characters of a line: readers' regular expressions take quadratic time.
@@ -93,10 +93,8 @@ def unknown_format(path: Path) -> ValueError:
 def missing_labels(path: Path) -> ValueError:
     """Return the error for windows, or a recording, without labels."""
     events = "name its events with --events, or " if is_recording(path) else ""
-    return ValueError(
-        f"{path} has no labels of its windows; {events}use a prepared folder (anchorinv prepare "
-        f"own), or an .npz with X and y"
-    )
+    remedy = f"{events}use a prepared folder (anchorinv prepare own), or an .npz with X and y"
+    return ValueError(f"{path} has no labels of its windows; {remedy}")
 
 
 def room(n_bytes: int) -> int:
@@ -133,15 +131,11 @@ def damaged(source: object, reason: str, anew: str) -> str:
 def check_size(path: Path, n_chans: int, n_samples: int, *, in_one: bool = True) -> None:
     """Refuse what does not fit into memory; with ``in_one`` the recording is filtered at once."""
     if in_one and n_samples > LONGEST:
-        raise ValueError(
-            f"{path} has {n_samples} samples in each channel, and at most {LONGEST // 10**6} million are "
-            "filtered at once; cut it into several files"
-        )
-    if n_chans * n_samples > LARGEST:
-        raise ValueError(
-            f"{path} holds {n_chans * n_samples} values, and at most {LARGEST // 10**6} million are read at "
-            "once; choose fewer channels, or cut it into several files"
-        )
+        most = f"at most {LONGEST // 10**6} million are filtered at once; cut it into several files"
+        raise ValueError(f"{path} has {n_samples} samples in each channel, and {most}")
+    if (size := n_chans * n_samples) > LARGEST:
+        most = f"at most {LARGEST // 10**6} million are read at once"
+        raise ValueError(f"{path} holds {size} values, and {most}; choose fewer channels, or cut it")
 
 
 def check_claim(path: Path, n_chans: int, n_samples: int, *files: Path) -> None:
@@ -150,10 +144,8 @@ def check_claim(path: Path, n_chans: int, n_samples: int, *files: Path) -> None:
     if n_chans > CHANNELS:
         raise ValueError(f"{path} declares {n_chans} channels, and at most {CHANNELS} are read")
     if n_chans * n_samples > room(n_bytes):
-        raise ValueError(
-            f"{path} declares {n_samples} samples in {n_chans} channels, which {n_bytes} bytes cannot hold; "
-            "is its header damaged?"
-        )
+        claim = f"{n_samples} samples in {n_chans} channels, which {n_bytes} bytes cannot hold"
+        raise ValueError(f"{path} declares {claim}; is its header damaged?")
 
 
 def check_rate(path: Path, sfreq: float) -> float:
@@ -168,18 +160,14 @@ def check_reach(path: Path, signals: npt.NDArray[np.float64]) -> None:
     """Refuse signals (n_chans, n_samples), which may have gaps, with too large values."""
     for channel in signals:
         if (largest := np.max(np.abs(channel), where=np.isfinite(channel), initial=0.0)) > REACH:
-            raise ValueError(
-                f"{path} reaches {largest:.1e}, beyond what can be computed with; is its header damaged, or "
-                "its unit another?"
-            )
+            why = "is its header damaged, or its unit another?"
+            raise ValueError(f"{path} reaches {largest:.1e}, beyond what can be computed with; {why}")
 
 
 def read_text(path: Path, *, encoding: str = "utf-8-sig") -> str:
     """Return the text of a header or a table; binary or too long files are refused."""
     if (size := path.stat().st_size) > TEXT:
-        raise ValueError(
-            f"{path} has {size} bytes, and at most {TEXT >> 20} MB are read as a table or header"
-        )
+        raise ValueError(f"{path} has {size} bytes, and at most {TEXT >> 20} MB of a table or header")
     try:
         return path.read_bytes().decode(encoding)  # keep line ends: a quoted one is part of a name
     except UnicodeDecodeError:
@@ -211,13 +199,13 @@ def check_wfdb(path: Path) -> None:
     signals = [_SIGNAL.match(line) for line in lines[1:]]
     if not signals or None in signals:
         raise ValueError(f"{path} has no signals, or invalid lines; is it damaged?")
-    fields = [signal.groups() for signal in signals if signal is not None]
-    files = {_beside(path, name) for name, *_ in fields}
+    fields = [signal for signal in signals if signal is not None]
+    files = {_beside(path, signal[1]) for signal in fields}
     n_samples = int(record[4] or 0)
-    per_frame = sum(int(many or 1) for _, _, many, _, _ in fields)
+    per_frame = sum(int(signal[3] or 1) for signal in fields)
     check_claim(path, len(fields), 0)
     check_claim(path, 1, per_frame * max(1, n_samples), *files)
-    if any(int(skew or 0) > n_samples for _, _, _, skew, _ in fields):
+    if any(int(signal[4] or 0) > n_samples for signal in fields):
         raise ValueError(f"{path} shifts signals by more than their length; is it damaged?")
 
 
@@ -256,7 +244,6 @@ def _check_brainvision(path: Path) -> None:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a header that are not empty."""
     if not path.is_file():
         raise ValueError(f"{path} is missing; keep the header next to its samples")
     if path.stat().st_size > _HEADER:
@@ -273,7 +260,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _beside(path: Path, *names: str) -> Path:
-    """Return the file of samples that a header names, in the header's folder."""
     if len(names) != 1:
         raise ValueError(f"{path} names {len(names)} files of samples, expected one; is it damaged?")
     _check_plain(path, names[0])
@@ -283,11 +269,8 @@ def _beside(path: Path, *names: str) -> Path:
 
 
 def _check_plain(path: Path, name: str) -> None:
-    """Refuse a file name in a header unless it is in the header's folder."""
     if not name or re.search(r"[/\\:%\0]", name) or name in (".", ".."):
-        raise ValueError(
-            f"{path} names {name[:80]!r}, which is not in its folder; files elsewhere are not read"
-        )
+        raise ValueError(f"{path} names {name[:80]!r}, which is not in its folder, so it is not read")
 
 
 def _check_records(path: Path) -> None:
@@ -304,10 +287,8 @@ def _check_records(path: Path) -> None:
         except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise ValueError(f"{path} has a damaged header ({error}); download or export it again") from None
     if claimed > size:
-        raise ValueError(
-            f"{path} is cut short: its header declares {claimed} bytes, the file has {size}; "
-            "download or export it again"
-        )
+        short = f"{path} is cut short: its header declares {claimed} bytes, the file has {size}"
+        raise ValueError(f"{short}; download or export it again")
 
 
 def _check_fif(path: Path, *before: Path) -> None:
@@ -320,15 +301,12 @@ def _check_fif(path: Path, *before: Path) -> None:
         _check_plain(path, name)
         following = path.parent / name
         if following in (path, *before) or not following.is_file():
-            raise ValueError(
-                f"{path} continues in another file, {name!r}, which is missing or was read already; keep all "
-                "parts of a recording in one folder, under their own names"
-            )
+            other = f"{path} continues in another file, {name!r}, which is missing or was read already"
+            raise ValueError(f"{other}; keep all parts of a recording in one folder, under their own names")
         _check_fif(following, path, *before)
 
 
 def _unpacked(path: Path) -> int:
-    """Return the uncompressed size of a file."""
     most, size = room(path.stat().st_size), 0
     with gzip.open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -339,7 +317,6 @@ def _unpacked(path: Path) -> int:
 
 
 def _next_part(path: Path, file: IO[bytes], size: int) -> str | None:
-    """Return the name of the next part of a FIF file, if there is one."""
     at, role, n_tags, directory = 0, 0, 0, -1
     name, places = None, set()
     while at < size:

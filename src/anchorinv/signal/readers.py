@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from anchorinv.errors import import_extra
 from anchorinv.progress import tick
+from anchorinv.signal import headers
 from anchorinv.signal.arrays import (
     StoredArray,
     load_array,
@@ -18,30 +19,12 @@ from anchorinv.signal.arrays import (
     read_sample_table,
     read_sfreq,
 )
-from anchorinv.signal.headers import (
-    TABLES,
-    VOLTAGES,
-    WFDB,
-    WINDOWS,
-    check_claim,
-    check_header,
-    check_rate,
-    check_reach,
-    check_size,
-    check_wfdb,
-    has_suffix,
-    header_of,
-    is_recording,
-    missing_labels,
-    reading,
-    unknown_format,
-)
 from anchorinv.signal.preprocessing import AS_GIVEN, UNITS, Preprocessing, pick_channels, renamed, unit_of
 
 #: Values read at once, over all channels.
 PIECE = 1 << 22
 #: Suffixes of recordings with a separate header.
-_APART = frozenset((*WFDB, ".vhdr", ".vmrk", ".eeg"))
+_APART = frozenset((*headers.WFDB, ".vhdr", ".vmrk", ".eeg"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,16 +60,16 @@ class Recording:
         size = max(1, PIECE // max(1, len(self.ch_names)))
         for start in range(0, self.n_times, size):
             stop = min(start + size, self.n_times)
-            with reading(self.path):
+            with headers.reading(self.path):
                 piece = self.read(start, stop, list(channels))
-                check_reach(self.path, piece)
+                headers.check_reach(self.path, piece)
             yield piece
             if task is not None:
                 tick(task, stop, self.n_times)
 
     def load(self, channels: Sequence[int]) -> npt.NDArray[np.float64]:
         """Return the channels, shape (n, n_times), if they fit in memory."""
-        check_size(self.path, len(channels), self.n_times)
+        headers.check_size(self.path, len(channels), self.n_times)
         signals, at = np.empty((len(channels), self.n_times)), 0
         for piece in self.pieces(channels):
             signals[:, at : at + piece.shape[1]] = piece
@@ -101,16 +84,16 @@ def open_recording(path: Path) -> Recording:
     """
     suffixes = "".join(path.suffixes[-2:]).lower()
     opener = _OPENERS.get(suffixes) or _OPENERS.get(path.suffix.lower())
-    if opener is None and (header := header_of(path)) is not None:
+    if opener is None and (header := headers.header_of(path)) is not None:
         path, opener = header, _wfdb
     if opener is None:
-        raise unknown_format(path)
+        raise headers.unknown_format(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}")
-    with reading(path):
+    with headers.reading(path):
         recording = opener(path)
     if recording.sfreq is not None:
-        check_rate(path, recording.sfreq)
+        headers.check_rate(path, recording.sfreq)
     if not recording.n_times or not recording.ch_names:
         raise ValueError(f"{path} holds no samples")
     return recording
@@ -136,14 +119,14 @@ def open_mne(path: Path) -> Any:
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise unknown_format(path)
-    check_header(path)
+        raise headers.unknown_format(path)
+    headers.check_header(path)
     raw = reader(path, preload=False, verbose="ERROR")
     files = [Path(file) for file in raw.filenames if file is not None]
     if any(file.parent.resolve() != path.parent.resolve() for file in files):
         raise ValueError(f"{path} names samples outside its folder; files elsewhere are not read")
-    check_claim(path, len(raw.ch_names), int(raw.n_times), *files)
-    check_rate(path, raw.info["sfreq"])
+    headers.check_claim(path, len(raw.ch_names), int(raw.n_times), *files)
+    headers.check_rate(path, raw.info["sfreq"])
     return raw
 
 
@@ -161,7 +144,7 @@ def _mne(path: Path) -> Recording:
     def unit(i: int) -> str:
         original = original_unit(raw, i)
         if original is None or unit_of(original):
-            return "V" if kinds[i] in VOLTAGES else ""
+            return "V" if kinds[i] in headers.VOLTAGES else ""
         return "" if original == "n/a" else original
 
     def read(start: int, stop: int, channels: list[int]) -> npt.NDArray[np.float64]:
@@ -174,7 +157,7 @@ def _mne(path: Path) -> Recording:
 
 def _wfdb(path: Path) -> Recording:
     wfdb = import_extra("wfdb", extra="recordings")
-    check_wfdb(path)
+    headers.check_wfdb(path)
     record = str(path.with_suffix(""))
     header = wfdb.rdheader(record)
     volts = [unit_of(unit) for unit in header.units]
@@ -208,24 +191,18 @@ class _Checksums:
             return
         self._at = stop
         self._sums[channels] += samples.sum(axis=0, dtype=np.int64)
-        if stop < int(self._header.sig_len):
-            return
-        for i in channels:
+        for i in channels if stop >= int(self._header.sig_len) else ():
             checksum = self._header.checksum[i]
             if checksum is not None and checksum % 65536 != int(self._sums[i]) % 65536:
-                raise ValueError(
-                    f"{self._path}: the samples of {self._header.sig_name[i]} do not fit the checksum in the "
-                    "header; download it again"
-                )
+                what = f"the samples of {self._header.sig_name[i]} do not fit the checksum in the header"
+                raise ValueError(f"{self._path}: {what}; download it again")
 
 
 def _npy(path: Path) -> Recording:
     values = open_array(path)
     if len(values.shape) != 2 or values.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{path} holds {values.dtype} of shape {values.shape}; expected numbers (channels, times)"
-        )
-    check_claim(path, *values.shape)
+        raise ValueError(f"{path} holds {values.dtype} {values.shape}; expected numbers (channels, times)")
+    headers.check_claim(path, *values.shape)
     names = tuple(f"ch{i}" for i in range(1, values.shape[0] + 1))
     return _in_memory(path, names, values.memmap())
 
@@ -243,8 +220,8 @@ def _in_memory(
 
 _OPENERS: dict[str, Callable[[Path], Recording]] = {
     **dict.fromkeys((".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".vhdr"), _mne),
-    **dict.fromkeys(WFDB, _wfdb),
-    **dict.fromkeys(TABLES, lambda path: _in_memory(path, *read_sample_table(path))),
+    **dict.fromkeys(headers.WFDB, _wfdb),
+    **dict.fromkeys(headers.TABLES, lambda path: _in_memory(path, *read_sample_table(path))),
     ".npy": _npy,
 }
 FORMATS = frozenset(_OPENERS) | {".npz"}
@@ -276,10 +253,9 @@ def select_inputs(
     if how.inputs is not None:
         channels = pick_channels(how.inputs, recording.ch_names, source=name)
     elif n_chans is not None and len(recording.ch_names) != n_chans:
-        raise ValueError(
-            f"{name} has {len(recording.ch_names)} channels, the model takes {n_chans} and does not know "
-            f"their names; choose these channels, or train it with names (ch_names in its .npz)"
-        )
+        counts = f"{name} has {len(recording.ch_names)} channels, the model takes {n_chans}"
+        remedy = "choose these channels, or train it with names (ch_names in its .npz)"
+        raise ValueError(f"{counts} and does not know their names; {remedy}")
     else:
         channels = list(range(len(recording.ch_names)))
     factors = [how.factor if recording.units[i] == "V" else 1.0 for i in channels]
@@ -328,9 +304,9 @@ def is_windowed(path: Path) -> bool:
 
     An ``.npy`` file is a recording if it has two axes (channels, times), and windows if it has three.
     """
-    if has_suffix(path, ".npy") and path.is_file():
+    if headers.has_suffix(path, ".npy") and path.is_file():
         return len(open_array(path).shape) != 2
-    return path.is_dir() or has_suffix(path, *WINDOWS)
+    return path.is_dir() or headers.has_suffix(path, *headers.WINDOWS)
 
 
 def channels_for(
@@ -340,66 +316,60 @@ def channels_for(
     sfreq: float | None,
     rename: Mapping[str, str] | None = None,
 ) -> list[int]:
-    """Return the indices of a model's channels in a file, in the model's order.
+    """Return the indices of a model's channels in a file, in its order; windows at another rate are refused.
 
-    ``n_chans``, ``ch_names`` and ``sfreq`` are the model's; windows at another rate are refused. ``rename``
-    maps names in the file to the model's.
+    ``n_chans``, ``ch_names`` and ``sfreq`` are the model's; ``rename`` maps names in the file to the model's.
     """
     if sfreq is not None and file.sfreq is not None and file.sfreq != sfreq:
-        raise ValueError(
-            f"{file.name} is sampled at {file.sfreq:g} Hz, the model at {sfreq:g} Hz; resample the windows, "
-            f"or use the continuous recording, which is resampled as it is read"
-        )
+        rates = f"{file.name} is sampled at {file.sfreq:g} Hz, the model at {sfreq:g} Hz"
+        remedy = "resample the windows, or use the continuous recording, which is resampled as it is read"
+        raise ValueError(f"{rates}; {remedy}")
     present = file.preprocessing.ch_names
     if present is not None and ch_names is not None:
         return pick_channels(ch_names, renamed(present, rename, source=file.name), source=file.name)
     if rename:
-        raise ValueError(
-            f"{file.name} has no names of channels, or the model has none; --channels maps names"
-        )
+        raise ValueError(f"{file.name} or the model has no names of channels; --channels maps names")
     if file.shape[1] != n_chans:
         whose = "the model" if ch_names is None else file.name
-        raise ValueError(
-            f"{file.name} has {file.shape[1]} channels, the model takes {n_chans}, and {whose} does not know "
-            f"their names; pass those channels, in the model's order"
-        )
+        counts = f"{file.name} has {file.shape[1]} channels, the model takes {n_chans}"
+        unnamed = f"{whose} does not know their names; pass those channels, in the model's order"
+        raise ValueError(f"{counts}, and {unnamed}")
     return list(range(n_chans))
 
 
 def open_window_file(path: Path) -> WindowFile:
     """Open windows in an ``.npz`` or ``.npy`` file."""
-    if not path.exists() and not (is_recording(path) and path.with_suffix(".hea").exists()):
+    if not path.exists() and not (headers.is_recording(path) and path.with_suffix(".hea").exists()):
         raise FileNotFoundError(f"there is no {path}")
     if not is_windowed(path):
-        raise missing_labels(path) if is_recording(path) or has_suffix(path, ".npy") else unknown_format(path)
-    if has_suffix(path, ".npz"):
+        known = headers.is_recording(path) or headers.has_suffix(path, ".npy")
+        raise headers.missing_labels(path) if known else headers.unknown_format(path)
+    if headers.has_suffix(path, ".npz"):
         return _open_npz(path)
     windows = open_array(path)
     return WindowFile(path.name, _shape(windows), windows.blocks)
 
 
 def _open_npz(path: Path) -> WindowFile:
-    beside = {"groups": "groups", "people": "subject", "sessions": "session"}
-    arrays = open_arrays(path, ("X", "y", "sfreq", "ch_names", *beside.values()))
+    beside = {"labels": "y", "groups": "groups", "people": "subject", "sessions": "session"}
+    arrays = open_arrays(path, ("X", "sfreq", "ch_names", *beside.values()))
     if "X" not in arrays:
         raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
     windows = arrays.pop("X")
     shape = _shape(windows)
     others = {name: load_array(array) for name, array in arrays.items()}
-    labels = np.atleast_1d(others["y"]) if "y" in others else None
-    if labels is not None and labels.shape != shape[:1]:
-        raise ValueError(f"{path} has {shape[0]} windows in X and labels of shape {labels.shape} in y")
     columns = {own: np.atleast_1d(others[name]) for own, name in beside.items() if name in others}
     for own, values in columns.items():
         if values.shape != shape[:1]:
-            raise ValueError(f"{path} has {shape[0]} windows in X and {beside[own]} of shape {values.shape}")
+            what = "labels" if own == "labels" else beside[own]
+            raise ValueError(f"{path} has {shape[0]} windows in X and {what} of shape {values.shape}")
     if "groups" in columns:
         columns.setdefault("people", columns["groups"])
     names = tuple(map(str, np.ravel(others["ch_names"]).tolist())) if "ch_names" in others else None
     if names is not None and len(names) != shape[1]:
         raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")
-    rate = read_sfreq(path, others.get("sfreq"))
-    return WindowFile(path.name, shape, windows.blocks, labels, rate, Preprocessing(names), **columns)
+    how, rate = Preprocessing(names), read_sfreq(path, others.get("sfreq"))
+    return WindowFile(path.name, shape, windows.blocks, sfreq=rate, preprocessing=how, **columns)
 
 
 def _shape(windows: StoredArray) -> tuple[int, int, int]:
@@ -407,6 +377,6 @@ def _shape(windows: StoredArray) -> tuple[int, int, int]:
     if len(shape) != 3 or 0 in shape:
         hint = "; for one window use X[None]" if len(shape) == 2 else ""
         raise ValueError(f"{path} must hold windows (n, channels, times), got shape {tuple(shape)}{hint}")
-    check_claim(path, shape[1], 0)
-    check_size(path, 1, shape[1] * shape[2])
+    headers.check_claim(path, shape[1], 0)
+    headers.check_size(path, 1, shape[1] * shape[2])
     return shape[0], shape[1], shape[2]

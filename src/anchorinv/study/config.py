@@ -1,4 +1,4 @@
-"""The configuration of a study: every key with its type and default. ``study/loading.py`` reads files."""
+"""The configuration of a study: every key with its type and default; hashes of settings and arrays."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Run a study in a folder: finished jobs are kept, the others are computed."""
+"""Run a study in a folder: finished jobs are kept, the others computed; base models and replay are cached."""
 
 import logging
 import resource

@@ -1,4 +1,4 @@
-"""Read a study from a TOML file, validate it, and scale it down for a trial run."""
+"""Read a study from a TOML file, scale it down, and build its parts: data, samples, network and methods."""
 
 import logging
 import tomllib
@@ -30,7 +30,6 @@ from anchorinv.signal.preprocessing import facts_of
 from anchorinv.study.config import (
     RENAMED_KEYS,
     ClassName,
-    DataConfig,
     Experiment,
     InversionConfig,
     Study,
@@ -226,43 +225,32 @@ def scaled(study: Study, scale: str) -> Study:
 
 def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     # Two subjects with two sessions each, so that every kind of study works.
-    protocol = full.protocol
+    protocol, finetuning = full.protocol, full.finetuning
     alone = protocol.per_subject or protocol.leave_one_out
-    per_class = 2 + (shots if alone else -(-shots // 2))
-    # Few but larger steps, so that something is learned.
+    least_sfreq = (EEG if full.data.kind == "eeg" else EMG).min_sfreq
     most = 2 if smoke else 3
-    fewer = {"trials": min(protocol.trials, 2), "seeds": protocol.seeds[:2]}
-    training = full.training.model_copy(update={"epochs": 3, "batch_size": 16, "lr": 1e-3})
-    inversion = full.inversion.model_copy(update={"steps": min(full.inversion.steps, most), "lr": 0.1})
-    steps = {name: _cut(each, most) for name, each in full.finetuning.steps.items()}
-    lengths = full.finetuning.lengths
-    if full.finetuning.select == "validation":
-        lengths = tuple(dict.fromkeys(_cut(lengths, most)))
-    shorter = {"steps": steps, "lengths": lengths, "lr": 1e-3}
-    n_chans = full.geometry.n_chans if full.geometry else 8
-    small = Geometry(n_chans, 104, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2)
-    return full.model_copy(
-        update={
-            "data": full.data.model_copy(update={"sfreq": _rate(full.data)}),
-            "synthetic": SyntheticConfig(n_per_class=per_class, difficulty=0.0),
-            "geometry": small if smoke else full.geometry,
-            "protocol": protocol.model_copy(update=fewer),
-            "training": training,
-            "threads": 1 if smoke else full.threads,  # short signals gain nothing from more
-            "inversion": inversion,
-            "finetuning": full.finetuning.model_copy(update=shorter),
-        }
-    )
 
+    def cut(lengths: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(min(n, most) for n in lengths)
 
-def _cut(lengths: tuple[int, ...], most: int) -> tuple[int, ...]:
-    return tuple(min(n, most) for n in lengths)
-
-
-def _rate(full: DataConfig) -> float | None:
-    """Return the rate of the data, or the lowest rate of such synthetic recordings."""
-    least = EEG.min_sfreq if full.kind == "eeg" else EMG.min_sfreq
-    return None if full.sfreq is None else max(full.sfreq, least)
+    # Few but larger steps, so that something is learned.
+    changes: dict[str, dict[str, Any]] = {
+        "data": {"sfreq": full.data.sfreq and max(full.data.sfreq, least_sfreq)},
+        "protocol": {"trials": min(protocol.trials, 2), "seeds": protocol.seeds[:2]},
+        "training": {"epochs": 3, "batch_size": 16, "lr": 1e-3},
+        "inversion": {"steps": min(full.inversion.steps, most), "lr": 0.1},
+        "finetuning": {"steps": {name: cut(each) for name, each in finetuning.steps.items()}, "lr": 1e-3},
+    }
+    if finetuning.select == "validation":
+        changes["finetuning"]["lengths"] = tuple(dict.fromkeys(cut(finetuning.lengths)))
+    smaller = {table: getattr(full, table).model_copy(update=each) for table, each in changes.items()}
+    per_class = 2 + (shots if alone else -(-shots // 2))
+    smaller["synthetic"] = SyntheticConfig(n_per_class=per_class, difficulty=0.0)
+    if smoke:  # short signals gain nothing from more threads
+        n_chans = full.geometry.n_chans if full.geometry else 8
+        small = Geometry(n_chans, 104, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2)
+        smaller |= {"geometry": small, "threads": 1}
+    return full.model_copy(update=smaller)
 
 
 def demo_study(*, quick: bool = False, synthetic: bool = False) -> Study:
