@@ -13,6 +13,7 @@ from torch import nn
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.confidence import Confidence, Scores
 from anchorinv.core.heads import Cosine, Head
+from anchorinv.core.networks import encode
 from anchorinv.core.types import State
 from anchorinv.datasets import synthetic
 from anchorinv.novelty import MOST, Suggestion, suggested_class
@@ -56,6 +57,19 @@ class TestGroups:
         unit = new[..., 0].numpy() / np.linalg.norm(new[..., 0].numpy(), axis=1, keepdims=True)
         middle = new[..., 0].numpy().mean(0)
         assert found.shots.tolist() == (10 + np.argsort(-unit @ middle)[:10]).tolist()
+
+    def test_it_is_the_same_a_few_windows_at_a_time(self, monkeypatch):
+        signals, sizes = torch.cat([points(E0, E1, n=5), points(0.4 * E1 + E2, n=13, seed=2)]), []
+        whole = suggest(signals)
+
+        def few(module, values):
+            sizes.append(len(values))
+            return encode(module, values)
+
+        monkeypatch.setattr("anchorinv.novelty._AT_ONCE", 2 * 4)
+        monkeypatch.setattr("anchorinv.novelty.encode", few)
+        found = suggest(signals)
+        assert sizes == [2] * 11 + [1, 23] and found.shots.tolist() == whole.shots.tolist()  # then the head
 
     def test_of_two_groups_the_larger_one(self):
         # Nearer to the mean of both than to a known class, but nearer to that than to each other.

@@ -115,6 +115,8 @@ SHOTS = 10
 PENALTY = 4
 #: Rejected windows that are compared with each other; of more, so many at equal distances.
 MOST = 500
+#: Values encoded at once: next to a live stream this happens again and again, in little memory.
+_AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +183,9 @@ def suggested_class(
         raise ValueError(f"reject (={reject!r}) must be a share between 0 and 1, as {REJECT}")
     if least != int(least) or least < 2:
         raise ValueError(f"least (={least!r}) must be a whole number of windows, 2 or more")
-    features = encode(nn.Sequential(state.trunk, state.tail), signals)
+    network, at_once = nn.Sequential(state.trunk, state.tail), max(1, _AT_ONCE // signals[0].numel())
+    starts = range(0, len(signals), at_once)
+    features = torch.cat([encode(network, signals[i : i + at_once]) for i in starts])
     logits = check_finite(encode(state.head, features))
     rejected = np.flatnonzero(novelty_of(state, features).numpy() <= reject)
     if len(rejected) < least:
@@ -236,17 +240,15 @@ def _groups(state: State, features: Tensor, means: Tensor, least: int) -> list[n
 
     Those of two or more groups that are as separate from each other as from known classes are left out.
     """
-    from sklearn.cluster import AgglomerativeClustering
+    from scipy.cluster.hierarchy import linkage
 
     alike = similarity(state, features, features).double()
     own = alike.diagonal()
     # A squared distance, whether the similarity is minus one or a cosine; symmetric in the last digit, too.
     distances = (own[:, None] + own - alike - alike.T).clamp(min=0).fill_diagonal_(0).numpy()
-    tree = AgglomerativeClustering(
-        n_clusters=None, distance_threshold=0, metric="precomputed", linkage="average"
-    ).fit(distances)
+    merges = linkage(distances[np.triu_indices(len(distances), 1)], "average")[:, :2].astype(int)
     groups: list[np.ndarray | None] = [np.array([i]) for i in range(len(features))]  # None: of several
-    for first, second in tree.children_:
+    for first, second in merges:
         one, other = groups[first], groups[second]
         several = (
             one is None or other is None or _are_two(state, features[one], features[other], means, least)

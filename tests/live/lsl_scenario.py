@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pylsl
 
-from anchorinv.live.lsl import LslSource, MarkerOutlet
-from anchorinv.live.sources import Chunk
+from anchorinv.live.sources import Chunk, LslSource, MarkerOutlet
 
 NAMES = ("C3", "C4", "Cz", "Pz")
 

@@ -12,7 +12,7 @@ import pytest
 
 import anchorinv
 from anchorinv import AnchorInvClassifier
-from anchorinv.live.lsl import LslSource
+from anchorinv.live.sources import LslSource
 from tests.live.test_session import model, samples
 from tests.report.looking import CHROMIUM
 

@@ -12,9 +12,9 @@ pytest.importorskip("starlette", reason="needs the extra live")
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from anchorinv.live.monitor import KEPT
 from anchorinv.live.server import AHEAD, MOST_TEXT, SEEN, LiveServer
 from anchorinv.live.sources import Chunk
+from anchorinv.live.stream import KEPT
 
 HOST = "127.0.0.1:8765"
 PAGE = (files("anchorinv.live") / "page.html").read_text(encoding="utf-8")
@@ -42,6 +42,7 @@ def news(connection, kind):
     """The next message of a kind."""
     while True:
         message = connection.receive()
+        connection._raise_on_close(message)
         facts = json.loads(message.get("text", "{}"))
         if facts.get("kind") == "frame":
             connection.send_text(SEEN)
@@ -178,6 +179,18 @@ class TestSocket:
             news(connection, "state")
             assert len(server.session._listeners) == 1
         assert server.session._listeners == []
+
+
+def test_a_page_that_cannot_be_sent_to_is_told_to_come_again(server, client, monkeypatch, caplog):
+    """A socket that stays open without any news would show the last class for ever."""
+    with socket(client) as connection:
+        news(connection, "predictions")
+        monkeypatch.setattr(type(server.session), "seconds_left", property(lambda _: 1 / 0))
+        server.session.stream.take(Chunk(samples(), 0.0))
+        with pytest.raises(WebSocketDisconnect) as closed:
+            news(connection, "nothing")
+    assert closed.value.code == 1011 and "ZeroDivisionError" in caplog.text
+    assert server.session._listeners == []
 
 
 def test_a_slow_browser_gets_less_and_the_latest(server, client):

@@ -1,8 +1,10 @@
+import gc
 import io
 import json
 import math
 import threading
 import time
+import tracemalloc
 import zipfile
 from contextlib import contextmanager
 
@@ -146,6 +148,30 @@ class TestStream:
             assert given.n_predictions > live.MOST_PREDICTIONS == given.predictions.maxlen
             assert len(given.predictions) == given.predictions.maxlen
 
+    def test_memory_does_not_grow_with_the_stream(self):
+        """Neither by windows that are known, nor by those that are rejected and looked at."""
+        unlike = np.random.default_rng(0).normal(size=(4, 64 * 30))
+        unlike[[0, 3]] *= 4.5
+        parts = np.array_split(np.concatenate([unlike, samples(n=30)], axis=1), 60, axis=1)
+        with ended(session(model=lambda: model(reject=0.05), step=16 / RATE)) as given:
+
+            def go_on(times):
+                for part in times * parts:
+                    given.stream.take(Chunk(part, time.time()))
+                    if given.watch.suggestion is not None:
+                        given.dismiss()
+                given._teacher.submit(int).result()  # after what was being looked at
+                gc.collect()
+                return tracemalloc.get_traced_memory()[0]
+
+            given.stream.take(Chunk(samples(), 0.0))
+            tracemalloc.start()
+            try:
+                before, after = go_on(3), go_on(6)
+            finally:
+                tracemalloc.stop()
+            assert given.watch._n_seen > 100 and after - before < 50_000
+
 
 class TestTeaching:
     @pytest.fixture
@@ -287,6 +313,29 @@ class TestTeaching:
         assert first != second and {first.parent, second.parent} == {tmp_path}
         saved = AnchorInvClassifier.load(first)
         assert saved.classes_.tolist() == given.model.classes_.tolist()
+
+    def test_saves_at_the_same_time_never_replace_each_other(self, given, tmp_path, monkeypatch):
+        """The name is free for both when they look, and is not when they write."""
+        write, other = AnchorInvClassifier.save, []
+
+        def slow(model, path, **options):
+            if not other:
+                other.append(None)
+                other.append(given.save())
+            write(model, path, **options)
+
+        monkeypatch.setattr(AnchorInvClassifier, "save", slow)
+        first = given.save()
+        assert {first, other[1]} == set(tmp_path.glob("*.anchorinv")) and first != other[1]
+
+    def test_a_save_that_fails_leaves_nothing_behind(self, given, tmp_path, monkeypatch):
+        def full(*_, **__):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(AnchorInvClassifier, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            given.save()
+        assert not list(tmp_path.glob("*.anchorinv"))
 
     def test_the_log_says_what_was_done_by_which_model(self, given):
         self.teach(given)

@@ -1,6 +1,10 @@
+from types import SimpleNamespace
+
 import numpy as np
 
-from anchorinv.live.tasks import Lesson, Practice
+from anchorinv.live import tasks
+from anchorinv.live.tasks import REJECTED, Lesson, NoveltyWatch, Practice
+from anchorinv.serving.streaming import Prediction
 from anchorinv.signal.pipeline import Window
 
 
@@ -27,6 +31,31 @@ class TestLesson:
         lesson.remove(1)
         assert lesson.phase == "review" and lesson.signals[:, 0, 0].tolist() == [1]
         assert [shot.number for shot in lesson.shots] == [2]
+
+
+class TestNoveltyWatch:
+    def offer(self, watch, n, novelty=0.0):
+        model = SimpleNamespace(reject=0.05, n_times_=8)
+        looks = (
+            watch.offer(
+                8 * i, Window(8 * i, np.full((2, 8), i), True), Prediction(0, "x", None, "x", novelty), model
+            )
+            for i in range(watch._n_seen, watch._n_seen + n)
+        )
+        return sum(looks)
+
+    def test_the_latest_windows_are_kept(self, monkeypatch):
+        watch = NoveltyWatch()
+        assert self.offer(watch, 3 * REJECTED) == 3 * REJECTED // 5 - 1
+        assert watch.windows[:, 0, 0].tolist() == list(range(2 * REJECTED, 3 * REJECTED))
+        monkeypatch.setattr(tasks, "MOST_REJECTED", 30 * 2 * 8 * 4)  # bytes: fewer of large ones
+        watch = NoveltyWatch()
+        self.offer(watch, 3 * REJECTED)
+        assert len(watch.windows) == 30
+
+    def test_windows_that_fit_a_class_or_overlap_are_not(self):
+        watch = NoveltyWatch()
+        assert not self.offer(watch, 100, novelty=0.06) and not watch._rejected
 
 
 class TestPractice:

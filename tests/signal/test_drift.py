@@ -12,6 +12,7 @@ from anchorinv.signal.drift import (
     MOST_CORRELATED,
     BaseStatistics,
     Drift,
+    Moments,
     Statistics,
     band_edges,
     correlations,
@@ -94,10 +95,16 @@ class TestShapes:
         X = brain(30)
         whole = shapes(X)
         monkeypatch.setattr("anchorinv.signal.drift._AT_ONCE", 7 * 6 * 128)
-        for part in (shapes(X), (Statistics.of(X[:4]) + Statistics.of(X[4:])).shapes):
-            for name in ("spectra", "pairs", "shared"):
-                one, other = part[name], whole[name]
-                np.testing.assert_allclose(one.mean, other.mean, rtol=1e-9)
+        sizes, moments = [], Moments.of
+        monkeypatch.setattr(Moments, "of", lambda block: sizes.append(len(block)) or moments(block))
+        parts = Statistics.of(X), Statistics.of(X[:4]) + Statistics.of(X[4:])
+        assert max(sizes) == 7  # windows that are in memory at once, in double precision
+        for part in parts:
+            assert part.n == 30
+            pairs = [(part.samples, moments(X))]
+            pairs += [(part.shapes[name], whole[name]) for name in ("spectra", "pairs", "shared")]
+            for one, other in pairs:
+                np.testing.assert_allclose(one.mean, other.mean, rtol=1e-9, atol=1e-12)
                 np.testing.assert_allclose(one.variance, other.variance, rtol=1e-6)
 
     def test_of_few_base_windows_nothing_is_kept_but_means_and_spreads(self):

@@ -47,8 +47,7 @@ class SourceOptions:
 
     def open(self, sfreq: float | None) -> "StreamSource":
         """Return the source that was asked for."""
-        from anchorinv.live.lsl import LslSource
-        from anchorinv.live.sources import Board, Replay
+        from anchorinv.live.sources import Board, LslSource, Replay
         from anchorinv.signal.readers import open_recording
 
         if sum(each is not None for each in (self.lsl, self.replay, self.board)) != 1:
@@ -164,9 +163,9 @@ def predict_stream(
     allow_recordings: bool = False,
 ) -> None:
     """Predict a stream of Lab Streaming Layer until interrupted: a line each, and markers if asked for."""
-    from anchorinv.live.lsl import LslSource, MarkerOutlet
     from anchorinv.live.record import LivePrediction
     from anchorinv.live.session import STEP, LiveSession
+    from anchorinv.live.sources import LslSource, MarkerOutlet
 
     learner, reading = _opened(model, reject, allow_recordings), inputs.reading()
     outlet = MarkerOutlet(out_lsl) if out_lsl is not None else None

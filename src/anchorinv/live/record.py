@@ -118,13 +118,8 @@ class EventLog:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.path = free_path(folder, name, ".jsonl")
-        try:
-            self._file = self.path.open("x", encoding="utf-8")
-        except OSError as error:
-            raise OSError(
-                f"nothing can be written in {folder} ({error.strerror}); choose another folder (--folder)"
-            ) from None
+        self.path = new_file(folder, name, ".jsonl")
+        self._file = self.path.open("a", encoding="utf-8")
         self._lock = threading.Lock()
         self.problem: str | None = None
 
@@ -146,13 +141,20 @@ class EventLog:
             self._file.close()
 
 
-def free_path(folder: Path, name: str, suffix: str) -> Path:
-    """Return a path by name and time that nothing stands at yet."""
+def new_file(folder: Path, name: str, suffix: str) -> Path:
+    """Create an empty file by name and time that nobody else has, and return its path."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    tries = (f"{name}-{stamp}{more}{suffix}" for more in ("", *(f"-{i}" for i in range(2, 1000))))
-    for each in tries:
-        if not (folder / each).exists():
-            return folder / each
+    for more in ("", *(f"-{i}" for i in range(2, 1000))):
+        path = folder / f"{name}-{stamp}{more}{suffix}"
+        try:
+            path.open("x").close()  # of two that come at the same time one fails, and takes the next name
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise OSError(
+                f"nothing can be written in {folder} ({error.strerror}); choose another folder (--folder)"
+            ) from None
+        return path
     raise FileExistsError(f"{folder} holds a thousand files of this second; name another folder")
 
 

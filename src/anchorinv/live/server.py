@@ -8,6 +8,7 @@ by their ``Origin``. No text from a page is ever a path.
 import asyncio
 import contextlib
 import json
+import logging
 import secrets
 import struct
 import time
@@ -39,6 +40,7 @@ SEEN = "seen"
 MOST_TEXT, MOST_NAME = 2000, 100
 #: Points of a window's picture, and channels.
 _THUMB = (40, 8)
+_log = logging.getLogger(__name__)
 _FORBIDDEN = PlainTextResponse("This link is not valid: open the one that anchorinv printed.", 403)
 
 
@@ -118,7 +120,7 @@ class LiveServer:
         ended = self.session.listen(wake)
         news.set()  # what is there already
         ahead = asyncio.Semaphore(AHEAD)
-        sending = asyncio.create_task(_send(socket, self.session, news, ahead))
+        sending = asyncio.create_task(self._send(socket, news, ahead))
         try:
             while True:
                 if (text := await socket.receive_text()) == SEEN:
@@ -130,9 +132,17 @@ class LiveServer:
         finally:
             ended()
             sending.cancel()
-            # A page may go while it is sent to: that is no fault.
-            with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
+            with contextlib.suppress(asyncio.CancelledError):
                 await sending
+
+    async def _send(self, socket: WebSocket, news: asyncio.Event, ahead: asyncio.Semaphore) -> None:
+        try:
+            await _send_news(socket, self.session, news, ahead)
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # a page may go while it is sent to: that is no fault
+        except Exception:
+            _log.exception("live page")
+            await socket.close(1011)  # and the page comes again, rather than show for ever what was
 
     async def _heard(self, socket: WebSocket, text: str) -> None:
         """Do what a page asks for, or answer with what is wrong."""
@@ -145,7 +155,7 @@ class LiveServer:
             await socket.send_json({"kind": "problem", "text": shown(str(error))})
 
 
-async def _send(
+async def _send_news(
     socket: WebSocket, session: LiveSession, news: asyncio.Event, ahead: asyncio.Semaphore
 ) -> None:
     """Send what is new whenever the page has shown what was before: a slow one gets fewer, larger steps.

@@ -19,7 +19,7 @@ import numpy as np
 
 from anchorinv.errors import looks_like, shown
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.live.record import EventLog, LivePrediction, Versions, free_path, identity_of
+from anchorinv.live.record import EventLog, LivePrediction, Versions, identity_of, new_file
 from anchorinv.live.sources import StreamSource
 from anchorinv.live.stream import OVER, Classified, ClassifiedStream
 from anchorinv.live.tasks import DONE, REVIEW, Lesson, NoveltyWatch, Practice, teach
@@ -318,9 +318,13 @@ class LiveSession:
         if self.folder is None:
             raise ValueError("this session has no folder to save to; start it with --folder")
         now = self.versions.now
-        path = free_path(self.folder, f"{self.name}-{now.number}", ".anchorinv")
+        path = new_file(self.folder, f"{self.name}-{now.number}", ".anchorinv")
         signals = now.model.state_.signals is not None
-        now.model.save(path, with_signals=signals, allow_recordings=self._allow_recordings)
+        try:
+            now.model.save(path, with_signals=signals, allow_recordings=self._allow_recordings)
+        except BaseException:
+            path.unlink()
+            raise
         self._say("saved", file=path.name)
         return path
 

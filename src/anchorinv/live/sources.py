@@ -1,6 +1,10 @@
-"""Sources of samples as they arrive: a recording replayed, an iterable, a board; others are in ``lsl.py``."""
+"""Sources of samples as they arrive: an iterable, a recording replayed, a board, Lab Streaming Layer.
+
+Predictions leave by the last of them, too: as a stream of markers.
+"""
 
 import contextlib
+import itertools
 import math
 import time
 import warnings
@@ -11,7 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anchorinv.errors import import_extra
+from anchorinv.errors import import_extra, listed
+from anchorinv.signal.preprocessing import UNITS, unit_of
 from anchorinv.signal.readers import Recording
 
 #: Seconds of samples that a source hands on at once: short against a window, long against a call.
@@ -22,6 +27,12 @@ TOLERANCE = 0.25
 LONGEST_GAP = 10.0
 #: Seconds in which the clock of a device that runs fast or slow is followed.
 _DRIFT = 10.0
+#: Seconds that a stream of Lab Streaming Layer is looked for, at the start and once it was lost.
+WAIT = 5.0
+#: Samples taken from it at once, at the most.
+_MOST = 1 << 16
+#: How the outlets of common recorders spell units.
+_SPELLINGS = {"microvolts": "µV", "microvolt": "µV", "millivolts": "mV", "millivolt": "mV", "volts": "V"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,16 +124,13 @@ class Iterated:
 
     def chunks(self, stopped: Event) -> Iterator[Chunk]:
         """Yield what the iterable gives."""
-        first: Iterable[Any] = [self._first]
-        for some in (first, self._chunks):
-            for chunk in some:
-                if stopped.is_set():
-                    return
-                samples = np.asarray(chunk, dtype=np.float64)
-                if samples.ndim != 2 or len(samples) != len(self.ch_names):
-                    wanted = len(self.ch_names)
-                    raise ValueError(f"a chunk must have shape ({wanted}, n), got {samples.shape}")
-                yield Chunk(samples, time.time())
+        for chunk in itertools.chain([self._first], self._chunks):
+            if stopped.is_set():
+                return
+            samples = np.asarray(chunk, dtype=np.float64)
+            if samples.ndim != 2 or len(samples) != len(self.ch_names):
+                raise ValueError(f"a chunk must have shape ({len(self.ch_names)}, n), got {samples.shape}")
+            yield Chunk(samples, time.time())
 
 
 class Replay:
@@ -152,6 +160,8 @@ class Replay:
     ) -> None:
         if not speed > 0:
             raise ValueError(f"speed (={speed:g}) must be above 0; 1 is as it was recorded")
+        if not recording.n_times:
+            raise ValueError(f"{recording.path} holds no samples to replay")
         rate = recording.sfreq or sfreq
         if not rate:
             raise ValueError(f"{recording.path} does not say its rate; give it by --sfreq")
@@ -162,22 +172,73 @@ class Replay:
         """Yield its samples when their time has come."""
         # Faster than ten times, chunks grow rather than become more: up to a second of the recording.
         size = max(1, round(self.sfreq * min(1.0, CHUNK * max(1.0, self._speed / 10))))
-        due, turn = time.monotonic(), 0
-        while not stopped.is_set() and (turn == 0 or self._loop):
-            at = 0
-            for samples in self._pieces(size):
-                due += samples.shape[1] / self.sfreq / self._speed
-                # Waiting is interrupted by the end; a source that is late does not wait.
-                if stopped.wait(max(0.0, due - time.monotonic())):
-                    return
-                yield Chunk(samples, time.time(), begins=turn > 0 and at == 0)
-                at += samples.shape[1]
-            turn += 1
+        due = time.monotonic()
+        for turn in itertools.count() if self._loop else (0,):
+            begins = turn > 0
+            for piece in self._recording.pieces(range(len(self.ch_names))):
+                for start in range(0, piece.shape[1], size):
+                    samples = piece[:, start : start + size]
+                    due += samples.shape[1] / self.sfreq / self._speed
+                    # Waiting is interrupted by the end; a source that is late does not wait.
+                    if stopped.wait(max(0.0, due - time.monotonic())):
+                        return
+                    yield Chunk(samples, time.time(), begins=begins)
+                    begins = False
 
-    def _pieces(self, size: int) -> Iterator[np.ndarray]:
-        for piece in self._recording.pieces(range(len(self.ch_names))):
-            for start in range(0, piece.shape[1], size):
-                yield piece[:, start : start + size]
+
+class Timeline:
+    """Which samples were lost, by the time stamps of those that came.
+
+    Stamps jitter, and the clock of a device runs a little fast or slow: both are followed slowly. A jump is
+    neither; forwards it is so many samples that are missing, far forwards or backwards a new beginning.
+
+    Parameters
+    ----------
+    sfreq : float
+        Samples a second.
+
+    Examples
+    --------
+    >>> line = Timeline(100.0)
+    >>> stamps = np.r_[0:50, 150:200] / 100
+    >>> [chunk.samples[0, :2].tolist() for chunk in line.filled(np.ones((1, 100)), stamps)]
+    [[1.0, 1.0], [nan, nan], [1.0, 1.0]]
+    """
+
+    def __init__(self, sfreq: float) -> None:
+        self._sfreq = sfreq
+        self._next: float | None = None  # when the next sample is due
+
+    def filled(self, samples: np.ndarray, stamps: np.ndarray, *, behind: float = 0.0) -> Iterator[Chunk]:
+        """Yield samples (n_chans, n) with NaN where some are missing between their stamps (n,).
+
+        ``behind`` is how long ago the last one was taken, in seconds.
+        """
+        start, begins, last = 0, self._next is None, time.time() - behind
+        while start < len(stamps):
+            stop, jump = self._until_jump(stamps, start)
+            if stop > start:
+                done = last - (stamps[-1] - stamps[stop - 1])
+                yield Chunk(samples[:, start:stop], done, begins)
+                begins = False
+            if stop < len(stamps):
+                begins = not 0 <= jump <= LONGEST_GAP
+                if not begins:
+                    gap = np.full((len(samples), round(jump * self._sfreq)), np.nan)
+                    yield Chunk(gap, last - (stamps[-1] - stamps[stop]))
+                self._next = float(stamps[stop])
+            start = stop
+
+    def _until_jump(self, stamps: np.ndarray, start: int) -> tuple[int, float]:
+        """Return how far stamps follow each other, and the jump that comes then, in seconds."""
+        first = float(stamps[start]) if self._next is None else self._next
+        late = stamps[start:] - (first + np.arange(len(stamps) - start) / self._sfreq)
+        odd = np.flatnonzero(np.abs(late) > TOLERANCE)
+        n = int(odd[0]) if len(odd) else len(late)
+        if n:
+            followed = 1 - math.exp(-n / self._sfreq / _DRIFT)
+            self._next = first + n / self._sfreq + followed * float(late[:n].mean())
+        return start + n, float(late[n]) if n < len(late) else 0.0
 
 
 class Board:
@@ -221,15 +282,11 @@ class Board:
 
     def chunks(self, stopped: Event) -> Iterator[Chunk]:
         """Yield samples until stopped; a board that cannot be reached is an error in one sentence."""
+        line, what = Timeline(self.sfreq), "does not answer ({}); is it switched on, and is its port right?"
         try:
             self._shim.prepare_session()
             self._shim.start_stream()
-        except self._flow.BrainFlowError as error:
-            raise OSError(
-                f"{self.name} does not answer ({error}); is it switched on, and is its port right?"
-            ) from None
-        line = Timeline(self.sfreq)
-        try:
+            what = "was lost ({}); start again when it is back"
             while not stopped.wait(CHUNK):
                 values = np.asarray(self._shim.get_board_data(), dtype=np.float64)
                 if values.shape[1]:
@@ -237,7 +294,7 @@ class Board:
                     # BrainFlow has voltages in microvolts.
                     yield from line.filled(values[self._rows] * 1e-6, stamps, behind=time.time() - stamps[-1])
         except self._flow.BrainFlowError as error:
-            raise OSError(f"{self.name} was lost ({error}); start again when it is back") from None
+            raise OSError(f"{self.name} {what.format(error)}") from None
         finally:
             for end in (self._shim.stop_stream, self._shim.release_session):
                 with contextlib.suppress(self._flow.BrainFlowError):  # it may be gone
@@ -252,59 +309,124 @@ def _board_number(flow: Any, board: str) -> int:
     return number
 
 
-class Timeline:
-    """Which samples were lost, by the time stamps of those that came.
+class LslSource:
+    """A stream of Lab Streaming Layer, by its name.
 
-    Stamps jitter, and the clock of a device runs a little fast or slow: both are followed slowly. A jump is
-    neither; forwards it is so many samples that are missing, far forwards or backwards a new beginning.
+    Clocks of other machines are brought to this one's and samples that were lost are marked. A stream that
+    ends or falls silent is looked for again; once it is back, with the same channels, it goes on.
 
     Parameters
     ----------
-    sfreq : float
-        Samples a second.
-
-    Examples
-    --------
-    >>> line = Timeline(100.0)
-    >>> stamps = np.r_[0:50, 150:200] / 100
-    >>> [chunk.samples[0, :2].tolist() for chunk in line.filled(np.ones((1, 100)), stamps)]
-    [[1.0, 1.0], [nan, nan], [1.0, 1.0]]
+    name : str
+        Of the stream.
+    wait : float, default=5.0
+        Seconds to look for it.
     """
 
-    def __init__(self, sfreq: float) -> None:
-        self._sfreq = sfreq
-        self._next: float | None = None  # when the next sample is due
-        self.n_lost = 0
+    def __init__(self, name: str, *, wait: float = WAIT) -> None:
+        self._lsl = import_extra("pylsl", extra="live")
+        self.name, self._wait = name, wait
+        info = self._look(wait)
+        if info is None:
+            there = sorted({each.name() for each in self._lsl.resolve_streams(wait_time=1.0)})
+            seen = f"there is {listed(there)}" if there else "there is none at all; is its sender running?"
+            raise ValueError(f"no stream of Lab Streaming Layer is called {name!r}; {seen}")
+        if info.channel_format() == self._lsl.cf_string or not info.nominal_srate() > 0:
+            raise ValueError(f"stream {name!r} holds markers or events, not samples at a rate; name another")
+        self.sfreq = float(info.nominal_srate())
+        self.ch_names, self.units, self._factors = self._described(info)
 
-    def filled(self, samples: np.ndarray, stamps: np.ndarray, *, behind: float = 0.0) -> Iterator[Chunk]:
-        """Yield samples (n_chans, n) with NaN where some are missing between their stamps (n,).
+    def _described(self, info: Any) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
+        """Return what the sender says of its channels, which comes with the connection, not before."""
+        inlet = self._lsl.StreamInlet(info, recover=False)
+        try:
+            return _channels(inlet.info(timeout=self._wait))
+        except (self._lsl.util.LostError, TimeoutError):
+            raise OSError(f"stream {self.name!r} does not answer; is its sender still running?") from None
+        finally:
+            inlet.close_stream()
 
-        ``behind`` is how long ago the last one was taken, in seconds.
-        """
-        start, begins, last = 0, self._next is None, time.time() - behind
-        while start < len(stamps):
-            stop, jump = self._until_jump(stamps, start)
-            if stop > start:
-                done = last - (stamps[-1] - stamps[stop - 1])
-                yield Chunk(samples[:, start:stop], done, begins)
-                begins = False
-            if stop < len(stamps):
-                n_missing = round(jump * self._sfreq)
-                begins = jump < 0 or jump > LONGEST_GAP
-                if not begins:
-                    self.n_lost += n_missing
-                    gap = np.full((len(samples), n_missing), np.nan)
-                    yield Chunk(gap, last - (stamps[-1] - stamps[stop]))
-                self._next = float(stamps[stop])
-            start = stop
+    def _look(self, wait: float) -> Any:
+        found = self._lsl.resolve_byprop("name", self.name, timeout=wait)
+        return found[0] if found else None
 
-    def _until_jump(self, stamps: np.ndarray, start: int) -> tuple[int, float]:
-        """Return how far stamps follow each other, and the jump that comes then, in seconds."""
-        first = float(stamps[start]) if self._next is None else self._next
-        late = stamps[start:] - (first + np.arange(len(stamps) - start) / self._sfreq)
-        odd = np.flatnonzero(np.abs(late) > TOLERANCE)
-        n = int(odd[0]) if len(odd) else len(late)
-        if n:
-            followed = 1 - math.exp(-n / self._sfreq / _DRIFT)
-            self._next = first + n / self._sfreq + followed * float(late[:n].mean())
-        return start + n, float(late[n]) if n < len(late) else 0.0
+    def chunks(self, stopped: Event) -> Iterator[Chunk]:
+        """Yield samples until stopped, whenever the stream is there."""
+        line = Timeline(self.sfreq)
+        while not stopped.is_set():
+            info = self._look(min(1.0, self._wait))
+            if info is not None and self._is_same(info):
+                yield from self._connected(info, line, stopped)
+
+    def _is_same(self, info: Any) -> bool:
+        """Say whether a stream can be read now; one with other channels than before is refused."""
+        try:
+            names, units, factors = self._described(info)
+        except OSError:
+            return False  # gone again
+        now, before = (names, units, info.nominal_srate()), (self.ch_names, self.units, self.sfreq)
+        if now != before:
+            raise ValueError(
+                f"stream {self.name!r} came back with other channels: {listed(names)} at {now[2]:g} Hz, it "
+                f"had {listed(self.ch_names)} at {self.sfreq:g} Hz; start again"
+            )
+        if not np.array_equal(factors, self._factors):  # of volts, which all voltages are brought to
+            raise ValueError(f"stream {self.name!r} came back in another unit; start again")
+        return True
+
+    def _connected(self, info: Any, line: Timeline, stopped: Event) -> Iterator[Chunk]:
+        lsl = self._lsl
+        flags = lsl.proc_clocksync | lsl.proc_monotonize
+        inlet = lsl.StreamInlet(info, max_buflen=60, recover=False, processing_flags=flags, as_numpy=True)
+        heard = time.monotonic()
+        try:
+            # A sender whose machine or network fails does not say so: silence ends a connection, too.
+            while not stopped.is_set() and time.monotonic() - heard < self._wait:
+                rows, stamps = inlet.pull_chunk(timeout=CHUNK, max_samples=_MOST)
+                if len(stamps):
+                    heard = time.monotonic()
+                    samples = np.asarray(rows, dtype=np.float64).T * self._factors
+                    behind = lsl.local_clock() - stamps[-1]
+                    yield from line.filled(samples, np.asarray(stamps), behind=behind)
+        except lsl.util.LostError:
+            return  # it is looked for again
+        finally:
+            inlet.close_stream()
+
+
+def _channels(info: Any) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
+    """Return names, units and factors (n_chans, 1) to volts, as the description says; numbers without one."""
+    names, units, factors = [], [], []
+    channel = info.desc().child("channels").child("channel")
+    for i in range(1, info.channel_count() + 1):
+        spelled = channel.child_value("unit").strip()
+        unit = unit_of(_SPELLINGS.get(spelled.lower(), spelled))
+        names.append(channel.child_value("label") or f"ch{i}")
+        units.append("V" if unit else spelled)
+        factors.append(1 / UNITS[unit] if unit else 1.0)
+        channel = channel.next_sibling("channel")
+    return tuple(names), tuple(units), np.array(factors)[:, None]
+
+
+class MarkerOutlet:
+    """Predictions as a stream of markers, a text each: the class, or the word for windows that fit none.
+
+    Parameters
+    ----------
+    name : str
+        Of the stream that is made.
+
+    Notes
+    -----
+    A marker is stamped with the time at which the last sample of its window was taken, not with that of the
+    decision, so that a recorder aligns it with the signal.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._lsl = import_extra("pylsl", extra="live")
+        info = self._lsl.StreamInfo(name, "Markers", 1, 0, self._lsl.cf_string, f"anchorinv-{name}")
+        self._outlet = self._lsl.StreamOutlet(info)
+
+    def push(self, label: str, taken: float) -> None:
+        """Send a class; ``taken`` in seconds as ``time.time()`` counts."""
+        self._outlet.push_sample([label], self._lsl.local_clock() - (time.time() - taken))

@@ -23,6 +23,8 @@ COUNTDOWN, RECORDING, REVIEW = "countdown", "recording", "review"
 READY, HOLD, DONE = "ready", "hold", "done"
 #: Rejected windows that are looked at for a new class, and how many more before they are looked at again.
 REJECTED, LOOK_AGAIN = 60, 5
+#: Bytes of them, of long windows of many channels fewer are kept, but twice the shots of a lesson.
+MOST_REJECTED = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +142,7 @@ class NoveltyWatch:
 
     def __init__(self) -> None:
         self.suggestion: dict[str, Any] | None = None
-        self._rejected: deque[np.ndarray] = deque(maxlen=REJECTED)
+        self._rejected: deque[np.ndarray] = deque()
         self._offered: np.ndarray | None = None
         self._next = self._n_seen = 0
 
@@ -150,6 +152,9 @@ class NoveltyWatch:
             return False
         self._next = start + model.n_times_ // 2
         self._rejected.append(window.values.astype(np.float32))
+        n_kept = max(2 * SHOTS, min(REJECTED, MOST_REJECTED // self._rejected[0].nbytes))
+        if len(self._rejected) > n_kept:
+            self._rejected.popleft()
         self._n_seen += 1
         return self.suggestion is None and len(self._rejected) >= SHOTS and self._n_seen % LOOK_AGAIN == 0
 

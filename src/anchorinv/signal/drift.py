@@ -5,6 +5,7 @@ correlations with the others. A model stores those of its base windows, all aver
 a single window is stored, and of few windows only what standardisation needs.
 """
 
+import operator
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple, Self
@@ -17,7 +18,7 @@ from anchorinv.errors import listed
 SHAPES = ("spectra", "pairs", "shared")
 #: Minimum number of base windows to store spectra and correlations, which would reveal single windows.
 FEWEST_BASE = 10
-_AT_ONCE = 1 << 20  # values, to bound memory
+_AT_ONCE = 1 << 18  # values, to bound memory
 #: Bands of equal width up to half the sampling rate; fewer where a window has fewer frequencies.
 BANDS = 8
 #: Maximum number of channels for correlations of all pairs.
@@ -159,8 +160,9 @@ class Statistics:
     def of(cls, signals: np.ndarray, *, shapes: bool = True) -> "Statistics":
         """Return those of signals, shape (n, n_chans, n_times), with or without spectra and correlations."""
         size = max(1, _AT_ONCE // (signals.shape[1] * max(signals.shape[1:])))
-        parts = (_shape_moments(signals[i : i + size]) for i in range(0, len(signals), size))
-        return cls(len(signals), Moments.of(signals), reduce(_added, parts) if shapes else None)
+        blocks = (signals[i : i + size] for i in range(0, len(signals), size))
+        parts = (cls(len(b), Moments.of(b), _shape_moments(b) if shapes else None) for b in blocks)
+        return reduce(operator.add, parts)
 
     def __add__(self, other: "Statistics") -> "Statistics":
         known = self.shapes is not None and other.shapes is not None

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorinv.live.monitor import KEPT, Contact, Scope
+from anchorinv.live.stream import KEPT, Contact, Scope
 
 
 class TestScope:
