@@ -24,7 +24,7 @@ READY, HOLD, DONE = "ready", "hold", "done"
 #: Rejected windows that are looked at for a new class, and how many more before they are looked at again.
 REJECTED, LOOK_AGAIN = 60, 5
 #: Bytes of them, of long windows of many channels fewer are kept, but twice the shots of a lesson.
-MOST_REJECTED = 1 << 22
+MOST_REJECTED = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)
