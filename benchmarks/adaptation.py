@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 from anchorinv.core import catalogue
-from anchorinv.core.adaptation import Finetune
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine, class_means
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.networks import Geometry, encode, frozen
 from anchorinv.core.prototypes import mean_of_shots, random_anchors
 from anchorinv.core.recipe import BaseSpec
-from anchorinv.core.rng import stream
-from anchorinv.core.training import Training
-from anchorinv.core.types import Batch, State
+from anchorinv.core.training import Finetune, Training
+from anchorinv.core.types import Batch, State, stream
 from anchorinv.study.runner import Protocol, SessionResult, trials
 from benchmarks.steps import BATCH, networks, signals
 from benchmarks.timing import Side, timed

@@ -97,6 +97,13 @@ def asked_for() -> list[Case]:
             quick_repeats=1,
             warm_up=False,
         ),
+        Case(
+            "few-windows",
+            "a discriminant of 96 windows and 768 features, and its answers",
+            None,
+            None,
+            lambda quick: steps.few_windows(96, 768),
+        ),
         Case("help-start", "anchorinv --help against import torch", 2, None, help_start),
     ]
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
-from anchorinv.core.adaptation import finetune
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, invert
 from anchorinv.core.minimise import Optimiser
 from anchorinv.core.networks import Geometry, encode, frozen, trainable
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Training, train
-from anchorinv.core.types import Batch
+from anchorinv.core.training import Training, finetune, train
+from anchorinv.core.types import Batch, scoped_seed, stream
 from anchorinv.study.config import Experiment
 from anchorinv.study.loading import load
 

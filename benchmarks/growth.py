@@ -120,16 +120,14 @@ def measure_point(*, trials: int, shots: int, anchors: int, classes: int, channe
     import torch
 
     from anchorinv.core import catalogue
-    from anchorinv.core.adaptation import Finetune
     from anchorinv.core.conformer import Conformer
     from anchorinv.core.heads import Cosine
     from anchorinv.core.inversion import Inversion
     from anchorinv.core.networks import Geometry
     from anchorinv.core.prototypes import mean_of_shots
     from anchorinv.core.recipe import BaseSpec
-    from anchorinv.core.rng import stream
-    from anchorinv.core.training import Training
-    from anchorinv.core.types import Batch
+    from anchorinv.core.training import Finetune, Training
+    from anchorinv.core.types import Batch, stream
     from anchorinv.study.runner import Protocol, run
     from benchmarks.memory import peak_resident, resident
 

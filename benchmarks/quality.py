@@ -21,9 +21,8 @@ from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, Inverted, invert
 from anchorinv.core.networks import GEOMETRIES, Geometry, encode, frozen
 from anchorinv.core.recipe import BaseSpec
-from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.training import Training
-from anchorinv.core.types import Batch, Standardisation
+from anchorinv.core.types import Batch, Standardisation, scoped_seed, stream
 from anchorinv.datasets import synthetic
 from anchorinv.settings import resolve_geometry, training_of
 from benchmarks import timing

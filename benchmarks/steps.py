@@ -5,15 +5,14 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.adaptation import finetune
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, invert
 from anchorinv.core.minimise import Optimiser
 from anchorinv.core.networks import Geometry, encode, frozen, trainable
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Training, train
-from anchorinv.core.types import Batch
+from anchorinv.core.posterior import Statistics, posterior_of
+from anchorinv.core.training import Training, finetune, train
+from anchorinv.core.types import Batch, scoped_seed, stream
 from benchmarks.timing import Side, timed
 from tests import naive
 
@@ -117,3 +116,17 @@ def scoring(g: Geometry, n: int, twin_share: float, our_times: int, n_classes: i
         timed(lambda: naive.predict(twin, prototypes, some, BATCH), len(some) / n),
         timed(fast, our_times),
     )
+
+
+def few_windows(n: int, dim: int) -> tuple[Side, Side]:
+    """Time a discriminant of fewer windows than features in four classes, asked about a quarter as many."""
+    targets = torch.arange(n) % 4
+    known, asked = (torch.randn(m, dim, generator=stream(RNG, "windows", m)).double() for m in (n, n // 4))
+
+    def ours() -> None:
+        posterior = posterior_of(Statistics.of(known, targets, 4), shrinkage=0.1, prior=True, student=True)
+        distances = posterior.distances(asked)
+        posterior.log_densities(distances)
+        posterior.novelty(distances)
+
+    return timed(lambda: naive.discriminant(known, targets, 4, 0.1, asked)), timed(ours)

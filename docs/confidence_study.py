@@ -18,13 +18,11 @@ import torch
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.metrics import auroc
 from anchorinv.core.reliability import Reliability
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import replacing
 from anchorinv.settings import recipe_of
-from anchorinv.study.experiment import protocol_of
-from anchorinv.study.loading import load
+from anchorinv.study.loading import load, protocol_of
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "confidence.ndjson"

@@ -3,7 +3,8 @@
 ``python docs/privacy_study.py emg-longterm=emg_longterm.npz ecg-beats=ecg_beats.npz ...`` computes what the
 record does not have yet, a line for each model, and can be stopped at any time; ``closed``, ``noise``,
 ``control`` or ``networks`` limit it to these. Without a file it makes tables and figure of the page
-from the record there is (privacy_pages.py). Nothing is chosen here by what comes out.
+from the record there is (privacy_pages.py). Nothing is chosen here by what comes out. Seconds are those of a
+processor.
 """
 
 import json
@@ -12,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +30,36 @@ from anchorinv.core.privacy import (
     private_statistics,
     unknown_generator,
 )
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch
+from anchorinv.core.types import Batch, stream
 from anchorinv.serving.attacks import (
     Estimate,
     Figure,
     Gallery,
+    class_means,
     confidence_of,
     likelihood_ratios,
     linked_share,
     nearness,
     whitening_of,
 )
-from anchorinv.serving.audit import Audit, audit, audit_forgetting, membership_figures
-from anchorinv.serving.shadows import SHADOWS, People, half_splits, standardised
-from anchorinv.serving.tracing import Kept, inverted, kept_of, reconstruction
+from anchorinv.serving.audit import (
+    Audit,
+    Kept,
+    audit,
+    audit_forgetting,
+    inverted,
+    kept_of,
+    reconstruction,
+)
+from anchorinv.serving.membership import (
+    SHADOWS,
+    People,
+    half_splits,
+    joined,
+    membership_figures,
+    standardised,
+    units_of,
+)
 from anchorinv.settings import recipe_of
 
 HERE = Path(__file__).parent
@@ -58,13 +74,22 @@ SHARED = ("anchorinv", "fecam", "latent-replay", "real-replay", "protonet")
 #: Of the models of one network, those whose features are inverted; others hold the same, or fewer.
 INVERTED = ("discriminant", "anchorinv", "fecam, 50 anchors of five windows")
 EPOCHS = 12
-#: Networks trained for the likelihood ratio, on the splits where that is affordable.
+#: Networks trained for the likelihood ratio.
 N_SHADOWS = 8
 WITH_SHADOWS = f"protonet, {N_SHADOWS} shadow networks"
-SHADOWED = ("same days", "later beats")
 REPLAY_STEPS = 100
 REPLAYED = "anchorinv, 10 anchors, inverted replay"
 WEIGHTS_ALONE = "finetune, weights alone"
+WEIGHTS_WITH_SHADOWS = f"finetune, {N_SHADOWS} shadow networks"
+NOISY_ANCHORS = {
+    f"fecam, 50 anchors of five windows, epsilon {each:g} on anchors": each for each in (8.0, 64.0)
+}
+#: Splits of settings that are not tried on all: what would take long, and what is no option.
+ONLY = {
+    WITH_SHADOWS: ("same days", "later beats"),
+    WEIGHTS_WITH_SHADOWS: ("same days",),
+    **dict.fromkeys(NOISY_ANCHORS, ("other days",)),
+}
 SHOTS = 10
 #: Classes that are taught: of EMG and of ECG.
 NEW = ((10, 11, 12, 13, 14, 15), (4, 5))
@@ -150,9 +175,7 @@ def noisy(members: People, others: People, sfreq: float, *, compact: bool) -> It
     And for statistics that are fewer without noise, if they are to be ``compact``: of fewer features, or with
     a scatter of 32 directions and a sphere. They were chosen on days 1 to 20 of the EMG.
     """
-    both = People(*(np.concatenate([getattr(part, each) for part in (members, others)])
-                    for each in ("signals", "labels", "people", "sessions")))  # fmt: skip
-    inside = np.arange(len(both)) < len(members)
+    both, inside = joined(members, others)
 
     def attacked(model: AnchorInvClassifier, learn: Learn, clip: float = 1e6) -> Line:
         return Statistics(model, both, inside, learn, clip).line()
@@ -251,8 +274,7 @@ class Statistics:
 
         both, inside = self.both, self.inside
         shared = bool(set(both.people[inside]) & set(both.people[~inside]))
-        units = both.units(with_sessions=shared)
-        unit = "" if set(units[inside]) & set(units[~inside]) else "session" if shared else "person"
+        units, unit = units_of(both.of(inside), both.of(~inside), [])
         values = clipped(self.features, self.clip).double().numpy()
         whitening = whitening_of(values, both.labels)
         whitened = values @ whitening
@@ -278,8 +300,12 @@ class Statistics:
             Figure(*key[:3], None if None in each else pooled(each), key[3]) for key, each in found.items()
         ]
         facts = Audit("class statistics", tuple(figures)).facts()
-        drawn = {"macro_f1_of": asdict(Estimate.mean(f1))} if len(f1) > 1 else {}
-        return {"macro_f1": float(np.mean(f1)), **drawn, **facts}
+        spread = (
+            Estimate.mean(f1)
+            if len(f1) > 1
+            else macro_f1(both.labels[~inside], predicted[~inside], units[~inside])
+        )
+        return {"macro_f1": float(np.mean(f1)), "macro_f1_of": asdict(spread), **facts}
 
 
 def control(members: People, others: People, sfreq: float) -> list[Figure]:
@@ -289,28 +315,23 @@ def control(members: People, others: People, sfreq: float) -> list[Figure]:
     """
     model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never")
     model.fit(members.signals, members.labels)
-    both = People(*(np.concatenate([getattr(part, each) for part in (members, others)])
-                    for each in ("signals", "labels", "people", "sessions")))  # fmt: skip
-    inside = np.arange(len(both)) < len(members)
-    shared = bool(set(members.people) & set(others.people))
-    units = both.units(with_sessions=shared)
-    apart = not set(units[inside]) & set(units[~inside])
+    both, inside = joined(members, others)
+    units, unit = units_of(members, others, [])
     features = model._features(standardised(model, both)).double().numpy()
     columns = np.searchsorted(model.classes_, both.labels)
     whitened = features @ whitening_of(features, columns)
-    of_class = columns == np.arange(len(model.classes_))[:, None]  # (n_classes, n)
 
     def near(chosen: np.ndarray) -> np.ndarray:
-        weights = of_class & chosen
-        return nearness(whitened, columns, weights @ whitened / np.maximum(weights.sum(1), 1)[:, None])
+        means = class_means(whitened[chosen], columns[chosen], len(model.classes_))
+        return nearness(whitened, columns, means)
 
-    halves = np.stack(list(half_splits(both.labels, units if apart else None, SHADOWS, 0)))
+    halves = np.stack(list(half_splits(both.labels, units if unit else None, SHADOWS, 0)))
     known, without = near(inside), near(inside)
-    if apart:
+    if unit:
         for name in np.unique(units[inside]):
             without[units == name] = near(inside & (units != name))[units == name]
     else:
-        n = (of_class & inside).sum(1)[columns[inside]]
+        n = np.bincount(columns[inside])[columns[inside]]
         without[inside] *= (n / (n - 1)) ** 2  # the distance to a mean without the window itself
     figures = []
     for target, scores in (("class means", known), ("class means, left out (control)", without)):
@@ -376,12 +397,15 @@ def with_noisy_anchors(trained: AnchorInvClassifier, members: People, epsilon: f
 
 def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], AnchorInvClassifier]]]:
     """Yield models of one network with several memories."""
-    made: list[AnchorInvClassifier] = []
 
+    @cache
     def trained() -> AnchorInvClassifier:
-        if not made:
-            made.append(network(members, sfreq))
-        return made[0]
+        return network(members, sfreq)
+
+    @cache
+    def alone() -> AnchorInvClassifier:
+        model = AnchorInvClassifier(sfreq=sfreq, random_state=0, method="finetune", epochs=EPOCHS)
+        return model.fit(members.signals, members.labels)
 
     for method in SHARED:
         yield method, lambda method=method: with_memory(trained(), members, method)
@@ -392,23 +416,30 @@ def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], 
             lambda n=anchors: with_memory(trained(), members, "fecam", privacy="aggregate", n_anchors=n),
         )
     yield "fecam, 10 anchors", lambda: with_memory(trained(), members, "fecam", n_anchors=10)
-    for epsilon in (8.0, 64.0):
-        name = f"fecam, 50 anchors of five windows, epsilon {epsilon:g} on anchors"
+    for name, epsilon in NOISY_ANCHORS.items():
         yield name, lambda epsilon=epsilon: with_noisy_anchors(trained(), members, epsilon)
     yield (
         REPLAYED,
         lambda: with_memory(trained(), members, "anchorinv", n_anchors=10, inversion_steps=REPLAY_STEPS),
     )
     yield WITH_SHADOWS, lambda: with_memory(trained(), members, "protonet")
-    alone = AnchorInvClassifier(sfreq=sfreq, random_state=0, method="finetune", epochs=EPOCHS)
-    yield WEIGHTS_ALONE, lambda: alone.fit(members.signals, members.labels)
+    yield WEIGHTS_ALONE, alone
+    yield WEIGHTS_WITH_SHADOWS, alone
 
 
-def macro_f1(model: AnchorInvClassifier, others: People) -> float:
-    """Return the macro-F1 on windows that were not learned."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(others.labels, model.predict(others.signals), average="macro"))
+def macro_f1(labels: np.ndarray, predicted: np.ndarray, units: np.ndarray) -> Estimate:
+    """Return the macro-F1 of predictions (n,), with percentiles over resampled units (n,) as its interval."""
+    classes = np.union1d(labels, predicted)
+    names, places = np.unique(units, return_inverse=True)
+    true, given = labels[:, None] == classes, predicted[:, None] == classes  # (n, n_classes)
+    hits, total = np.zeros((2, len(names), len(classes)))
+    np.add.at(hits, places, 2 * (true & given))
+    np.add.at(total, places, true.astype(int) + given)
+    drawn = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), 1000)
+    with np.errstate(invalid="ignore"):  # a class that was not drawn counts for nothing
+        scores = np.nanmean((drawn @ hits) / (drawn @ total), axis=1)
+    low, high = np.percentile(scores, (2.5, 97.5))
+    return Estimate(float((hits.sum(0) / total.sum(0)).mean()), float(low), float(high), len(labels))
 
 
 def taught_by_one(path: Path) -> list[Figure]:
@@ -429,25 +460,18 @@ def taught_by_one(path: Path) -> list[Figure]:
                 shots += rng.permutation(np.flatnonzero(own))[:SHOTS].tolist()
             taught = AnchorInvClassifier.from_bundle(model.to_bundle())
             taught.partial_fit(members.signals[shots], members.labels[shots])
-            item = next(each for each in kept_of(taught, members.of(np.array(shots)), invert=False))
+            item = kept_of(taught, members.of(np.array(shots)), invert=False)[0]
             new = np.isin(item.labels, np.arange(10, 16))
             known = Gallery(taught._features(standardised(taught, gallery)), gallery.labels, gallery.people)
             found = known.linked(item.values[torch.from_numpy(new)], item.labels[new])
             shares = item.shares_of(members.people[shots], names)[new]
-            rows[how] += [
-                float(row[np.searchsorted(names, who)]) for row, who in zip(shares, found, strict=True)
-            ]
-    measure = f"top-1 of {len(names)} people"
-    return [
-        Figure(
-            "re-identification",
-            f"means of classes taught by {how}",
-            measure,
-            Estimate.share(sum(values), len(values)),
-            1 / len(names),
-        )
-        for how, values in rows.items()
-    ]
+            rows[how] += shares[np.arange(len(found)), np.searchsorted(names, found)].tolist()
+    figures = []
+    for how, values in rows.items():
+        share = Estimate.share(sum(values), len(values))
+        target, measure = f"means of classes taught by {how}", f"top-1 of {len(names)} people"
+        figures.append(Figure("re-identification", target, measure, share, 1 / len(names)))
+    return figures
 
 
 def forgetting(path: Path) -> list[Figure]:
@@ -481,22 +505,17 @@ def one_shot(path: Path) -> list[Figure]:
     names = 100 + np.arange(len(new))
     model.partial_fit(data.signals[new], names)
     means = next(item for item in kept_of(model, data.of(few), invert=False) if item.name == "class means")
-    taught = np.isin(means.labels, names)
-    item = Kept("class means of one window", "features", means.values[torch.from_numpy(taught)],
-                data.labels[new], np.zeros((len(new), 1)))  # fmt: skip
-    pool = data.of(early & np.isin(data.labels, np.unique(data.labels[new])))
-    places = np.flatnonzero(early & np.isin(data.labels, np.unique(data.labels[new])))
-    item = replace(item, weights=(places[None, :] == new[:, None]).astype(float))
-    return list(reconstruction(model, [inverted(model, item)], pool, []))
+    values = means.values[torch.from_numpy(np.isin(means.labels, names))]
+    places = np.flatnonzero(early & np.isin(data.labels, data.labels[new]))
+    weights = (places == new[:, None]).astype(float)
+    item = Kept("class means of one window", "features", values, data.labels[new], weights)
+    return list(reconstruction(model, [inverted(model, item)], data.of(places), []))
 
 
 def done() -> list[dict[str, object]]:
     """Return the lines of the record."""
-    return (
-        [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()]
-        if RECORD.is_file()
-        else []
-    )
+    lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.is_file() else []
+    return [json.loads(line) for line in lines]
 
 
 def rounded(value: object) -> object:
@@ -510,40 +529,39 @@ def rounded(value: object) -> object:
 
 def note(facts: dict[str, object]) -> None:
     """Add a line to the record."""
-    facts = {name: rounded(value) for name, value in facts.items()}
     with RECORD.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(facts) + "\n")
-    sys.stderr.write(
-        f"{facts['set']}, {facts['split']}: {facts['setting']}, {facts.get('seconds', 0):.0f} s\n"
-    )
+        file.write(json.dumps(rounded(facts)) + "\n")
+    words = f"{facts['set']}, {facts['split']}: {facts['setting']}, {facts.get('seconds', 0):.0f} s"
+    sys.stderr.write(words + "\n")
 
 
 def compute(name: str, path: Path, *, kinds: tuple[str, ...]) -> None:
     """Add what the record does not have of a set."""
-    # Lines of an earlier study, whose attacks were fewer, are computed again.
-    have = {(line["set"], line["split"], line["setting"]) for line in done() if not line.get("earlier")}
+    have = {(line["set"], line["split"], line["setting"]) for line in done()}
     ways = {"closed": closed_forms, "networks": networks}
     for split, sfreq, (members, others) in SETS[name](path):
         same = {"set": name, "split": split, "members": len(members), "others": len(others)}
+        units = units_of(members, others, [])[0][len(members) :]
         if "noise" in kinds and (name, split, LAST) not in have:
-            began = time.perf_counter()
+            began = time.process_time()
             for line in noisy(members, others, sfreq, compact=name == "emg-longterm"):
                 if (name, split, line["setting"]) not in have:
-                    note(same | line | {"seconds": time.perf_counter() - began})
-                began = time.perf_counter()
+                    note(same | line | {"seconds": time.process_time() - began})
+                began = time.process_time()
         if "control" in kinds and (name, split, "control") not in have:
             figures = [each.facts() for each in control(members, others, sfreq)]
             note(same | {"setting": "control", "figures": figures})
         for kind in (each for each in kinds if each in ways):
             for setting, make in ways[kind](members, sfreq):
-                if (name, split, setting) in have or (setting == WITH_SHADOWS and split not in SHADOWED):
+                if (name, split, setting) in have or split not in ONLY.get(setting, (split,)):
                     continue
-                began = time.perf_counter()
+                began = time.process_time()
                 model = make()
-                shadows = N_SHADOWS if setting == WITH_SHADOWS else None
+                shadows = N_SHADOWS if setting in (WITH_SHADOWS, WEIGHTS_WITH_SHADOWS) else None
                 found = audit(model, members, others, shadows=shadows, invert=setting in INVERTED)
-                facts = {"setting": setting, "macro_f1": macro_f1(model, others)}
-                note(same | facts | found.facts() | {"seconds": time.perf_counter() - began})
+                score = macro_f1(others.labels, model.predict(others.signals), units)
+                facts = {"setting": setting, "macro_f1": score.value, "macro_f1_of": asdict(score)}
+                note(same | facts | found.facts() | {"seconds": time.process_time() - began})
     extras = {"taught": taught_by_one, "forgotten": forgetting} if name == "emg-longterm" else {}
     extras |= {"one shot": one_shot} if name in ("emg-longterm", "ecg-beats") else {}
     for setting, extra in extras.items() if "closed" in kinds else ():

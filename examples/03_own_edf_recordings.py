@@ -60,8 +60,9 @@ write_edf(folder / "tuesday.edf", 1)
 # %%
 # Trials, cut by their annotations
 # --------------------------------
-# ``fit`` takes ``mne.Epochs``, with their channel names, rate and unit. The preprocessing is stored with the
-# model, which applies it to other recordings: here a causal filter from 4 to 40 Hz, which also works live.
+# ``fit`` takes ``mne.Epochs``, with their channel names, rate and unit, and the names of their events as
+# labels. The preprocessing is stored with the model, which applies it to other recordings: here a causal
+# filter from 4 to 40 Hz, which also works live.
 
 band = Filter(4, 40)
 
@@ -78,9 +79,9 @@ def epochs_of(path):
     return epochs, [str(names[code]) for code in epochs.events[:, 2]]
 
 
-monday, tasks = epochs_of(folder / "monday.edf")
+monday, _ = epochs_of(folder / "monday.edf")
 model = AnchorInvClassifier(preprocessing=Preprocessing(unit="µV", filter=band), random_state=0)
-model.fit(monday, tasks)
+model.fit(monday)
 
 tuesday, tasks = epochs_of(folder / "tuesday.edf")
 print(f"accuracy on Tuesday: {model.score(tuesday, tasks):.2f}, guessing gives {1 / len(TASKS):.2f}")

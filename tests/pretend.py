@@ -129,11 +129,11 @@ class _Pretending(TorchDispatchMode):
 @contextmanager
 def pretending() -> Iterator[Counter[str]]:
     """Have the device for the block, the first that ``auto`` finds; count what is moved there and back."""
-    from anchorinv.core import devices
+    from anchorinv.core import networks
 
     mode = _Pretending()
     with pytest.MonkeyPatch.context() as patch, mode:
-        patch.setattr(devices, "found_devices", lambda: [NAME, "cpu"])
+        patch.setattr(networks, "found_devices", lambda: [NAME, "cpu"])
         yield mode.moved
 
 

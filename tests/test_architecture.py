@@ -79,7 +79,7 @@ class TestManners:
             if drawing.fullmatch(name):
                 assert any(keyword.arg == "generator" for keyword in node.keywords), where
             seeds = re.search(r"(^|\.)(manual_seed|manual_seed_all|set_rng_state)$", name)
-            assert not seeds or "core/rng.py" in where, f"{where}: seeds by itself"
+            assert not seeds or "core/types.py" in where, f"{where}: seeds by itself"
 
     def test_tables_for_people_go_through_one_writer(self) -> None:
         writers = {where.rpartition(":")[0] for where, name, _ in calls() if name.startswith("csv.")}

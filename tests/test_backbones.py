@@ -11,18 +11,16 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from anchorinv import AnchorInvClassifier, Backbone, Geometry
-from anchorinv.backbones import architecture_for, as_backbone
-from anchorinv.core.calls import BackboneError
+from anchorinv.backbones import architecture_for, as_backbone, braindecode_models
+from anchorinv.core.cut import BackboneError
 from anchorinv.core.networks import encode
 from anchorinv.core.registry import METHODS
 from anchorinv.errors import MissingExtra
 from anchorinv.persistence import limits
 from anchorinv.persistence.bundle import read_facts
 from anchorinv.persistence.limits import check_geometry
-from anchorinv.pretrained import braindecode_models
-from anchorinv.study.cache import digest
-from anchorinv.study.config import Experiment
-from anchorinv.study.experiment import base_spec_of, methods_of
+from anchorinv.study.config import Experiment, digest
+from anchorinv.study.loading import base_spec_of, methods_of
 
 # Of braindecode's models: smaller kernels for short windows; of torch: how their convolutions are padded.
 pytestmark = pytest.mark.filterwarnings(

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from anchorinv.core import catalogue
-from anchorinv.core.adaptation import CrossValidatedFinetune, Finetune
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.mahalanobis import FitMahalanobis
 from anchorinv.core.prototypes import mean_of_shots, random_rows
 from anchorinv.core.recipe import Method
 from anchorinv.core.registry import METHODS
+from anchorinv.core.training import CrossValidatedFinetune, Finetune
 from anchorinv.core.types import Session, State
 from anchorinv.testing import check_method
 from tests.core.small import anchorinv, base_spec, one_thread, toy

@@ -16,24 +16,23 @@ import torch
 from torch import nn
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.core import devices, training
-from anchorinv.core.adaptation import CrossValidatedFinetune, Finetune
+from anchorinv.core import networks, training
 from anchorinv.core.catalogue import finetune
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.devices import choose_device, placed
 from anchorinv.core.encoder import Encoder
 from anchorinv.core.inversion import Inversion, Prior, invert, roughness, statistics
 from anchorinv.core.mahalanobis import FitMahalanobis
 from anchorinv.core.minimise import EarlyStopping
-from anchorinv.core.networks import CHUNK, device_of, encode
+from anchorinv.core.networks import CHUNK, choose_device, device_of, encode
 from anchorinv.core.prototypes import mean_of_shots, selection
+from anchorinv.core.recipe import placed
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Session, State
+from anchorinv.core.training import CrossValidatedFinetune, Finetune
+from anchorinv.core.types import Session, State, stream
 from anchorinv.persistence.format import packed
 from anchorinv.report.feature_figures import fitted_run
 from anchorinv.report.gather import gather
-from anchorinv.study.cache import digest
+from anchorinv.study.config import digest
 from anchorinv.study.execute import run_study
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.ray_executor import RayExecutor
@@ -326,7 +325,7 @@ class TestChoice:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
         assert choose_device("auto") == best == choose_device(best)
-        assert choose_device("cpu") == "cpu" and devices.device_here("xpu") == best
+        assert choose_device("cpu") == "cpu" and networks.device_here("xpu") == best
         if cuda:
             assert choose_device("cuda:1") == "cuda:1"
             with pytest.raises(ValueError, match="no device 'cuda:2' here"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anchorinv.core.blocks import BLOCKS
-from anchorinv.core.head import HEADS
+from anchorinv.core.heads import HEADS
 from anchorinv.core.registry import METHODS
 from anchorinv.study.loading import load
 from tests.models import windows

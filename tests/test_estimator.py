@@ -14,11 +14,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from anchorinv import AnchorInvClassifier, Geometry, Preprocessing, Signals
-from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.minimise import OneCycle
-from anchorinv.core.training import Training
+from anchorinv.core.training import CrossValidatedFinetune, Training
 from anchorinv.datasets import synthetic
-from anchorinv.learning import logits_of
+from anchorinv.novelty import logits_of
 from anchorinv.settings import EPOCHS, GAIN, STEPS, training_of
 
 SMALL = Geometry(4, 64, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)
@@ -296,6 +295,19 @@ class TestInputs:
         X, y = recordings()
         here, there = (model(epochs=2).fit(X + shift, y).predict_proba(X + shift) for shift in (0, 1e6))
         np.testing.assert_allclose(here, there, atol=1e-3)
+
+    def test_mne_epochs_bring_the_names_of_their_events_as_labels(self):
+        mne = pytest.importorskip("mne")
+        X, y = recordings()
+        names, numbers = np.unique(y, return_inverse=True)
+        events = np.stack([np.arange(len(y)), np.zeros(len(y), int), 7 + numbers], axis=1)
+        event_id = {str(name): 7 + i for i, name in enumerate(names)}
+        info = mne.create_info(X.shape[1], 128, "eeg")
+        epochs = mne.EpochsArray(X, info, events, event_id=event_id, verbose="error")
+        learned = model(method="lda").fit(epochs[np.isin(y, names[:2])])
+        assert learned.classes_.tolist() == sorted(map(str, names[:2]))
+        assert model(method="lda").fit(epochs, numbers).classes_.tolist() == sorted(set(numbers.tolist()))
+        learned.partial_fit(epochs[y == names[-1]]) if len(names) > 2 else None
 
     def test_mne_epochs(self, fitted):
         mne = pytest.importorskip("mne")

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from anchorinv.core.adaptation import NoAdaptation
+from anchorinv.core.training import NoAdaptation
 from anchorinv.core.blocks import Block, register_block
 from anchorinv.core.closed_form import state_of
 from anchorinv.core.encoder import fit_encoder
-from anchorinv.core.head import StatisticalHead, register_head, without_row
+from anchorinv.core.heads import StatisticalHead, register_head, without_row
 from anchorinv.core.memory import Memory
 from anchorinv.core.networks import encode
 from anchorinv.core.prototypes import add_statistics

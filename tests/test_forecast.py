@@ -9,9 +9,8 @@ import torch
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.types import Batch
-from anchorinv.forecast import PER_VALUE, PER_WINDOW, PRODUCT, Forecast, announce, foresee, n_steps
 from anchorinv.progress import listening
-from anchorinv.settings import recipe_of
+from anchorinv.settings import PER_VALUE, PER_WINDOW, PRODUCT, Forecast, announce, foresee, n_steps, recipe_of
 from tests.core.small import untouched_generators
 from tests.models import SETTINGS, SMALL, windows
 

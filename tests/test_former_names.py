@@ -11,7 +11,7 @@ from anchorinv.core.registry import METHODS
 from anchorinv.persistence.bundle import read_facts
 from anchorinv.persistence.format import read_container, write_container
 from anchorinv.report.gather import gather, groups_of
-from anchorinv.report.markdown import line_of
+from anchorinv.report.tables import line_of
 from anchorinv.study.folder import RunFolder, write_record
 from anchorinv.study.loading import load
 from tests.models import SETTINGS, fitted, windows

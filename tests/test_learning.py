@@ -118,7 +118,7 @@ def test_learning_under_inference_mode_is_learning(method, tmp_path):
 FORKED = """
 import os, signal
 import torch
-import anchorinv.learning
+import anchorinv.estimator
 torch.set_num_threads(2)
 large = torch.ones(1 << 21).exp()  # by two threads
 child = os.fork()

@@ -9,7 +9,7 @@ import pytest
 
 import anchorinv
 from anchorinv import AnchorInvClassifier
-from anchorinv.signal.limits import FILES, KNOWN, RECORDINGS, WINDOWS
+from anchorinv.signal.headers import FILES, KNOWN, RECORDINGS, WINDOWS
 from anchorinv.signal.readers import FORMATS
 from tests.models import CHANNELS, RATE, fitted, windows
 from tests.recording_files import write_edf
@@ -157,7 +157,7 @@ class TestTargets:
     @pytest.fixture
     def never(self, monkeypatch):
         """Nothing may be read or learned before the target is known to be good."""
-        for module in ("anchorinv.datasets.window_files", "anchorinv.estimator"):
+        for module in ("anchorinv.datasets.dataset", "anchorinv.estimator"):
             for name in ("open_windows", "load_bundle"):
                 monkeypatch.setattr(
                     f"{module}.{name}", lambda *_, **__: pytest.fail("something was read"), raising=False

@@ -12,12 +12,11 @@ from torch import nn
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.confidence import Confidence, Scores
-from anchorinv.core.head import Head
-from anchorinv.core.heads import Cosine
+from anchorinv.core.heads import Cosine, Head
 from anchorinv.core.networks import encode
 from anchorinv.core.types import State
 from anchorinv.datasets import synthetic
-from anchorinv.suggestion import MOST, Suggestion, suggested_class
+from anchorinv.novelty import MOST, Suggestion, suggested_class
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(base data|electrode):UserWarning")
 
@@ -67,8 +66,8 @@ class TestGroups:
             sizes.append(len(values))
             return encode(module, values)
 
-        monkeypatch.setattr("anchorinv.suggestion._AT_ONCE", 2 * 4)
-        monkeypatch.setattr("anchorinv.suggestion.encode", few)
+        monkeypatch.setattr("anchorinv.novelty._AT_ONCE", 2 * 4)
+        monkeypatch.setattr("anchorinv.novelty.encode", few)
         found = suggest(signals)
         assert sizes == [2] * 11 + [1, 23] and found.shots.tolist() == whole.shots.tolist()  # then the head
 

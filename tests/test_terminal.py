@@ -18,8 +18,7 @@ from rich.table import Table
 from anchorinv import AnchorInvClassifier, cli
 from anchorinv.cli.output import logging_to
 from anchorinv.datasets.dataset import Dataset
-from anchorinv.errors import Problems, shown
-from anchorinv.persistence.limits import _seen, check_name
+from anchorinv.errors import Problems, _seen, check_name, shown
 from anchorinv.progress import tick
 from anchorinv.terminal import Terminal, progress_bars
 from tests.hostile import NAMES, ORDINARY, SENTENCE, check_readable, names

@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.torch_data import read_windows
-from anchorinv.validation import Signals, read_signals
+from anchorinv.validation import Signals, read_signals, read_windows
 from tests.models import windows
 
 
@@ -140,7 +139,7 @@ def test_braindecodes_own_data_set(arrays):
     """Windows of braindecode itself, where it is installed (extra braindecode)."""
     if find_spec("braindecode") is None:  # importing it alone would need torchaudio's compiled part
         pytest.skip("the extra braindecode is not installed")
-    from anchorinv.pretrained import braindecode_models
+    from anchorinv.backbones import braindecode_models
 
     braindecode_models()  # imports torchaudio without the part that needs CUDA
     from braindecode.datasets import create_from_X_y

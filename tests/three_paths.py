@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.datasets.checks import ALLOWED
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.datasets.own import plan_manifest
+from anchorinv.datasets.own_files import ALLOWED
 from anchorinv.datasets.prepare import prepare
 from anchorinv.serving.files import ReadOptions, from_recording
 from anchorinv.serving.streaming import StreamingPredictor

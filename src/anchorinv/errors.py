@@ -7,15 +7,18 @@ a message, a change of writing direction could disguise a word, and a spreadshee
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Maximum number of problems that one message lists.
 SHOWN = 500
+#: Characters of a name.
+LONGEST_NAME = 200
 #: Invisible characters that Unicode classifies as letters, marks or symbols.
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
@@ -195,3 +198,67 @@ def _escape(char: str) -> str:
     return _SHORT.get(char) or (
         f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
     )
+
+
+# Unicode categories without a glyph: control characters, surrogates, line and paragraph separators.
+_UNSEEN = ("Cc", "Cs", "Zl", "Zp")
+
+
+def check_name(name: str) -> str:
+    r"""Return a name if it is printable.
+
+    Examples
+    --------
+    >>> check_name("left" + chr(0))
+    Traceback (most recent call last):
+    ValueError: the name 'left\x00' contains the invisible character '\x00'; leave it out
+    """
+    if not 0 < len(name) <= LONGEST_NAME:
+        shown = f"{name[:20]!r} ... has {len(name)} characters" if name else "'' is empty"
+        raise ValueError(f"the name {shown}; 1 to {LONGEST_NAME} are needed")
+    for letter in name:
+        if unicodedata.category(letter) in _UNSEEN:
+            raise ValueError(
+                f"the name {name[:40]!r} contains the invisible character {letter!r}; leave it out"
+            )
+    return name
+
+
+def check_names(names: Iterable[Any]) -> None:
+    """Refuse names that are not printable or look the same; numbers and booleans are not checked."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if isinstance(name, str):
+            if (look := _seen(check_name(name))) in seen:
+                raise ValueError(f"the names {seen[look]!r} and {name!r} look the same; rename one of them")
+            seen[look] = name
+
+
+def looks_like(name: Any, others: Iterable[Any]) -> Any | None:
+    """Return another name that differs only in spaces or case, if there is one.
+
+    An underscore counts as a space. A space between digits is significant, and so is the case of a single
+    letter: annotations of heartbeats have both ``A`` and ``a``.
+
+    Examples
+    --------
+    >>> looks_like(" Gest 00", ["rest", "gest00"])
+    'gest00'
+    >>> looks_like("arm 1_2", ["arm 12"])
+    """
+    if not isinstance(name, str):
+        return None
+    rough = _rough(name)
+    return next((o for o in others if isinstance(o, str) and o != name and _rough(o) == rough), None)
+
+
+def _rough(name: str) -> str:
+    words = re.sub(r"[\s_]+", " ", _seen(name)).strip()
+    bare = re.sub(r"(?<!\d) | (?!\d)", "", words)
+    return bare.casefold() if len(bare) > 1 else bare or name
+
+
+def _seen(name: str) -> str:
+    """Return a normalised form of a name, without characters of zero width."""
+    whole = unicodedata.normalize("NFC", name)
+    return "".join(letter for letter in whole if not unicodedata.category(letter).startswith("C"))

@@ -1,11 +1,15 @@
 """The scikit-learn estimator: fit on base classes, then teach new ones from a few examples each."""
 
+import os
+import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -17,83 +21,93 @@ from torch import Tensor
 
 from anchorinv.backbones import elsewhere
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
-from anchorinv.core.devices import choose_device, device_here, placed
-from anchorinv.core.head import StatisticalHead
-from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.heads import PrototypeHead, StatisticalHead
 from anchorinv.core.memory import without_class
-from anchorinv.core.networks import Geometry, encode
+from anchorinv.core.networks import Geometry, choose_device, device_here, encode
 from anchorinv.core.privacy import Privacy
-from anchorinv.core.recipe import Recipe
+from anchorinv.core.recipe import Recipe, placed
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Session, Standardisation, State
+from anchorinv.core.types import Batch, Curve, Session, Standardisation, State, stream
 from anchorinv.core.views import feature_blocks
-from anchorinv.forecast import announce
-from anchorinv.learning import (
+from anchorinv.novelty import (
+    REJECT,
+    Suggestion,
     answers_of,
-    by_class,
-    check_converged,
     check_finite,
     check_held_out,
-    count_labels,
-    history_entry,
     known_confidence,
     logits_of,
-    one_at_a_time,
+    suggested_class,
     with_confidence,
 )
 from anchorinv.persistence.bundle import Bundle, load_bundle, params_of, save_bundle, stored_params
 from anchorinv.persistence.format import packed
-from anchorinv.persistence.limits import Architecture, check_held, check_kept, check_names, kept_by
+from anchorinv.persistence.limits import check_kept, check_room, kept_by
 from anchorinv.persistence.provenance import (
     annotated,
-    check_words,
+    check_converged,
+    count_labels,
+    history_entry,
     origin,
     utc_date,
     with_curves,
     without_fingerprint,
 )
-from anchorinv.settings import (
-    check_settings,
-    recipe_of,
-    resolve_backbone,
-    resolve_ch_names,
-    resolve_geometry,
-    resolve_rate,
-    resolve_seed,
-)
-from anchorinv.signal.drift import FEWEST, Drift, drift
+from anchorinv.settings import announce, check_settings, recipe_of, resolve, resolve_seed
+from anchorinv.signal.drift import FEWEST, BaseStatistics, Drift, Statistics, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
-from anchorinv.signal.statistics import BaseStatistics, Statistics
-from anchorinv.suggestion import REJECT, Suggestion, check_suggesting, suggested_class
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (
     Signals,
+    check_drift,
     check_kind,
-    check_new_names,
-    check_rate,
+    check_new_classes,
     check_same_shape,
-    check_scale,
     check_several,
     column_of,
     groups_by,
-    in_order,
-    in_unit,
-    likely_mistakes,
+    read_as,
     read_groups,
     read_labels,
-    read_signals,
-    refuse_drift,
-    refuse_known,
     refuse_unknown,
     rejecting_label,
-    warn_drift,
-    warn_flat,
-    warn_former_name,
+    warn,
     warn_mistakes,
     warn_single_shots,
     weighed,
 )
+
+Given = ParamSpec("Given")
+Learned = TypeVar("Learned")
+
+# One lock for all models of a process, as dropout draws from torch's global generator.
+_turn = threading.RLock()
+
+
+def one_at_a_time(learn: Callable[Given, Learned]) -> Callable[Given, Learned]:
+    """Let a function that learns wait for other threads; ``torch.inference_mode`` is switched off in it."""
+
+    @wraps(learn)
+    def alone(*args: Given.args, **kwargs: Given.kwargs) -> Learned:
+        # Gradients, now or in a later lesson, need ordinary tensors.
+        with _turn, torch.inference_mode(False):
+            return learn(*args, **kwargs)
+
+    return alone
+
+
+def _after_fork() -> None:
+    """Replace the lock in a forked child, where no other thread would ever release it.
+
+    torch's threads do not survive a fork either: with more than one, OpenMP would wait for them forever.
+    """
+    global _turn
+    _turn = threading.RLock()
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -261,7 +275,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             Items of a data set, such as braindecode's, are (signal, label, ...) or signals. A method with a
             network holds out about a tenth for early stopping, unless ``epochs`` is given.
         y : array_like, shape (n,), or None, default=None
-            Text, whole numbers or booleans; None uses the labels of the data set.
+            Text, whole numbers or booleans; None uses the labels of the data set, or the names of the
+            events of ``mne.Epochs``.
         groups : array_like, shape (n,), or None, default=None
             The person, day or recording of each signal: whatever will be new when the model is used. Settings
             are then chosen on whole held-out groups, which also shows whether :meth:`calibrate` helps.
@@ -271,26 +286,23 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             networks and the statistics for :meth:`check` count each signal as one.
         """
         signals, labels, among, weights = self._read_base(X, y, groups, sample_weight)
-        how = self.preprocessing
         classes, numbers = np.unique(labels, return_inverse=True)
-        check_names(classes.tolist())
-        n_chans, n_times = signals.values.shape[1:]
-        geometry = resolve_geometry(self.geometry, n_chans, n_times)
-        method = METHODS.name_of(self.method)
-        ch_names = resolve_ch_names(how, signals.ch_names, n_chans)
-        sfreq = resolve_rate(self.sfreq, how.sfreq if how and how.sfreq else signals.sfreq)
-        architecture = resolve_backbone(self.get_params(deep=False), geometry, len(classes), sfreq)
-        n_kept = kept_by(method, np.bincount(numbers).tolist(), self.n_anchors)
-        check_kept(method, architecture, len(classes), n_kept)
-        self._warn_base(signals, labels, ch_names)
-        began = time.perf_counter()
-        seed = resolve_seed(self.random_state)
-        device = choose_device(self.device)
-        recipe = self._recipe(architecture, len(labels), device)
-        standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
-        batch = Batch(
-            _tensor(standardisation(signals.values)), _tensor(numbers), _optional(among), _optional(weights)
+        counts, method, params = (
+            np.bincount(numbers),
+            METHODS.name_of(self.method),
+            self.get_params(deep=False),
         )
+        geometry, architecture, ch_names, sfreq = resolve(params, signals, len(classes))
+        n_kept = kept_by(method, counts.tolist(), self.n_anchors)
+        check_kept(method, architecture, len(classes), n_kept)
+        if method != self.method:
+            warn(f"method {self.method!r} is called {method!r} now; the former name still works")
+        warn_mistakes(signals.values, labels, ch_names)
+        began, seed, device = time.perf_counter(), resolve_seed(self.random_state), choose_device(self.device)
+        standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
+        standardised = _tensor(standardisation(signals.values))
+        batch = Batch(standardised, _tensor(numbers), _optional(among), _optional(weights))
+        recipe = recipe_of(params, architecture, len(labels), device)
         state = self._base_state(recipe, batch, rng=stream(seed, "base"))
         self._know(
             geometry_=geometry,
@@ -298,27 +310,16 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             device_=device,
             standardisation_=standardisation,
             seed_=seed,
-            n_chans_=n_chans,
-            n_times_=n_times,
+            n_chans_=geometry.n_chans,
+            n_times_=geometry.n_times,
             sfreq_=sfreq,
             ch_names_=ch_names,
             statistics_=BaseStatistics.of(signals.values),
             state_=state,
-            **by_class(classes, np.bincount(numbers), state.n_base),
-            history_=[
-                history_entry("base", 0, count_labels(labels), state.curves, began)
-                | origin(signals.values, labels, among, confirms=not isinstance(self.privacy, Privacy))
-            ],
+            **_by_class(classes, counts, state.n_base),
+            history_=[self._entry("base", 0, signals, labels, began, state.curves, among)],
         )
         return self
-
-    def _warn_base(self, signals: Signals, labels: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
-        """Warn about likely mistakes."""
-        warn_former_name(self.method, METHODS.name_of(self.method))
-        _, n_chans, n_times = signals.values.shape
-        warn_mistakes(likely_mistakes(n_chans, n_times, np.unique(labels).tolist()))
-        warn_flat(signals.values, ch_names)
-        warn_single_shots(labels)
 
     def _base_state(self, recipe: Recipe, batch: Batch, *, rng: torch.Generator) -> State:
         """Return the base model with replay and confidence, which lessons and rejection will need."""
@@ -342,7 +343,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         X : array, mne.Epochs, torch Dataset or Signals, shape (n, channels, times)
             Signals of new classes only.
         y : array_like, shape (n,), or None, default=None
-            Labels of the same type as in :meth:`fit`; None uses the labels of the data set.
+            Labels of the same type as in :meth:`fit`; None uses those that come with the signals.
         sample_weight : array_like, shape (n,), or None, default=None
             As in :meth:`fit`, and exact: equal to repeating signals.
         force : bool, default=False
@@ -350,40 +351,26 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             unit; they are refused otherwise.
         """
         check_settings(self.get_params(deep=False))
-        signals, labels, weights = self._read_fitted(X, y, sample_weight)
+        signals, labels, weights = self._read_lesson(X, y, sample_weight)
         names, numbers = np.unique(labels, return_inverse=True)
-        refuse_known(names, self.classes_)
-        check_names([*self.classes_.tolist(), *names.tolist()])
-        check_new_names(names.tolist(), self.classes_.tolist())
+        check_new_classes(names, self.classes_)
         self._check_rejection(np.concatenate([self.classes_, names]))
         warn_single_shots(labels)
-        began = time.perf_counter()
-        index = self.state_.session + 1
+        began, before = time.perf_counter(), self.state_
+        index = before.session + 1
         # Beyond all numbers in use: after a class was forgotten, these have gaps.
-        first = max(self.state_.classes) + 1
+        first = max(before.classes) + 1
         # A new class may have another spectrum: only its unit is compared with the base data.
         standardised = self._standardised(signals, force=force, shapes=False)
         batch = Batch(standardised, _tensor(numbers + first), weights=_optional(weights))
-        rng = stream(self.seed_, "session", index)
-        recipe = self._recipe(self.architecture_, len(labels), self.device_)
         with self._progress():
-            state = recipe.learn_session(self.state_, Session(index, batch), rng=rng)
-        self._check_room(check_converged(state, before=self.state_))
+            rng = stream(self.seed_, "session", index)
+            state = self._recipe(len(labels)).learn_session(before, Session(index, batch), rng=rng)
+        self._check_room(check_converged(state, before=before))
         logits_of(state, batch.values)
-        curves = state.curves[len(self.state_.curves) :]
-        line = history_entry("session", index, count_labels(labels), curves, began)
-        self._know(
-            state_=state,
-            **by_class(
-                np.concatenate([self._names, names]),
-                np.concatenate([self._counts, np.bincount(numbers)]),
-                state.n_base,
-            ),
-            history_=[
-                *self.history_,
-                line | origin(signals.values, labels, confirms=not isinstance(self.privacy, Privacy)),
-            ],
-        )
+        known = np.concatenate([self._names, names]), np.concatenate([self._counts, np.bincount(numbers)])
+        entry = self._entry("session", index, signals, labels, began, state.curves[len(before.curves) :])
+        self._know(state_=state, **_by_class(*known, state.n_base), history_=[*self.history_, entry])
         return self
 
     @one_at_a_time
@@ -392,10 +379,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
 
         A prototype becomes the mean over all examples seen so far, equally weighted. The features of the
         examples are added to the anchors, so a new class is better remembered in the next session.
-        Methods without anchors replay what they replayed before. ``sample_weight`` and ``force`` are as in
+        Methods without anchors replay what they replayed before. The parameters are those of
         :meth:`partial_fit`.
         """
-        signals, labels, weights = self._read_fitted(X, y, sample_weight)
+        signals, labels, weights = self._read_lesson(X, y, sample_weight)
         refuse_unknown(np.unique(labels), self.classes_)
         state = self.state_
         if not isinstance(state.head, PrototypeHead | StatisticalHead):
@@ -403,29 +390,24 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
                 f"{self.method} has no prototypes to move; retrain with all examples, or use another method"
             )
         began = time.perf_counter()
-        column = {name: i for i, name in enumerate(self._names.tolist())}
-        columns = np.array([column[label] for label in labels.tolist()])
-        features = Batch(
-            self._features(self._standardised(signals, force=force, shapes=False)),
-            torch.tensor(state.classes)[columns],
-            weights=_optional(weights),
-        )
-        recipe = self._recipe(self.architecture_, len(labels), self.device_)
-        learned = recipe.add_shots(state, features, self._counts.tolist())
+        names = self._names.tolist()
+        columns = np.array([names.index(label) for label in labels.tolist()])
+        features = self._features(self._standardised(signals, force=force, shapes=False))
+        batch = Batch(features, torch.tensor(state.classes)[columns], weights=_optional(weights))
+        learned = self._recipe(len(labels)).add_shots(state, batch, self._counts.tolist())
         self._check_room(learned)
-        check_finite(encode(learned.head, features.values))
-        line = history_entry("shots", state.session, count_labels(labels), (), began)
+        check_finite(encode(learned.head, features))
         self._know(
             state_=learned,
-            counts_=self.counts_ + np.bincount(columns, minlength=len(self.classes_))[self._columns],
-            history_=[*self.history_, line | origin(signals.values, labels)],
+            counts_=self.counts_ + np.bincount(columns, minlength=len(names))[self._columns],
+            history_=[*self.history_, self._entry("shots", state.session, signals, labels, began)],
         )
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return a class for each signal (n,), or ``reject_label`` where ``reject`` applies."""
-        now = copy(self)  # a snapshot: another thread may be teaching it
-        logits, p_values = now._answers(now._standardised(now._read_known(X)), novelty=now.reject is not None)
+        now, standardised = self._snapshot(X)
+        logits, p_values = now._answers(standardised, novelty=now.reject is not None)
         return now._decided(logits.argmax(1).numpy(), p_values)
 
     def novelty(self, X: Any) -> np.ndarray:
@@ -435,8 +417,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         artefacts, have small values more often. Measured on base windows that were held out, as blocks of
         neighbours in time or as whole ``groups`` (see :meth:`fit`).
         """
-        now = copy(self)
-        _, p_values = now._answers(now._standardised(now._read_known(X)), novelty=True)
+        now, standardised = self._snapshot(X)
+        _, p_values = now._answers(standardised, novelty=True)
         assert p_values is not None
         return p_values
 
@@ -464,15 +446,19 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """
         now = copy(self)
         signals = now._read_known(X)
-        limit = (REJECT if now.reject is None else now.reject) if reject is None else reject
-        check_suggesting(limit, least)
+
+        def is_artefact(group: np.ndarray) -> bool:
+            # Spectra of fewer windows are not compared, as one may be an artefact: here that is the question.
+            some = np.resize(group, max(FEWEST, len(group)))
+            return now._drift(replace(signals, values=signals.values[some])).artefact
+
         return suggested_class(
             now.state_,
             now._standardised(signals),
             now._names.tolist(),
-            reject=limit,
+            reject=next(value for value in (reject, now.reject, REJECT) if value is not None),
             least=least,
-            artefact=lambda group: now._is_artefact(signals, group),
+            artefact=is_artefact,
         )
 
     def predict_set(self, X: Any, *, coverage: float = 0.9) -> np.ndarray:
@@ -484,8 +470,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """
         if not (isinstance(coverage, float | np.floating) and 0 < coverage < 1):
             raise ValueError(f"coverage (={coverage!r}) must be a share between 0 and 1, such as 0.9")
-        now = copy(self)
-        standardised = now._standardised(now._read_known(X))
+        now, standardised = self._snapshot(X)
         confidence, logits = known_confidence(now.state_), logits_of(now.state_, standardised)
         p_values = confidence.conformal(logits, n_base=now.state_.n_base)
         within: np.ndarray = (p_values > 1 - coverage).numpy()[:, now._columns]
@@ -493,19 +478,18 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class (n, n_classes); columns follow ``classes_``."""
-        now = copy(self)
-        return now._probabilities(now._logits(X))
+        return self._probabilities(self._logits(X))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithm of each probability (n, n_classes); columns follow ``classes_``."""
-        return F.log_softmax(copy(self)._logits(X), dim=1).numpy()
+        return F.log_softmax(self._logits(X), dim=1).numpy()
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return logits (n, n_classes), columns as ``classes_``; for two classes their difference (n,).
 
         Positive values predict the second class.
         """
-        logits = copy(self)._logits(X)
+        logits = self._logits(X)
         return (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
 
     def transform(self, X: Any) -> np.ndarray:
@@ -513,15 +497,66 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
 
         Columns are named ``anchorinvclassifier0``, … in a data frame (:meth:`set_output`).
         """
-        now = copy(self)
-        return now._transformed(now._standardised(now._read_known(X))).numpy()
+        now, standardised = self._snapshot(X)
+        return now._transformed(standardised).numpy()
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        tags.input_tags.two_d_array = False
-        tags.transformer_tags.preserves_dtype = ["float32"]
-        return tags
+    def check(self, X: Any) -> Drift:
+        """Compare signals (n, n_chans, n_times) with the base data, channel by channel; see ``verdict``.
+
+        Scale and offset are compared; with five windows or more, also spectra and correlations of channels.
+        """
+        return self._drift(self._read_known(X))
+
+    @one_at_a_time
+    def calibrate(self, X: Any, *, force: bool = False) -> Self:
+        """Adapt to an unseen person or day, by signals (n, n_chans, n_times) without labels.
+
+        The mean of their features is moved to that of the base data, and all later features by the same
+        shift, until :meth:`uncalibrate`. Classes should occur about as often as in the base data.
+
+        Parameters
+        ----------
+        X : array or mne.Epochs
+            At least ten windows.
+        force : bool, default=False
+            Calibrate although rehearsal in ``fit`` advises against it, or could not be done without
+            ``groups``; and with signals whose scale or offset is very different from the base data's.
+        """
+        signals = self._read_known(X)
+        check_calibration(self.state_, len(signals.values), force=force)
+        self._know(state_=calibrated(self.state_, self._standardised(signals, force=force)))
+        return self
+
+    @one_at_a_time
+    def uncalibrate(self) -> Self:
+        """Undo :meth:`calibrate`."""
+        self._check_fitted()
+        self._know(state_=uncalibrated(self.state_))
+        return self
+
+    @one_at_a_time
+    def forget_class(self, label: Any) -> Self:
+        """Remove a class: its prototype, anchors, replay and recordings.
+
+        With the default method the model is then as if it had never been taught the class. With others,
+        predictions among the other classes are unchanged, but weights that were trained while the class was
+        known may keep traces of it; only retraining without it removes these.
+        """
+        self._check_fitted()
+        began = time.perf_counter()
+        column = column_of(label, self._names)
+        try:
+            state = without_class(self.state_, self.state_.classes[column])
+        except ValueError as error:
+            raise ValueError(f"class {label!r} cannot be forgotten: {error}") from None
+        label, count = self._names.tolist()[column], self._counts.tolist()[column]
+        entry = history_entry("forgotten", state.session, {label: count}, (), began) | {"date": utc_date()}
+        self._know(
+            state_=state,
+            **_by_class(np.delete(self._names, column), np.delete(self._counts, column), state.n_base),
+            history_=[*without_fingerprint(self.history_, label), entry],
+        )
+        return self
 
     def save(
         self,
@@ -547,13 +582,9 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """
         self._check_fitted()
         if note is not None or author is not None:
-            self._annotate(note, author)
+            with _turn:
+                self._know(history_=annotated(self.history_, note=note, author=author))
         save_bundle(path, self.to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings)
-
-    @one_at_a_time
-    def _annotate(self, note: str | None, author: str | None) -> None:
-        check_words(note=note, author=author)
-        self._know(history_=annotated(self.history_, note=note, author=author))
 
     @classmethod
     def load(
@@ -611,7 +642,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         model.state_ = placed(bundle.state, model.device_)
         model.n_chans_, model.n_times_ = bundle.geometry.n_chans, bundle.geometry.n_times
         model.standardisation_, model.statistics_ = bundle.standardisation, bundle.statistics
-        model._know(**by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
+        model._know(**_by_class(np.array(bundle.classes), np.array(bundle.counts), bundle.state.n_base))
         model.seed_, model.history_ = bundle.seed, with_curves(bundle.history, bundle.state.curves)
         model.sfreq_, model.ch_names_ = bundle.sfreq, bundle.ch_names
         return model
@@ -622,93 +653,155 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return int(self.n_chans_)
 
     @property
-    def _n_features_out(self) -> int:
-        """Number of columns of :meth:`transform`."""
-        self._check_fitted()
-        return self._transformed(torch.zeros(1, self.n_chans_, self.n_times_)).shape[1]
-
-    @property
     def preprocessing_(self) -> Preprocessing:
         """The preprocessing that turns recordings into windows for this model."""
         return replace(
             self.preprocessing or AS_GIVEN, ch_names=self.ch_names_, sfreq=self.sfreq_, n_times=self.n_times_
         )
 
-    def check(self, X: Any) -> Drift:
-        """Compare signals (n, n_chans, n_times) with the base data, channel by channel; see ``verdict``.
+    @property
+    def reject_label_(self) -> Any:
+        """Label of rejected windows."""
+        return rejecting_label(self.reject_label, self.classes_)
 
-        Scale and offset are compared; with five windows or more, also spectra and correlations of channels.
-        """
-        return self._drift(self._read_known(X))
+    def _read_base(
+        self, X: Any, y: Any, groups: Any, sample_weight: Any
+    ) -> tuple[Signals, np.ndarray, np.ndarray | None, np.ndarray | None]:
+        check_settings(self.get_params(deep=False))
+        signals = self._read(X, self.preprocessing or AS_GIVEN)
+        labels = read_labels(signals.labels if y is None else y, len(signals.values))
+        among = read_groups(groups_by(self.group_by, signals) if groups is None else groups, len(labels))
+        signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
+        self._check_rejection(check_several(labels))
+        return signals, labels, None if among is None else among[kept], weights
+
+    def _read_lesson(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Signals, np.ndarray, np.ndarray | None]:
+        signals = self._read_known(X)
+        labels = read_labels(signals.labels if y is None else y, len(signals.values))
+        check_kind(labels, self.classes_)
+        return weighed(signals, labels, sample_weight, self.method)[:3]
+
+    def _read_known(self, X: Any) -> Signals:
+        self._check_fitted()
+        signals = self._read(X, self.preprocessing_)
+        check_same_shape(signals, (self.n_chans_, self.n_times_), model=type(self).__name__)
+        return signals
+
+    def _read(self, X: Any, how: Preprocessing) -> Signals:
+        return read_as(X, how, how.sfreq if self.sfreq is None else self.sfreq)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "state_"):
+            raise NotFittedError(
+                "this model has not learned anything yet; call fit with the base classes first"
+            )
+
+    def _check_rejection(self, classes: np.ndarray) -> None:
+        """Refuse classes (n,) that leave no label for rejected windows, if ``reject`` is set."""
+        if self.reject is not None:
+            rejecting_label(self.reject_label, classes)
+
+    def _check_room(self, state: State) -> None:
+        n_bytes = sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values())
+        check_room(METHODS.name_of(self.method), self.architecture_, state, n_bytes)
+
+    def _recipe(self, n_samples: int) -> Recipe:
+        return recipe_of(self.get_params(deep=False), self.architecture_, n_samples, self.device_)
+
+    def _progress(self) -> AbstractContextManager[None]:
+        return progress_bars() if self.verbose else nullcontext()
+
+    def _entry(
+        self,
+        kind: str,
+        session: int,
+        signals: Signals,
+        labels: np.ndarray,
+        began: float,
+        curves: tuple[Curve, ...] = (),
+        groups: np.ndarray | None = None,
+    ) -> dict[str, Any]:
+        """Return an entry of the history; without a fingerprint, which confirms who took part, if private."""
+        confirms = not isinstance(self.privacy, Privacy)
+        entry = history_entry(kind, session, count_labels(labels), curves, began)
+        return entry | origin(signals.values, labels, groups, confirms=confirms)
+
+    def _know(self, **learned: Any) -> None:
+        """Update all attributes at once: a thread that predicts sees the model before or after."""
+        self.__dict__ = vars(self) | learned
+
+    def _snapshot(self, X: Any) -> tuple[Self, Tensor]:
+        """Return the model as it is now, as another thread may be teaching it, and standardised signals."""
+        now = copy(self)
+        return now, now._standardised(now._read_known(X))
 
     def _drift(self, signals: Signals, *, shapes: bool = True) -> Drift:
         looked = shapes and self.statistics_.has_shapes and len(signals.values) >= FEWEST
         current = Statistics.of(signals.values, shapes=looked)
         return drift(current, self.statistics_, self.ch_names_, n_times=self.n_times_, sfreq=self.sfreq_)
 
-    def _is_artefact(self, signals: Signals, group: np.ndarray) -> bool:
-        # Spectra of fewer windows are not compared, as one may be an artefact: here that is the question.
-        some = np.resize(group, max(FEWEST, len(group)))
-        return self._drift(replace(signals, values=signals.values[some])).artefact
+    def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:
+        """Return standardised signals; warn about drift, and refuse another unit unless forced."""
+        distance = self._drift(signals, shapes=shapes)
+        standardised = self.standardisation_(signals.values)
+        check_drift(standardised, distance, force=force)
+        return _tensor(standardised)
 
-    @one_at_a_time
-    def calibrate(self, X: Any, *, force: bool = False) -> Self:
-        """Adapt to an unseen person or day, by signals (n, n_chans, n_times) without labels.
+    def _features(self, standardised: Tensor) -> Tensor:
+        return encode(self.state_.tail, encode(self.state_.trunk, standardised))
 
-        The mean of their features is moved to that of the base data, and all later features by the same
-        shift, until :meth:`uncalibrate`. Classes should occur about as often as in the base data.
+    def _transformed(self, standardised: Tensor) -> Tensor:
+        features = self._features(standardised)
+        return feature_blocks(self.state_, features.shape[1]).network(features)
 
-        Parameters
-        ----------
-        X : array or mne.Epochs
-            At least ten windows.
-        force : bool, default=False
-            Calibrate although rehearsal in ``fit`` advises against it, or could not be done without
-            ``groups``; and with signals whose scale or offset is very different from the base data's.
-        """
+    @property
+    def _n_features_out(self) -> int:
+        """Number of columns of :meth:`transform`."""
         self._check_fitted()
-        signals = self._read_known(X)
-        check_calibration(self.state_, len(signals.values), force=force)
-        self._know(state_=calibrated(self.state_, self._standardised(signals, force=force)))
-        return self
+        return self._transformed(torch.zeros(1, self.n_chans_, self.n_times_)).shape[1]
 
-    @one_at_a_time
-    def uncalibrate(self) -> Self:
-        """Undo :meth:`calibrate`."""
-        self._check_fitted()
-        self._know(state_=uncalibrated(self.state_))
-        return self
+    def _logits(self, X: Any) -> Tensor:
+        now, standardised = self._snapshot(X)
+        return now._logits_of(standardised)
 
-    @one_at_a_time
-    def forget_class(self, label: Any) -> Self:
-        """Remove a class: its prototype, anchors, replay and recordings.
+    def _logits_of(self, standardised: Tensor) -> Tensor:
+        return self._answers(standardised, novelty=False)[0]
 
-        With the default method the model is then as if it had never been taught the class. With others,
-        predictions among the other classes are unchanged, but weights that were trained while the class was
-        known may keep traces of it; only retraining without it removes these.
-        """
-        self._check_fitted()
-        began = time.perf_counter()
-        column = column_of(label, self._names)
-        try:
-            state = without_class(self.state_, self.state_.classes[column])
-        except ValueError as error:
-            raise ValueError(f"class {label!r} cannot be forgotten: {error}") from None
-        label, count = self._names.tolist()[column], self._counts.tolist()[column]
-        line = history_entry("forgotten", state.session, {label: count}, (), began) | {"date": utc_date()}
-        self._know(
-            state_=state,
-            **by_class(np.delete(self._names, column), np.delete(self._counts, column), state.n_base),
-            history_=[*without_fingerprint(self.history_, label), line],
-        )
-        return self
+    def _answers(self, standardised: Tensor, *, novelty: bool) -> tuple[Tensor, np.ndarray | None]:
+        """Return logits (n, n_classes) in the order of ``classes_`` and, if asked for, p-values (n,)."""
+        logits, p_values = answers_of(self.state_, standardised, novelty=novelty)
+        return logits[:, self._columns], None if p_values is None else p_values.numpy()
 
-    def _know(self, **learned: Any) -> None:
-        """Update all attributes at once: a thread that predicts sees the model before or after."""
-        self.__dict__ = vars(self) | learned
+    def _probabilities(self, logits: Tensor) -> np.ndarray:
+        return F.softmax(logits, dim=1).numpy()
 
-    def _recipe(self, architecture: Architecture, n_samples: int, device: str) -> Recipe:
-        return recipe_of(self.get_params(deep=False), architecture, n_samples, device)
+    def _decided(self, columns: np.ndarray, p_values: np.ndarray | None) -> np.ndarray:
+        """Return the classes of columns (n,), or the reject label, by their p-values (n,)."""
+        labels: np.ndarray = self.classes_[columns]
+        if self.reject is None or p_values is None or not (p_values <= self.reject).any():
+            return labels
+        return np.where(p_values <= self.reject, np.asarray(self.reject_label_), labels)
+
+    @property
+    def _names(self) -> np.ndarray:
+        """The classes in the order learned, as in the state and in model files."""
+        names: np.ndarray = self.classes_[np.argsort(self._columns)]
+        return names
+
+    @property
+    def _counts(self) -> np.ndarray:
+        """Examples of each class, in the order learned."""
+        counts: np.ndarray = self.counts_[np.argsort(self._columns)]
+        return counts
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.input_tags.two_d_array = False
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
 
     def __copy__(self) -> Self:
         other = type(self).__new__(type(self))
@@ -726,113 +819,12 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             self.device_ = device_here(values.get("device", "auto"))
             self.state_ = placed(values["state_"], self.device_)
 
-    def _progress(self) -> AbstractContextManager[None]:
-        return progress_bars() if self.verbose else nullcontext()
 
-    def _read(self, X: Any, known: float | None = None) -> Signals:
-        return check_rate(read_signals(X), self.sfreq if self.sfreq is not None else known)
-
-    def _read_base(
-        self, X: Any, y: Any, groups: Any, sample_weight: Any
-    ) -> tuple[Signals, np.ndarray, np.ndarray | None, np.ndarray | None]:
-        check_settings(self.get_params(deep=False))
-        how = self.preprocessing
-        signals = in_order(self._read(X, how.sfreq if how else None), how.ch_names if how else None)
-        signals = in_unit(signals, how.unit if how else None)
-        labels = read_labels(signals.labels if y is None else y, len(signals.values))
-        given = groups_by(self.group_by, signals) if groups is None else groups
-        among = read_groups(given, len(labels))
-        signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
-        self._check_rejection(check_several(labels))
-        return signals, labels, None if among is None else among[kept], weights
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "state_"):
-            raise NotFittedError(
-                "this model has not learned anything yet; call fit with the base classes first"
-            )
-
-    def _read_known(self, X: Any) -> Signals:
-        self._check_fitted()
-        signals = in_unit(in_order(self._read(X, self.sfreq_), self.ch_names_), self.preprocessing_.unit)
-        check_same_shape(signals, (self.n_chans_, self.n_times_), model=type(self).__name__)
-        return signals
-
-    def _read_fitted(
-        self, X: Any, y: Any, sample_weight: Any
-    ) -> tuple[Signals, np.ndarray, np.ndarray | None]:
-        signals = self._read_known(X)
-        labels = read_labels(signals.labels if y is None else y, len(signals.values))
-        check_kind(labels, self.classes_)
-        return weighed(signals, labels, sample_weight, self.method)[:3]
-
-    def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:
-        """Return standardised signals; warn about drift, and refuse another unit unless forced."""
-        distance = self._drift(signals, shapes=shapes)
-        standardised = self.standardisation_(signals.values)
-        check_scale(standardised, distance)
-        if not force:
-            refuse_drift(distance)
-        warn_drift(distance)
-        return _tensor(standardised)
-
-    def _features(self, standardised: Tensor) -> Tensor:
-        return encode(self.state_.tail, encode(self.state_.trunk, standardised))
-
-    def _transformed(self, standardised: Tensor) -> Tensor:
-        features = self._features(standardised)
-        return feature_blocks(self.state_, features.shape[1]).network(features)
-
-    def _logits(self, X: Any) -> Tensor:
-        return self._logits_of(self._standardised(self._read_known(X)))
-
-    def _logits_of(self, standardised: Tensor) -> Tensor:
-        """Return logits (n, n_classes) in the order of ``classes_``; every prediction goes through here."""
-        return logits_of(self.state_, standardised)[:, self._columns]
-
-    def _answers(self, standardised: Tensor, *, novelty: bool) -> tuple[Tensor, np.ndarray | None]:
-        """Return logits (n, n_classes) in the order of ``classes_`` and, if asked for, p-values (n,)."""
-        logits, p_values = answers_of(self.state_, standardised, novelty=novelty)
-        return logits[:, self._columns], None if p_values is None else p_values.numpy()
-
-    def _decided(self, columns: np.ndarray, p_values: np.ndarray | None) -> np.ndarray:
-        """Return the classes of columns (n,), or the reject label, by their p-values (n,)."""
-        labels: np.ndarray = self.classes_[columns]
-        if self.reject is None or p_values is None or not (p_values <= self.reject).any():
-            return labels
-        return np.where(p_values <= self.reject, np.asarray(self.reject_label_), labels)
-
-    def _check_rejection(self, classes: np.ndarray) -> None:
-        """Refuse classes (n,) that leave no label for rejected windows, if ``reject`` is set."""
-        if self.reject is not None:
-            rejecting_label(self.reject_label, classes)
-
-    @property
-    def reject_label_(self) -> Any:
-        """Label of rejected windows."""
-        return rejecting_label(self.reject_label, self.classes_)
-
-    def _probabilities(self, logits: Tensor) -> np.ndarray:
-        """Return the probabilities (n, n_classes) of logits in the order of ``classes_``."""
-        return F.softmax(logits, dim=1).numpy()
-
-    @property
-    def _names(self) -> np.ndarray:
-        """The classes in the order learned, as in the state and in model files."""
-        names: np.ndarray = self.classes_[np.argsort(self._columns)]
-        return names
-
-    @property
-    def _counts(self) -> np.ndarray:
-        """Examples of each class, in the order learned."""
-        counts: np.ndarray = self.counts_[np.argsort(self._columns)]
-        return counts
-
-    def _check_room(self, state: State) -> None:
-        kept = (state.anchors, state.replay, state.recordings)
-        most = max((len(batch) for batch in kept if batch), default=0)
-        check_kept(METHODS.name_of(self.method), self.architecture_, len(state.classes), most)
-        check_held(sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values()))
+def _by_class(names: np.ndarray, counts: np.ndarray, n_base: int) -> dict[str, np.ndarray]:
+    """Sort names and counts of classes, given in the order learned; ``_columns`` are those in the head."""
+    order = np.argsort(names, kind="stable")
+    base = np.sort(names[:n_base])
+    return {"classes_": names[order], "base_classes_": base, "counts_": counts[order], "_columns": order}
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from anchorinv.core.heads import PrototypeHead
 from anchorinv.core.recipe import Method
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.types import Batch, Session, State
+from anchorinv.core.types import Batch, Session, State, scoped_seed, stream
 
 #: All values of a state, or of the global generators, in a form that can be compared.
 Snapshot = dict[str, Any]

@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Real
@@ -11,117 +11,17 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.exceptions import DataConversionWarning
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
-from anchorinv.core.networks import MIN_TIMES
 from anchorinv.core.registry import METHODS
-from anchorinv.persistence.limits import check_name, looks_like
+from anchorinv.errors import check_name, check_names, looks_like
 from anchorinv.signal.drift import Drift
-from anchorinv.signal.limits import VOLTAGES
-from anchorinv.signal.preprocessing import UNITS, conversion, unit_of
-from anchorinv.signal.readers import pick_channels, renamed
-from anchorinv.torch_data import is_torch_data, read_windows
+from anchorinv.signal.headers import VOLTAGES
+from anchorinv.signal.preprocessing import UNITS, Preprocessing, conversion, pick_channels, renamed, unit_of
 
 #: With this many times more channels than samples, axes were probably swapped.
 _WIDE = 4
-_SWAP = "X.transpose(0, 2, 1) swaps them"
-
-
-def shape_mismatch(given: tuple[int, int], wanted: tuple[int, int]) -> str:
-    """Return the message for signals whose (n_chans, n_times) does not match a model's.
-
-    Examples
-    --------
-    >>> shape_mismatch((300, 8), (8, 300))
-    'the model takes 8 channels of 300 samples, got 300 channels of 8; X.transpose(0, 2, 1) swaps them'
-    """
-    takes = (
-        f"the model takes {wanted[0]} channels of {wanted[1]} samples, got {given[0]} channels of {given[1]}"
-    )
-    if given == wanted[::-1]:
-        return f"{takes}; {_SWAP}"
-    if given[0] == wanted[0]:
-        return f"{takes} samples; cut or resample them to that length"
-    return f"{takes} samples; pass the channels that it was trained on"
-
-
-def check_order(n_chans: int, n_times: int, geometry: tuple[int, int] | None) -> None:
-    """Refuse signals whose axes are swapped, by the geometry or by the shortest window a network takes."""
-    if geometry == (n_times, n_chans) != (n_chans, n_times):
-        raise ValueError(
-            f"geometry is for {n_times} channels of {n_chans} samples, signals have {n_chans} of {n_times}; "
-            f"{_SWAP}"
-        )
-    if geometry is None and n_times < MIN_TIMES <= n_chans:
-        raise ValueError(
-            f"signals have {n_chans} channels of {n_times} samples, and {MIN_TIMES} samples at least are "
-            f"needed; use longer windows or, if channels come last, {_SWAP}"
-        )
-
-
-def likely_mistakes(n_chans: int, n_times: int, classes: Sequence[Any]) -> Iterator[str]:
-    """Yield a message for each likely mistake in the base data."""
-    if n_chans > _WIDE * n_times:
-        yield f"signals have {n_chans} channels of {n_times} samples; if channels come last, {_SWAP}"
-    for i, name in enumerate(classes):
-        if (other := looks_like(name, classes[i + 1 :])) is not None:
-            yield (
-                f"classes {name!r} and {other!r} differ in spaces or case alone; if they are one, give it "
-                f"one name"
-            )
-
-
-def similar_names(names: Iterable[Any], known: Sequence[Any]) -> str:
-    """Return a hint for a message about unknown classes: which of them look like known ones.
-
-    Examples
-    --------
-    >>> similar_names([" left", "tongue"], ["left", "right"])
-    "; ' left' looks like 'left'"
-    """
-    alike = [(name, other) for name in names if (other := looks_like(name, known)) is not None]
-    return "".join(f"; {name!r} looks like {other!r}" for name, other in alike[:3])
-
-
-def check_new_names(names: Sequence[Any], known: Sequence[Any]) -> None:
-    """Refuse new classes whose names look like a known one, or like one another."""
-    for i, name in enumerate(names):
-        if (other := looks_like(name, known)) is not None:
-            raise ValueError(
-                f"class {name!r} looks like the known class {other!r}, so nothing was learned; use that name "
-                f"with add_shots (anchorinv add) for more examples of it, or one that differs in more than "
-                f"spaces or case"
-            )
-        if (other := looks_like(name, names[:i])) is not None:
-            raise ValueError(
-                f"the new class {name!r} looks like {other!r}, so nothing was learned; give them one name, "
-                f"or names that differ in more than spaces or case"
-            )
-
-
-def refuse_known(names: np.ndarray, known: np.ndarray) -> None:
-    """Refuse classes that are known already."""
-    if (twice := np.isin(names, known)).any():
-        raise ValueError(
-            f"{_listed(names[twice])} {'are' if twice.sum() > 1 else 'is'} known already, so nothing was "
-            f"learned; add_shots (anchorinv add) takes more examples of known classes, partial_fit "
-            f"(anchorinv learn) new classes only"
-        )
-
-
-def refuse_unknown(names: np.ndarray, known: np.ndarray) -> None:
-    """Refuse more examples of classes that were never learned."""
-    if not np.isin(names, known).all():
-        unknown = names[~np.isin(names, known)]
-        like = similar_names(unknown.tolist(), known.tolist())
-        raise ValueError(
-            f"{_listed(unknown)} {'is' if len(unknown) == 1 else 'are'} not among the known ones{like}; "
-            f"teach new classes with partial_fit (anchorinv learn)"
-        )
-
-
-def _listed(names: np.ndarray) -> str:
-    quoted = [repr(name) for name in names.tolist()]
-    return ("class " if len(quoted) == 1 else "classes ") + " and ".join(quoted)
+SWAP = "X.transpose(0, 2, 1) swaps them"
 
 
 #: Squares of values between this and its inverse keep full precision.
@@ -171,33 +71,36 @@ def read_signals(X: Any) -> Signals:
     """Read signals (n, n_chans, n_times) from arrays, torch data sets, ``mne.Epochs`` or `Signals`."""
     if isinstance(X, Signals):
         return _named(X)
-    if is_torch_data(X):
+    if isinstance(X, Dataset | DataLoader):
         windows = read_windows(X)
-        signals = Signals(_checked(windows.values), windows.sfreq, windows.ch_names)
-        return replace(signals, labels=windows.labels, columns=windows.columns)
+        return replace(windows, values=_checked(windows.values))
     if hasattr(X, "get_data") and hasattr(X, "info"):
-        # Trigger channels are no signals; all other channels were chosen by the user.
-        kinds = X.get_channel_types()
-        picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
-        names = tuple(X.ch_names[i] for i in picks)
-        volts = all(kinds[i] in VOLTAGES for i in picks)
-        values = _checked(X.get_data(picks=picks))
-        table = getattr(X, "metadata", None)
-        columns = None if table is None else {str(name): table[name].to_numpy() for name in table}
-        unit = "V" if volts else None
-        return Signals(values, float(X.info["sfreq"]), names, unit=unit, columns=columns)
+        return _from_mne(X)
     if issparse(X):
         raise ValueError("sparse signals are not supported; pass a dense array (n, channels, times)")
     if np.ma.is_masked(X):
         raise ValueError("signals are masked in places; fill or drop these samples first")
-    if hasattr(X, "detach"):
-        X = X.detach().cpu()
-        X = X.float() if X.is_floating_point() and X.element_size() < 4 else X  # numpy has no bfloat16
     try:
-        values = np.asarray(X)
+        values = np.asarray(_on_host(X))
     except ValueError:
         raise ValueError(_UNEVEN) from None
     return Signals(_checked(_numbers(values) if values.dtype.kind == "O" else values))
+
+
+def _from_mne(epochs: Any) -> Signals:
+    # Trigger channels are no signals; all other channels were chosen by the user.
+    kinds = epochs.get_channel_types()
+    picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
+    table, events = getattr(epochs, "metadata", None), getattr(epochs, "events", None)
+    names = {number: name for name, number in getattr(epochs, "event_id", {}).items()}
+    return Signals(
+        _checked(epochs.get_data(picks=picks)),
+        float(epochs.info["sfreq"]),
+        tuple(epochs.ch_names[i] for i in picks),
+        unit="V" if all(kinds[i] in VOLTAGES for i in picks) else None,
+        labels=None if events is None else [names[number] for number in events[:, 2].tolist()],
+        columns=None if table is None else {str(name): table[name].to_numpy() for name in table},
+    )
 
 
 def _numbers(values: np.ndarray) -> np.ndarray:
@@ -224,28 +127,31 @@ def _named(given: Signals) -> Signals:
         raise ValueError(f"ch_names has {len(names)} names, signals have {n_chans} channels; name each once")
     if given.rename and names is None:
         raise ValueError("channels without names cannot be renamed; give ch_names")
-    named = None if names is None else renamed(names, given.rename, source="the signals")
-    unit = signals.unit
-    if given.unit is not None and (unit := unit_of(given.unit)) is None:
+    if given.unit is not None and unit_of(given.unit) is None:
         raise ValueError(f"unit (={given.unit!r}) must be one of {', '.join(UNITS)}")
-    rate = given.sfreq if given.sfreq is not None else signals.sfreq
-    labels = signals.labels if given.labels is None else given.labels
-    columns = signals.columns if given.columns is None else given.columns
-    return Signals(signals.values, rate, named, unit=unit, labels=labels, columns=columns)
+    stated = {
+        "sfreq": given.sfreq,
+        "ch_names": names and renamed(names, given.rename, source="the signals"),
+        "unit": given.unit and unit_of(given.unit),
+        "labels": given.labels,
+        "columns": given.columns,
+    }
+    return replace(signals, **{name: value for name, value in stated.items() if value is not None})
 
 
-def in_unit(signals: Signals, unit: str | None) -> Signals:
-    """Return signals in a model's unit, where both are known."""
-    factor = conversion(signals.unit, unit)
-    return signals if factor == 1 else replace(signals, values=signals.values * factor, unit=unit)
-
-
-def in_order(signals: Signals, ch_names: Sequence[str] | None) -> Signals:
-    """Return signals with the channels that a model knows, in its order, where both have names."""
-    if ch_names is None or signals.ch_names is None or tuple(signals.ch_names) == tuple(ch_names):
-        return signals
-    places = pick_channels(ch_names, signals.ch_names, source="the recording")
-    return replace(signals, values=signals.values[:, places], ch_names=tuple(ch_names))
+def read_as(X: Any, how: Preprocessing, sfreq: float | None) -> Signals:
+    """Read signals at a model's rate, with its channels, in its order and unit, where both are known."""
+    signals = read_signals(X)
+    if sfreq is not None and signals.sfreq is not None and signals.sfreq != sfreq:
+        raise ValueError(
+            f"epochs are sampled at {signals.sfreq:g} Hz, the model at {sfreq:g} Hz; resample them"
+        )
+    given, wanted = signals.ch_names, how.ch_names
+    if wanted is not None and given is not None and tuple(given) != tuple(wanted):
+        places = pick_channels(wanted, given, source="the recording")
+        signals = replace(signals, values=signals.values[:, places], ch_names=tuple(wanted))
+    factor = conversion(signals.unit, how.unit)
+    return signals if factor == 1 else replace(signals, values=signals.values * factor, unit=how.unit)
 
 
 def _checked(values: np.ndarray) -> np.ndarray:
@@ -290,13 +196,107 @@ def check_same_shape(signals: Signals, shape: tuple[int, int], *, model: str) ->
         raise ValueError(shape_mismatch((n_chans, n_times), shape))
 
 
-def check_rate(signals: Signals, sfreq: float | None) -> Signals:
-    """Return signals if their sampling rate is the model's, where both are known."""
-    if sfreq is not None and signals.sfreq is not None and signals.sfreq != sfreq:
+def read_windows(data: Any) -> Signals:
+    """Read a data set whose items are signals, or tuples (signal, label, ...).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.utils.data import TensorDataset
+    >>> windows = read_windows(TensorDataset(torch.zeros(4, 2, 16), torch.tensor([0, 1, 0, 1])))
+    >>> windows.values.shape, windows.labels
+    ((4, 2, 16), [0, 1, 0, 1])
+    """
+    if isinstance(data, DataLoader):
+        raise ValueError("a DataLoader yields batches and may drop or shuffle windows; pass its .dataset")
+    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        raise ValueError("a data set without a length cannot be read; pass one with len() and indexing")
+    if not (n := len(data)):
+        raise ValueError("the data set is empty; pass one with items (signal, label)")
+    values, labels = np.empty((0, 0, 0)), list[Any]()
+    for i in range(n):
+        item = data[i]
+        signal, *rest = item if isinstance(item, tuple | list) and len(item) else (item,)
+        window = _window(signal, i)
+        if i == 0:
+            values = np.empty((n, *window.shape), dtype=window.dtype)
+        elif window.shape != values.shape[1:]:
+            raise ValueError(
+                f"item {i} of the data set has shape {window.shape}, the first has {values.shape[1:]}; cut "
+                f"all windows to the same length"
+            )
+        if window.dtype != values.dtype:  # or NumPy would round windows of floats to the integers of others
+            values = values.astype(np.result_type(values, window), copy=False)
+        values[i] = window
+        labels += [_label_of(rest[0])] if rest else []
+    known = _known(data)
+    names = known.ch_names if known.ch_names and len(known.ch_names) == values.shape[1] else None
+    columns = {name: column for name, column in (known.columns or {}).items() if len(column) == n}
+    return Signals(values, known.sfreq, names, labels=labels if len(labels) == n else None, columns=columns)
+
+
+def _window(signal: Any, i: int) -> np.ndarray:
+    if isinstance(signal, Mapping):
         raise ValueError(
-            f"epochs are sampled at {signals.sfreq:g} Hz, the model at {sfreq:g} Hz; resample them"
+            f"item {i} of the data set is a dict; items must be signals, or tuples (signal, label, ...)"
         )
-    return signals
+    array = np.asarray(_on_host(signal))
+    if array.ndim != 2 or array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"item {i} of the data set has type {array.dtype} and shape {array.shape}; items must be signals "
+            f"(channels, times), or tuples (signal, label, ...)"
+        )
+    if array.shape[1] == 1:
+        raise ValueError(
+            "items of the data set are single samples, not windows; cut it into windows first (braindecode: "
+            "create_windows_from_events)"
+        )
+    return array
+
+
+def _on_host(values: Any) -> Any:
+    """Return a tensor as numpy can read it, anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    values = values.detach().cpu()
+    return values.float() if values.is_floating_point() and values.element_size() < 4 else values  # bfloat16
+
+
+def _label_of(label: Any) -> Any:
+    """Convert a label in a tensor or array of one value; several values are refused later."""
+    label = np.asarray(_on_host(label)) if hasattr(label, "detach") else label
+    return label.item() if isinstance(label, np.ndarray | np.generic) and label.size == 1 else label
+
+
+def _known(data: Any) -> Signals:
+    """Return the metadata of a data set in braindecode's attributes, through subsets and concatenations."""
+    if isinstance(data, Subset):
+        known, rows = _known(data.dataset), list(data.indices)
+        return replace(known, columns={name: each[rows] for name, each in (known.columns or {}).items()})
+    if isinstance(data, ConcatDataset):
+        return _joined([_known(part) for part in data.datasets])
+    recorded: list[Any] = [getattr(data, name, None) for name in ("windows", "raw")]  # mne.Epochs, mne.io.Raw
+    info = next((each.info for each in recorded if hasattr(each, "info")), None)
+    described = getattr(data, "description", None)  # a Series or a dict
+    described = {} if described is None or isinstance(described, str) else dict(described)
+    columns = {str(name): np.full(len(data), str(value)) for name, value in described.items()}
+    if info is None:
+        return Signals(None, columns=columns)
+    return Signals(None, float(info["sfreq"]), tuple(info["ch_names"]), columns=columns)
+
+
+def _joined(parts: Sequence[Signals]) -> Signals:
+    """Join the metadata of parts; refuse different channels or rates."""
+    first = parts[0]
+    for part in parts[1:]:
+        if (part.sfreq, part.ch_names) != (first.sfreq, first.ch_names):
+            raise ValueError(
+                f"parts of the data set differ: channels {part.ch_names} at {part.sfreq} Hz beside "
+                f"{first.ch_names} at {first.sfreq} Hz; convert them to the same channels and rate"
+            )
+    tables = [part.columns or {} for part in parts]
+    shared = sorted(set.intersection(*map(set, tables)))
+    return replace(first, columns={name: np.concatenate([each[name] for each in tables]) for name in shared})
 
 
 def read_labels(y: Any, n_signals: int) -> np.ndarray:
@@ -304,18 +304,17 @@ def read_labels(y: Any, n_signals: int) -> np.ndarray:
     if y is None:
         raise ValueError(
             "labels are missing: fit requires y to be passed, but the target y is None; pass one label per "
-            "signal (of mne.Epochs: epochs.events[:, 2])"
+            "signal"
         )
     if np.ma.is_masked(y):
         raise ValueError("labels are masked in places; drop these samples first")
-    if hasattr(y, "detach"):
-        y = y.detach().cpu()
+    y = _on_host(y)
     if not hasattr(y, "__array__") and not isinstance(y, list | tuple):
         raise ValueError(f"labels must be an array or a list, got a {type(y).__name__}; use list(y)")
     # A list is read as objects first: numpy would silently turn ["left", 2] into text.
     labels = _objects(y) if isinstance(y, list | tuple) else np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
-        _warn(
+        warn(
             "A column-vector y was passed when a 1d array was expected; y.ravel() is one",
             DataConversionWarning,
         )
@@ -349,7 +348,7 @@ def read_groups(groups: Any, n_signals: int) -> np.ndarray | None:
     """Return the number of each signal's group (n,) int64, or None where no groups are given."""
     if groups is None:
         return None
-    names = np.asarray(groups.detach().cpu() if hasattr(groups, "detach") else groups)
+    names = np.asarray(_on_host(groups))
     if names.shape != (n_signals,):
         raise ValueError(
             f"groups must have shape ({n_signals},), got {names.shape}; one person or recording per signal"
@@ -368,9 +367,8 @@ def read_weights(sample_weight: Any, n_signals: int) -> np.ndarray | None:
     """
     if sample_weight is None:
         return None
-    given = sample_weight.detach().cpu() if hasattr(sample_weight, "detach") else sample_weight
     try:
-        weights = np.array(given, dtype=np.float64)
+        weights = np.array(_on_host(sample_weight), dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError("sample_weight must be numbers; one weight per signal is needed") from None
     if weights.shape != (n_signals,):
@@ -388,10 +386,7 @@ def read_weights(sample_weight: Any, n_signals: int) -> np.ndarray | None:
 def weighed(
     signals: Signals, labels: np.ndarray, sample_weight: Any, method: str
 ) -> tuple[Signals, np.ndarray, np.ndarray | None, Any]:
-    """Return signals, labels and weights where the weight is not 0, and their index among all.
-
-    Weights other than 0 and 1 are refused for methods that cannot use them.
-    """
+    """Return signals, labels and weights where the weight is not 0, and their index among all."""
     weights = read_weights(sample_weight, len(labels))
     if weights is None:
         return signals, labels, None, slice(None)
@@ -514,25 +509,24 @@ def label_kind(labels: np.ndarray) -> str:
     return kinds.get(labels.dtype.kind, str(labels.dtype))
 
 
-def warn_flat(values: np.ndarray, ch_names: tuple[str, ...] | None) -> None:
-    """Warn about channels that are constant in every sample."""
+def warn_mistakes(values: np.ndarray, labels: np.ndarray, ch_names: Sequence[str] | None) -> None:
+    """Warn about likely mistakes in base data: axes swapped, flat channels, classes that look like one."""
+    _, n_chans, n_times = values.shape
+    if n_chans > _WIDE * n_times:
+        warn(f"signals have {n_chans} channels of {n_times} samples; if channels come last, {SWAP}")
+    classes = np.unique(labels).tolist()
+    for i, name in enumerate(classes):
+        if (other := looks_like(name, classes[i + 1 :])) is not None:
+            warn(
+                f"classes {name!r} and {other!r} differ in spaces or case alone; if they are one, give it "
+                f"one name"
+            )
     flat = np.flatnonzero(np.ptp(values, axis=2).max(axis=0) == 0)
     if len(flat):
-        named = ", ".join(ch_names[i] if ch_names else str(i) for i in flat)
+        named = ", ".join(ch_names[i] if ch_names else str(i) for i in flat.tolist())
         which, verb = ("channel", "is") if len(flat) == 1 else ("channels", "are")
-        _warn(f"{which} {named} {verb} flat in every sample; is an electrode off?")
-
-
-def warn_mistakes(sentences: Iterable[str]) -> None:
-    """Warn about likely mistakes."""
-    for sentence in sentences:
-        _warn(sentence)
-
-
-def warn_former_name(method: str, now: str) -> None:
-    """Warn about a method's former name."""
-    if method != now:
-        _warn(f"method {method!r} is called {now!r} now; the former name still works")
+        warn(f"{which} {named} {verb} flat in every sample; is an electrode off?")
+    warn_single_shots(labels)
 
 
 def warn_single_shots(labels: np.ndarray) -> None:
@@ -540,19 +534,11 @@ def warn_single_shots(labels: np.ndarray) -> None:
     names, counts = np.unique(labels, return_counts=True)
     single = [repr(name) for name in names[counts == 1].tolist()]
     if len(single) == 1:
-        _warn(f"class {single[0]} has a single example; its prototype will be as noisy as that one signal")
+        warn(f"class {single[0]} has a single example; its prototype will be as noisy as that one signal")
     elif single:
-        _warn(
+        warn(
             f"{len(single)} classes have a single example each, such as {single[0]}; expect noisy prototypes"
         )
-
-
-def check_scale(standardised: np.ndarray, drift: Drift) -> None:
-    """Refuse standardised signals (n, n_chans, n_times) that are absurdly large."""
-    largest = float(np.abs(standardised).max())
-    if not largest < 1e6:
-        said = drift.units or "are the units those of fit?"
-        raise ValueError(f"signals reach {largest:.1e} times the spread of the base data; {said}")
 
 
 def refuse_drift(drift: Drift) -> None:
@@ -563,14 +549,25 @@ def refuse_drift(drift: Drift) -> None:
         )
 
 
+def check_drift(standardised: np.ndarray, drift: Drift, *, force: bool) -> None:
+    """Warn about signals that drifted far; refuse absurd ones, and another unit unless forced."""
+    largest = float(np.abs(standardised).max())
+    if not largest < 1e6:
+        said = drift.units or "are the units those of fit?"
+        raise ValueError(f"signals reach {largest:.1e} times the spread of the base data; {said}")
+    if not force:
+        refuse_drift(drift)
+    warn_drift(drift)
+
+
 def warn_drift(drift: Drift) -> None:
     """Warn about signals that are very different from the base data."""
     if drift.far:
-        _warn(drift.verdict)
+        warn(drift.verdict)
 
 
-def _warn(sentence: str, category: type[Warning] = UserWarning) -> None:
-    # Point at the user's line that called fit, partial_fit or predict.
+def warn(sentence: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the user's line that called fit, partial_fit or predict."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("anchorinv."):
         level, frame = level + 1, frame.f_back
@@ -598,3 +595,72 @@ def _rejecting_label(given: Any, kind: str, classes: tuple[Any, ...]) -> Any:
             f"{label!r} is a class, so it cannot be the label of rejected windows; set another reject_label"
         )
     return label
+
+
+def shape_mismatch(given: tuple[int, int], wanted: tuple[int, int]) -> str:
+    """Return the message for signals whose (n_chans, n_times) does not match a model's.
+
+    Examples
+    --------
+    >>> shape_mismatch((300, 8), (8, 300))
+    'the model takes 8 channels of 300 samples, got 300 channels of 8; X.transpose(0, 2, 1) swaps them'
+    """
+    takes = (
+        f"the model takes {wanted[0]} channels of {wanted[1]} samples, got {given[0]} channels of {given[1]}"
+    )
+    if given == wanted[::-1]:
+        return f"{takes}; {SWAP}"
+    if given[0] == wanted[0]:
+        return f"{takes} samples; cut or resample them to that length"
+    return f"{takes} samples; pass the channels that it was trained on"
+
+
+def similar_names(names: Iterable[Any], known: Sequence[Any]) -> str:
+    """Return a hint for a message about unknown classes: which of them look like known ones.
+
+    Examples
+    --------
+    >>> similar_names([" left", "tongue"], ["left", "right"])
+    "; ' left' looks like 'left'"
+    """
+    alike = [(name, other) for name in names if (other := looks_like(name, known)) is not None]
+    return "".join(f"; {name!r} looks like {other!r}" for name, other in alike[:3])
+
+
+def check_new_classes(names: np.ndarray, known: np.ndarray) -> None:
+    """Refuse new classes that are known already, or whose names look like a known one or like one another."""
+    if (twice := np.isin(names, known)).any():
+        raise ValueError(
+            f"{_listed(names[twice])} {'are' if twice.sum() > 1 else 'is'} known already, so nothing was "
+            f"learned; add_shots (anchorinv add) takes more examples of known classes, partial_fit "
+            f"(anchorinv learn) new classes only"
+        )
+    new, old = names.tolist(), known.tolist()
+    check_names([*old, *new])
+    for i, name in enumerate(new):
+        if (other := looks_like(name, old)) is not None:
+            raise ValueError(
+                f"class {name!r} looks like the known class {other!r}, so nothing was learned; use that name "
+                f"with add_shots (anchorinv add) for more examples of it, or one that differs in more than "
+                f"spaces or case"
+            )
+        if (other := looks_like(name, new[:i])) is not None:
+            raise ValueError(
+                f"the new class {name!r} looks like {other!r}, so nothing was learned; give them one name, "
+                f"or names that differ in more than spaces or case"
+            )
+
+
+def refuse_unknown(names: np.ndarray, known: np.ndarray) -> None:
+    """Refuse more examples of classes that were never learned."""
+    if len(unknown := names[~np.isin(names, known)]):
+        like = similar_names(unknown.tolist(), known.tolist())
+        raise ValueError(
+            f"{_listed(unknown)} {'is' if len(unknown) == 1 else 'are'} not among the known ones{like}; "
+            f"teach new classes with partial_fit (anchorinv learn)"
+        )
+
+
+def _listed(names: np.ndarray) -> str:
+    quoted = [repr(name) for name in names.tolist()]
+    return ("class " if len(quoted) == 1 else "classes ") + " and ".join(quoted)

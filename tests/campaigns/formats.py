@@ -14,9 +14,7 @@ import numpy as np
 
 from anchorinv import AnchorInvClassifier, Filter, Preprocessing
 from anchorinv.cli.data import _show_subjects, show
-from anchorinv.datasets.bci2a import FORMS, form_of, read_gdf, read_labels
-from anchorinv.datasets.checks import ALLOWED
-from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.dataset import Dataset, draw_trials, open_windows
 from anchorinv.datasets.npz_sets import (
     ECG_BEATS,
     EEG_MOTOR_IMAGERY,
@@ -26,10 +24,9 @@ from anchorinv.datasets.npz_sets import (
     read_trials,
 )
 from anchorinv.datasets.own import plan_manifest, plan_npz
-from anchorinv.datasets.own_files import OwnOptions
+from anchorinv.datasets.own_files import ALLOWED, OwnOptions
+from anchorinv.datasets.paper_sets import FORMS, form_of, plan_nhie, read_gdf, read_labels
 from anchorinv.datasets.prepare import prepare
-from anchorinv.datasets.recording_sets import plan_nhie
-from anchorinv.datasets.window_files import draw_trials, open_windows
 from anchorinv.serving.evaluation import evaluate_file
 from anchorinv.serving.files import ReadOptions, predict_file, read_shots
 from anchorinv.serving.streaming import DriftMonitor

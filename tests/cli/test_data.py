@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from anchorinv import AnchorInvClassifier, Geometry
-from anchorinv.datasets import bci2a, synthetic
-from anchorinv.datasets.dataset import Dataset
-from anchorinv.datasets.window_files import draw_trials
+from anchorinv.datasets import paper_sets, synthetic
+from anchorinv.datasets.dataset import Dataset, draw_trials
 from tests.datasets import making
 from tests.datasets.serving import serving
 from tests.datasets.test_bci2a import LABELS, write_bnci, write_gdf
@@ -299,7 +298,7 @@ def test_stopping_is_no_accident(tmp_path, run, monkeypatch):
         raise KeyboardInterrupt
 
     write_gdf(tmp_path / "raw", "A01T")
-    monkeypatch.setattr(bci2a, "plan_bci2a", stop)
+    monkeypatch.setattr(paper_sets, "plan_bci2a", stop)
     code, _, said = run("prepare", "bci2a", "--raw", "raw", "--out", "out")
     assert code == 130 and "run the same command again" in said
 

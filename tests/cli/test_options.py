@@ -8,13 +8,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from anchorinv.cli.options import with_options
+from anchorinv.cli import app as anchorinv
+from anchorinv.cli.options import option, with_options
 
 
 @dataclass(frozen=True)
 class Size:
     width: Annotated[int, typer.Argument()]
-    height: Annotated[int, typer.Option(min=1)] = 2
+    height: int = option(2, "Height.", min=1)
 
 
 @with_options
@@ -47,3 +48,9 @@ def test_from_python_by_position_and_by_name(capsys):
     assert capsys.readouterr().out.splitlines() == ["12 m", "3 cm"]
     with pytest.raises(TypeError, match="width"):
         area()
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["audit"], ["prepare"], ["prepare", "own"]])
+def test_help_shows_no_type_for_flags(command):
+    shown = CliRunner().invoke(anchorinv, [*command, "--help"], env={"COLUMNS": "120"}).output
+    assert "--help" in shown and "<bool>" not in shown

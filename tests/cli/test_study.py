@@ -21,9 +21,8 @@ from anchorinv.core.training import Training
 from anchorinv.datasets import synthetic
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.study.execute import run_study
-from anchorinv.study.experiment import methods_of
 from anchorinv.study.folder import RunFolder
-from anchorinv.study.loading import load, scaled, shipped
+from anchorinv.study.loading import load, methods_of, scaled, shipped
 from tests.campaigns.kill_runs import campaign
 from tests.study.little import lines
 

@@ -10,15 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core import catalogue
-from anchorinv.core.adaptation import Finetune
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.networks import Geometry
 from anchorinv.core.recipe import BaseSpec, Recipe
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Training
-from anchorinv.core.types import Batch
+from anchorinv.core.training import Finetune, Training
+from anchorinv.core.types import Batch, scoped_seed, stream
 from anchorinv.testing import same, snapshot, untouched_generators  # noqa: F401 (for tests)
 from tests import naive
 

@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.head import Head
-from anchorinv.core.heads import Cosine
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.types import Batch
+from anchorinv.core.heads import Cosine, Head
+from anchorinv.core.training import CrossValidatedFinetune
+from anchorinv.core.types import Batch, scoped_seed, stream
 from tests.core.small import SMALL, randn, same
 
 
@@ -79,8 +77,8 @@ def test_every_shot_is_kept_aside_once_and_never_learned_from_meanwhile(
         aside.append(set(kept.values[:, 0].tolist()))
         return 0.0
 
-    monkeypatch.setattr("anchorinv.core.adaptation.finetune", spied)
-    monkeypatch.setattr("anchorinv.core.adaptation._errors", noted)
+    monkeypatch.setattr("anchorinv.core.training.finetune", spied)
+    monkeypatch.setattr("anchorinv.core.training._errors", noted)
     replace(PLAN, lrs=(1e-3,)).errors(tail, head, shots, replay)
     folds = aside[::3]
     assert len(folds) == len(learned) == 3

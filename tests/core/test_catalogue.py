@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from anchorinv.core import catalogue
-from anchorinv.core.adaptation import Finetune
 from anchorinv.core.conformer import Conformer, FrontEnd
 from anchorinv.core.heads import DotRegression, simplex_etf
 from anchorinv.core.inversion import (
@@ -34,8 +33,8 @@ from anchorinv.core.prototypes import (
     selection,
 )
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.types import Batch, Session
+from anchorinv.core.training import Finetune
+from anchorinv.core.types import Batch, Session, scoped_seed, stream
 from tests import naive
 from tests.core.small import SMALL, base_spec, randn, toy
 

@@ -9,8 +9,7 @@ from anchorinv.core import catalogue
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import stream
-from anchorinv.core.types import State
+from anchorinv.core.types import State, stream
 from tests.core.small import base_spec, same, snapshot, toy
 
 

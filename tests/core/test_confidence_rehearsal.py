@@ -27,7 +27,7 @@ from anchorinv.core.confidence_rehearsal import (
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.encoder import fit_encoder
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from tests.core.small import randn, same, toy, untouched_generators
 
 DIM = 6

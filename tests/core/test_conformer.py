@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.networks import GEOMETRIES, Geometry
-from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.types import scoped_seed, stream
 from tests.core.small import SMALL, STRIDED, pair, randn, twin, untouched_generators, usual_state, weights_of
 
 GEOMETRY = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anchorinv.core.blocks import BLOCKS
 from anchorinv.core.encoder import MOST_FEATURES, Encoder, fit_encoder, suitable
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from tests.core.small import randn, untouched_generators
 
 

@@ -10,15 +10,24 @@ import torch
 from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.head import HEADS, Expected, Head, HeadFacts, Scale
-from anchorinv.core.heads import Cosine, DotRegression, Mlp, PrototypeHead, simplex_etf
+from anchorinv.core.heads import (
+    HEADS,
+    Cosine,
+    DotRegression,
+    Expected,
+    Head,
+    HeadFacts,
+    Mlp,
+    PrototypeHead,
+    Scale,
+    simplex_etf,
+)
 from anchorinv.core.mahalanobis import CovarianceHead, FitMahalanobis, fit_covariance_head
 from anchorinv.core.memory import without_class
 from anchorinv.core.networks import frozen
 from anchorinv.core.ridge import FitRidge, ProjectedRidge
 from anchorinv.core.riemannian import RiemannianMeans
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, scoped_seed, stream
 from anchorinv.persistence.format import packed, unpacked
 from tests.core.small import base_spec, randn, same, toy, weights_of
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from anchorinv.core.heads import Cosine, Mlp, class_means, uniform_rows
-from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.types import scoped_seed, stream
 from tests import naive
 from tests.core.small import randn, same, untouched_generators, weights_of
 

@@ -12,10 +12,9 @@ from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine
 from anchorinv.core.minimise import OneCycle
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.training import LEAST_GROUPS, Training, holdout, train
-from anchorinv.core.types import Batch
-from anchorinv.datasets import window_files
+from anchorinv.core.types import Batch, scoped_seed, stream
+from anchorinv.datasets import dataset
 from anchorinv.progress import Tick, listening
 from tests.core.small import SMALL, Drawer, base_spec, same, snapshot, toy, untouched_generators, weights_of
 
@@ -186,4 +185,4 @@ class TestTraining:
 
 def test_window_files_name_groups_by_the_same_number() -> None:
     # datasets need no torch, so they cannot ask the training for it.
-    assert window_files.LEAST_GROUPS == LEAST_GROUPS
+    assert dataset.LEAST_GROUPS == LEAST_GROUPS

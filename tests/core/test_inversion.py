@@ -10,7 +10,7 @@ from anchorinv.core.conformer import Conformer
 from anchorinv.core.inversion import Inversion, invert
 from anchorinv.core.minimise import EarlyStopping
 from anchorinv.core.networks import Geometry, frozen
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from anchorinv.progress import Tick, listening
 from tests import naive
 from tests.core.small import pair, randn, same, untouched_generators, weights_of

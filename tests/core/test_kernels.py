@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core import kernels
-from anchorinv.core.kernels import Dropout, attend, convolve, elu_pool
-from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core import conformer
+from anchorinv.core.conformer import Dropout, attend, convolve, elu_pool
+from anchorinv.core.types import scoped_seed, stream
 from tests.core.small import randn
 
 Function = Callable[..., Tensor]
@@ -42,7 +42,7 @@ def test_attend(
     masked: bool, spread: float, width: int, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Parts of two and of one head: they are put together as they were; and scores past what exp can take.
-    monkeypatch.setattr(kernels, "SCORES", 2 * 8 * length**2)
+    monkeypatch.setattr(conformer, "SCORES", 2 * 8 * length**2)
     heads, n = 3, 2
     mask = 2.0 * (randn(n * heads, length, length, seed=4) > 0) if masked else None
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from anchorinv.core.heads import Cosine, class_means
 from anchorinv.core.mahalanobis import WhitenedHead, fit_covariance_head, shot_correction
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch
+from anchorinv.core.types import Batch, stream
 from tests.core.small import randn
 
 

@@ -24,8 +24,7 @@ from anchorinv.core.memory import (
 )
 from anchorinv.core.networks import encode, frozen, trainable
 from anchorinv.core.prototypes import random_anchors
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State, concat
+from anchorinv.core.types import Batch, State, concat, stream
 from tests.core.small import base_spec, same, snapshot, toy, untouched_generators
 
 ANCHORS = InvertedAnchors(per_class=5, inversion=Inversion(steps=3))

@@ -12,8 +12,8 @@ from torch import Tensor
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine
 from anchorinv.core.minimise import EarlyStopping, OneCycle, Optimiser, minimise
-from anchorinv.core.rng import scoped_seed, stream
 from anchorinv.core.training import Training, train
+from anchorinv.core.types import scoped_seed, stream
 from anchorinv.progress import Tick, listening
 from tests.core.small import SMALL, Drawer, randn, toy
 

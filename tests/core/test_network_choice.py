@@ -15,8 +15,7 @@ from anchorinv.core.heads import Cosine
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.rehearsal import FOLDS, NetworkComparison, compare_networks
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, stream
 from anchorinv.persistence.format import packed, unpacked
 from tests.core.small import SMALL, base_spec, randn, toy
 

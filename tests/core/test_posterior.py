@@ -5,23 +5,36 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.posterior import BETWEEN, FIRST, LEADING, TRAILING, Posterior, _leading, _trailing
+from anchorinv.core.posterior import (
+    BETWEEN,
+    FIRST,
+    LEADING,
+    TRAILING,
+    Eigenvectors,
+    Posterior,
+    Statistics,
+    _Dense,
+    posterior_of,
+)
+from tests import naive
 from tests.core.small import randn
 
 DIM, N_BASE, FEW = 12, 4, 3
 
 
-def head(**settings: bool) -> Discriminant:
+def head(**options: bool) -> Discriminant:
     """Four base classes of twenty windows, and one taught with three."""
     means, mixing = 3 * randn(5, DIM, seed=1), randn(DIM, DIM, seed=0)
     targets = torch.cat([torch.arange(80) % N_BASE, torch.full((FEW,), N_BASE)])
     features = means[targets] + randn(len(targets), DIM, seed=2) @ mixing
     return (
-        Discriminant.empty(DIM, n_base=N_BASE, shrinkage=0.1, **settings).double().learned(features, targets)
+        Discriminant.empty(DIM, n_base=N_BASE, shrinkage=0.1, **options).double().learned(features, targets)
     )
 
 
@@ -97,6 +110,16 @@ def test_without_a_prior_only_distances_tell() -> None:
     assert nearest.tolist() == posterior.distances(x)[2].argmin(1).tolist()
 
 
+@pytest.mark.parametrize("prior", [True, False])
+def test_one_window_is_as_novel_as_among_others(prior: bool) -> None:
+    """It has a way of its own, which is faster."""
+    posterior, x = head(prior=prior).posterior, 4 * randn(20, DIM, seed=3)
+    statistics, nearest = posterior.novelty(posterior.distances(x))
+    one_by_one = [posterior.novelty(posterior.distances(row[None])) for row in x]
+    torch.testing.assert_close(torch.cat([each for each, _ in one_by_one]), statistics, rtol=1e-9, atol=1e-9)
+    assert torch.cat([each for _, each in one_by_one]).tolist() == nearest.tolist()
+
+
 def test_at_a_mean_itself_all_is_finite() -> None:
     known = head()
     statistics, nearest = known.novelty(known.posterior.means[:0].new_zeros(1, DIM) + known.means[2])
@@ -111,7 +134,7 @@ class TestLeadingDirections:
 
     def test_they_are_those_of_eigh(self) -> None:
         covariance, factor = self.spectrum(torch.logspace(6, -2, 40).double())
-        ours = _leading(covariance, factor)
+        ours = _Dense.of(covariance).leading()
         _, vectors = np.linalg.eigh(covariance.numpy())
         # An eigenvector v is whitened by the inverse factor: a window x is far off along factor.T @ v there.
         theirs = torch.linalg.qr(factor.T @ torch.from_numpy(vectors[:, ::-1][:, :LEADING].copy()))[0]
@@ -121,14 +144,14 @@ class TestLeadingDirections:
 
     def test_where_variances_are_close_they_hold_nearly_as_much(self) -> None:
         covariance, factor = self.spectrum(torch.linspace(1, 2, 40).double())
-        ours = torch.linalg.qr(torch.linalg.solve(factor.T, _leading(covariance, factor).T))[0]
+        ours = torch.linalg.qr(torch.linalg.solve(factor.T, _Dense.of(covariance).leading().T))[0]
         most = torch.linspace(1, 2, 40)[-LEADING:].sum()
         assert (ours.T @ covariance @ ours).trace() > 0.93 * most
 
     @pytest.mark.parametrize("dim", [1, 3, LEADING])
     def test_of_few_features_they_are_all(self, dim: int) -> None:
-        covariance, factor = self.spectrum(torch.linspace(1, 2, dim).double())
-        ours = _leading(covariance, factor)
+        covariance, _ = self.spectrum(torch.linspace(1, 2, dim).double())
+        ours = _Dense.of(covariance).leading()
         torch.testing.assert_close(ours @ ours.T, torch.eye(dim).double(), rtol=0, atol=1e-10)
 
     def test_a_window_far_off_in_one_of_them_is_far_off_by_their_statistic(self) -> None:
@@ -147,7 +170,7 @@ class TestTrailingDirections:
     spectrum = TestLeadingDirections.spectrum
 
     def of(self, covariance: Tensor, factor: Tensor) -> Tensor:
-        return _trailing(torch.linalg.inv(factor).T, factor).double()
+        return _Dense.of(covariance).trailing().double()
 
     @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
     def test_they_hold_nearly_the_least_variance_there_is(self, scale: float) -> None:
@@ -162,7 +185,7 @@ class TestTrailingDirections:
     def test_the_first_leading_directions_have_most_of_all(self) -> None:
         """The order matters: two of them are looked at by themselves."""
         covariance, factor = self.spectrum(torch.logspace(3, -1, 40).double())
-        first = _leading(covariance, factor)[:FIRST]
+        first = _Dense.of(covariance).leading()[:FIRST]
         basis = torch.linalg.qr(torch.linalg.solve(factor.T, first.T))[0]
         most = torch.logspace(3, -1, 40)[:FIRST].sum()
         assert (basis.T @ covariance @ basis).trace() > 0.99 * most
@@ -182,3 +205,62 @@ class TestTrailingDirections:
         broken[:, -1] += 0.3
         as_ever, off = (known.novelty(each)[0][:, -1] for each in (features[180:], broken))
         assert off.min() > as_ever.max()
+
+
+class TestFewerWindowsThanFeatures:
+    """The covariance by the eigenvectors of few windows, against whole matrices."""
+
+    @settings(max_examples=30, deadline=None)
+    @given(
+        n_classes=st.integers(2, 5),
+        n_each=st.integers(2, 6),
+        n_shots=st.integers(0, 3),
+        more=st.integers(0, 40),
+        shrinkage=st.sampled_from([0.01, 0.1, 0.6, 0.9]),
+        seed=st.integers(0, 2**16),
+    )
+    def test_it_is_the_textbook_discriminant(
+        self, n_classes: int, n_each: int, n_shots: int, more: int, shrinkage: float, seed: int
+    ) -> None:
+        targets = torch.cat([torch.arange(n_classes * n_each) % n_classes, torch.full((n_shots,), n_classes)])
+        dim = 2 * len(targets) + more
+        spread = torch.logspace(1, -1, dim).double()
+        features = spread * (randn(n_classes + 1, dim, seed=seed)[targets] + randn(len(targets), dim, seed=1))
+        windows = spread * 2 * randn(9, dim, seed=3)
+        known = Statistics.of(features, targets, n_classes)
+        assert isinstance(known.scatter, Eigenvectors)
+        posterior = posterior_of(known, shrinkage=shrinkage, prior=True, student=True)
+        logits, novelty = naive.discriminant(features, targets, n_classes, shrinkage, windows)
+        torch.testing.assert_close(posterior.logits(windows), logits, rtol=1e-9, atol=1e-9)
+        statistics, _ = posterior.novelty(posterior.distances(windows))
+        torch.testing.assert_close(statistics, novelty, rtol=1e-7, atol=1e-7)
+
+    @pytest.mark.parametrize("prior", [True, False])
+    def test_it_is_the_discriminant_of_their_scatter(self, prior: bool) -> None:
+        targets, x = torch.arange(24) % 4, 4 * randn(6, 60, seed=3)
+        features = randn(4, 60, seed=1)[targets] + randn(24, 60, seed=2) @ randn(60, 60, seed=0)
+        by_scatter = Discriminant.empty(60, n_base=4, shrinkage=0.2, prior=prior).double()
+        by_scatter = by_scatter.learned(features, targets)
+        known = Statistics.of(features, targets, 4)
+        posterior = posterior_of(known, shrinkage=0.2, prior=prior, student=prior)
+        logits, statistics, nearest = by_scatter.answers(x)
+        torch.testing.assert_close(posterior.logits(x), logits, rtol=1e-9, atol=1e-9)
+        ours, ours_nearest = posterior.novelty(posterior.distances(x))
+        torch.testing.assert_close(ours, statistics, rtol=1e-4, atol=1e-4)
+        assert nearest.tolist() == ours_nearest.tolist()
+        inverse = posterior.whitening @ posterior.whitening.T
+        theirs = by_scatter.posterior.whitening @ by_scatter.posterior.whitening.T
+        torch.testing.assert_close(inverse, theirs, rtol=1e-8, atol=1e-8)
+
+    def test_single_and_identical_windows(self) -> None:
+        for features in (torch.eye(3, 20), torch.ones(6, 20)):
+            known = Statistics.of(features, torch.arange(len(features)) % 3, 3)
+            posterior = posterior_of(known, shrinkage=0.1, prior=True, student=True)
+            assert posterior.logits(features).isfinite().all()
+            assert posterior.novelty(posterior.distances(features))[0].isfinite().all()
+
+    def test_without_directions_there_is_no_novelty(self) -> None:
+        known = Statistics.of(randn(12, 40, seed=1), torch.arange(12) % 2, 2)
+        posterior = posterior_of(known, shrinkage=0.1, prior=True, student=True, directions=False)
+        with pytest.raises(ValueError, match="directions=True"):
+            posterior.novelty(posterior.distances(randn(2, 40, seed=2)))

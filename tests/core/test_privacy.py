@@ -20,8 +20,7 @@ from anchorinv.core.privacy import (
     unknown_generator,
 )
 from anchorinv.core.prototypes import aggregated
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch
+from anchorinv.core.types import Batch, stream
 from tests.models import windows
 
 

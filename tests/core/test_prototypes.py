@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from anchorinv.core.head import Head
-from anchorinv.core.heads import Cosine, Mlp
+from anchorinv.core.heads import Cosine, Head, Mlp
 from anchorinv.core.prototypes import (
     follow_replay,
     mean_of_shots,
@@ -17,8 +16,7 @@ from anchorinv.core.prototypes import (
     random_rows,
     update_prototypes,
 )
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, scoped_seed, stream
 from tests.core.small import randn, untouched_generators
 
 SHOTS = Batch(randn(5, 6, seed=0), torch.tensor([9, 4, 9, 4, 4]))

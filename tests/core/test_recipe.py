@@ -9,14 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core import catalogue
-from anchorinv.core.adaptation import Finetune
-from anchorinv.core.head import Head
-from anchorinv.core.heads import Cosine, class_means
+from anchorinv.core.heads import Cosine, Head, class_means
 from anchorinv.core.networks import encode, frozen, trainable
 from anchorinv.core.prototypes import mean_of_shots
 from anchorinv.core.recipe import Recipe
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.types import Batch, Session, State
+from anchorinv.core.training import Finetune
+from anchorinv.core.types import Batch, Session, State, scoped_seed, stream
 from tests.core.small import anchorinv, base_spec, randn, same, snapshot, toy
 
 FOUNDATION = base_spec()

@@ -9,7 +9,7 @@ from torch import Tensor
 from anchorinv.core import rehearsal
 from anchorinv.core.closed_form import ledoit_wolf
 from anchorinv.core.rehearsal import rehearse
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from tests.core.small import randn, untouched_generators
 from tests.core.test_discriminant import gaussians
 

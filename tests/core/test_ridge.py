@@ -20,8 +20,7 @@ from anchorinv.core.ridge import (
     chosen_penalty,
     rectified,
 )
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Session, State
+from anchorinv.core.types import Batch, Session, State, stream
 from tests.core.small import base_spec, randn, toy
 
 FEATURES, TARGETS = randn(60, 7, seed=1), torch.arange(60) % 3

@@ -22,8 +22,7 @@ from anchorinv.core.riemannian import (
     squared_distances,
     tangent_vectors,
 )
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Session
+from anchorinv.core.types import Batch, Session, stream
 from tests.core.small import base_spec, randn
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchorinv.core.rng import scoped_seed, stream
+from anchorinv.core.types import scoped_seed, stream
 
 quick = settings(max_examples=50)
 # torch's CPU generator looks at the lower 32 bits of a seed.

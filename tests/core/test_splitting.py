@@ -8,15 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anchorinv.core.adaptation import finetune
-from anchorinv.core.backbone import SplitNetwork, Tail, Unit
-from anchorinv.core.calls import BackboneError, made_up
-from anchorinv.core.cut import classifier_of
+from anchorinv.core.cut import BackboneError, classifier_of, made_up
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, invert, statistics
 from anchorinv.core.minimise import Optimiser
 from anchorinv.core.networks import frozen
-from anchorinv.core.splitting import split
+from anchorinv.core.splitting import SplitNetwork, Tail, Unit, split
+from anchorinv.core.training import finetune
 from anchorinv.core.types import Batch
 
 SHAPE = (2, 24)

@@ -7,15 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.adaptation import Finetune, NoAdaptation, finetune
 from anchorinv.core.conformer import Conformer
-from anchorinv.core.head import Head
-from anchorinv.core.heads import Cosine, Mlp
+from anchorinv.core.heads import Cosine, Head, Mlp
 from anchorinv.core.minimise import EarlyStopping, Optimiser
 from anchorinv.core.networks import Geometry, encode, frozen
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Training, inverse_frequency, train
-from anchorinv.core.types import Batch
+from anchorinv.core.training import Finetune, NoAdaptation, Training, finetune, inverse_frequency, train
+from anchorinv.core.types import Batch, scoped_seed, stream
 from tests import naive
 from tests.core.small import SMALL, STRIDED, pair, randn, same, toy, twin, untouched_generators, weights_of
 

@@ -13,12 +13,11 @@ from scipy.signal import welch
 from torch import nn
 
 from anchorinv.core import catalogue
+from anchorinv.core.blocks import BANDS
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.networks import Geometry, encode
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Session
+from anchorinv.core.types import Session, stream
 from anchorinv.core.views import (
-    BANDS,
     FLOOR,
     VIEWS,
     Covariance,

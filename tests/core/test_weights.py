@@ -8,8 +8,7 @@ from anchorinv.core.closed_form import ledoit_wolf
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.ridge import ProjectedRidge
 from anchorinv.core.riemannian import RiemannianMeans, riemannian_mean
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Standardisation
+from anchorinv.core.types import Batch, Standardisation, stream
 
 FEATURES = torch.randn(30, 6, generator=stream(0)).double() / 3
 TARGETS = torch.arange(30) % 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.io import savemat
 
-from anchorinv.datasets.bci2a import CH_NAMES
+from anchorinv.datasets.paper_sets import CH_NAMES
 
 LOW, HIGH = -100.0, 100.0
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from scipy import signal
 from scipy.io import savemat
 
-from anchorinv.datasets.bci2a import CLASSES, plan_bci2a, read_bnci, read_converted, read_gdf, read_labels
+from anchorinv.datasets.paper_sets import (
+    CLASSES,
+    plan_bci2a,
+    read_bnci,
+    read_converted,
+    read_gdf,
+    read_labels,
+)
 from anchorinv.datasets.prepare import prepare
 from anchorinv.errors import Problems
 from anchorinv.signal.preprocessing import CONFORMER

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from anchorinv.datasets.bci2a import form_of, read_bnci, read_converted
+from anchorinv.datasets.paper_sets import form_of, read_bnci, read_converted
 from tests.datasets import making
 from tests.signal.test_headers import within
 

@@ -127,7 +127,7 @@ class TestFind:
     def test_links_out_of_the_folder(self, root, tmp_path):
         away = recording(tmp_path / "away", "sub-09_task-move")
         (root / "sub-09").symlink_to(away.parents[1])
-        with pytest.raises(ValueError, match="sub-09/eeg is a link to a folder elsewhere"):
+        with pytest.raises(ValueError, match="sub-09/eeg is a link to elsewhere"):
             find_recordings(root)
         (root / "sub-09").unlink()
         (root / "sub-02/eeg/sub-02_task-more_eeg.edf").symlink_to(away)

@@ -12,9 +12,8 @@ from PIL import Image
 from anchorinv.cli.study import folders_of
 from anchorinv.datasets.npz_sets import EMG_DEMO, EMG_LONGTERM, emg_demo
 from anchorinv.datasets.prepare import prepare
-from anchorinv.report.gather import gather
-from anchorinv.report.markdown import filled, marks_of
-from anchorinv.report.page import command
+from anchorinv.report.gather import command, gather
+from anchorinv.report.page import filled, marks_of
 from anchorinv.study.config import Study
 from anchorinv.study.loading import demo_study, load
 from tests.datasets.genuine import shared

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import signal
 
+from anchorinv.datasets.paper_sets import GRABMYO_CHANNELS, plan_grabmyo
 from anchorinv.datasets.prepare import prepare
-from anchorinv.datasets.recording_sets import GRABMYO_CHANNELS, plan_grabmyo
 from anchorinv.errors import Problems
 from tests.datasets import making
 from tests.datasets.genuine import shared
@@ -97,7 +97,7 @@ def test_broken_records_are_named_together(tmp_path):
     assert (
         "lacks 1 of 28 channels: W3" in told
         and "1024.0 Hz, expected 2048" in told
-        and "2.4 s long, expected 5 s" in told
+        and "2.4 s, expected 5 s" in told
     )
 
 

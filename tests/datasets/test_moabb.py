@@ -12,13 +12,12 @@ pytest.importorskip("moabb", reason="the extra moabb is not installed")
 from moabb.datasets.base import BaseDataset
 from moabb.datasets.utils import dataset_dict
 
-from anchorinv.datasets.bci2a import plan_bci2a
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.datasets.moabb_sets import _paradigm, find_set, plan_moabb
+from anchorinv.datasets.paper_sets import plan_bci2a
 from anchorinv.datasets.prepare import prepare_in_memory
 from anchorinv.signal.preprocessing import Filter
-from anchorinv.study.experiment import opened
-from anchorinv.study.loading import load
+from anchorinv.study.loading import load, opened
 from tests.datasets import making
 from tests.moabb_fakes import CLASSES, TinyImagery
 

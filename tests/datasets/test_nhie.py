@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import signal
 from sklearn.model_selection import StratifiedGroupKFold
 
+from anchorinv.datasets.paper_sets import NHIE_PAIRS, plan_nhie
 from anchorinv.datasets.prepare import grouped_split, prepare
-from anchorinv.datasets.recording_sets import NHIE_PAIRS, plan_nhie
 from anchorinv.errors import Problems
 from tests.datasets import making
 

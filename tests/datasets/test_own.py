@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from anchorinv.datasets.checks import is_clipped
 from anchorinv.datasets.dataset import Dataset
-from anchorinv.datasets.own import plan_manifest, plan_npz
-from anchorinv.datasets.own_files import OwnOptions, read_manifest
+from anchorinv.datasets.own import plan_manifest, plan_npz, read_manifest
+from anchorinv.datasets.own_files import OwnOptions, is_clipped
 from anchorinv.datasets.prepare import prepare
 from anchorinv.errors import Problems
 from anchorinv.signal.preprocessing import Filter
@@ -155,7 +154,7 @@ def test_what_an_npz_lacks_is_told(tmp_path, change, told):
 
 
 def test_an_npz_too_large_is_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorinv.signal.limits.LARGEST", 1000)
+    monkeypatch.setattr("anchorinv.signal.headers.LARGEST", 1000)
     np.savez(tmp_path / "a.npz", X=np.zeros((12, 2, 50)), y=np.arange(12) % 2, sfreq=100)
     with pytest.raises(ValueError, match="holds 1200 values, and at most"):
         plan_npz(tmp_path / "a.npz", EASY)

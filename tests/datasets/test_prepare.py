@@ -175,7 +175,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from anchorinv.progress import listening
-from anchorinv.datasets.recording_sets import plan_nhie
+from anchorinv.datasets.paper_sets import plan_nhie
 from anchorinv.datasets.prepare import prepare
 
 def die(tick):
@@ -188,7 +188,7 @@ with listening(die):
 
 
 def test_kill_9_in_the_middle_and_resumed_gives_the_same_bytes(tmp_path):
-    from anchorinv.datasets.recording_sets import plan_nhie
+    from anchorinv.datasets.paper_sets import plan_nhie
     from tests.datasets.test_nhie import small_set
 
     small_set(tmp_path / "raw", seconds=60)

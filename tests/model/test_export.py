@@ -21,9 +21,21 @@ from torch import nn
 from anchorinv.core.confidence import SHARES, Confidence, Scores
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.registry import METHODS
-from anchorinv.serving.export import TOLERANCE, difference, export_model, graph_facts
-from anchorinv.serving.graph import INPUT, OPSET, ModelGraph, PValues, onnx_graph, onnx_of
-from anchorinv.serving.jacobi import DOMAIN, eigh_function, eigh_name
+from anchorinv.serving.export import (
+    DOMAIN,
+    INPUT,
+    OPSET,
+    TOLERANCE,
+    ModelGraph,
+    PValues,
+    difference,
+    eigh_function,
+    eigh_name,
+    export_model,
+    graph_facts,
+    onnx_graph,
+    onnx_of,
+)
 from tests.models import again, fitted, windows
 from tests.test_backbones import Small
 

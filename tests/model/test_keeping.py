@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorinv import AnchorInvClassifier, Preprocessing, StreamingPredictor
-from anchorinv.cli.learn import learn
 from anchorinv.cli.options import check_target
+from anchorinv.cli.train import learn
 from anchorinv.core.mahalanobis import fit_covariance_head
 from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.registry import METHODS
@@ -23,8 +23,8 @@ from anchorinv.core.views import view_sizes
 from anchorinv.persistence.bundle import read_facts
 from anchorinv.persistence.manifest import manifest, manifest_lines
 from anchorinv.serving.files import from_recording
+from anchorinv.signal.drift import Moments
 from anchorinv.signal.readers import Recording
-from anchorinv.signal.statistics import Moments
 from tests.core.small import same
 from tests.models import CHANNELS, SMALL, again, fitted, windows
 

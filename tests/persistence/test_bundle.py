@@ -15,16 +15,14 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from anchorinv import GEOMETRIES, AnchorInvClassifier, Conformer, Filter, Preprocessing
-from anchorinv.core.head import HEADS, StatisticalHead
-from anchorinv.core.heads import Cosine
+from anchorinv.core.heads import HEADS, Cosine, StatisticalHead
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.types import Batch, Standardisation, State
+from anchorinv.core.types import Batch, Standardisation, State, scoped_seed, stream
 from anchorinv.persistence.bundle import Bundle, load_bundle, read_facts, save_bundle
 from anchorinv.persistence.format import FORMAT, read_container, write_container
 from anchorinv.persistence.limits import recipe_for
 from anchorinv.persistence.manifest import manifest, manifest_lines
-from anchorinv.signal.statistics import BaseStatistics
+from anchorinv.signal.drift import BaseStatistics
 from tests.core.small import SMALL as CORE_SMALL
 from tests.core.small import base_spec, same, snapshot, toy, untouched_generators
 from tests.models import CHANNELS, SMALL, again, fitted, windows

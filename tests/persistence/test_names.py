@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.persistence.limits import check_name, check_names, looks_like
+from anchorinv.errors import check_name, check_names, looks_like
 from tests.models import SMALL, again, fitted, windows
 
 

@@ -9,14 +9,13 @@ import torch
 from safetensors.torch import load, save
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.core.adaptation import NoAdaptation
-from anchorinv.core.head import HEADS, HeadFacts, Scale, without_row
-from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.heads import HEADS, HeadFacts, PrototypeHead, Scale, without_row
 from anchorinv.core.memory import Memory, without_class
 from anchorinv.core.networks import encode
 from anchorinv.core.prototypes import mean_of_shots
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.registry import METHODS, MethodSpec
+from anchorinv.core.training import NoAdaptation
 from anchorinv.core.types import Batch, concat
 from anchorinv.persistence.bundle import load_bundle, read_facts, save_bundle
 from anchorinv.persistence.format import assemble, read_container

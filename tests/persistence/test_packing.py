@@ -7,12 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from anchorinv.core.adaptation import Finetune
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.recipe import Recipe
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import State
+from anchorinv.core.training import Finetune
+from anchorinv.core.types import State, stream
 from anchorinv.persistence.format import packed, unpacked
 from anchorinv.study.runner import Protocol
 from tests.core.small import base_spec, same, snapshot, toy, untouched_generators

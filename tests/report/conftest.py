@@ -34,11 +34,11 @@ def with_features(ran: Path) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are composed but not rendered, which is what takes the time."""
-    from anchorinv.report import calibration, feature_figures, formats, score_figures
+    from anchorinv.report import feature_figures, formats, score_figures
 
     def stub(drawing, slug, title, alt, caption):  # type: ignore[no-untyped-def]
-        wide = float(drawing.get_size_inches()[0]) > formats.COLUMN + 0.1
-        return formats.Figure(slug, title, alt, caption, wide, "<svg/>", b"", b"")
+        width = float(drawing.get_size_inches()[0])
+        return formats.Figure(slug, title, alt, caption, width, "<svg/>", b"", b"")
 
-    for module in (calibration, feature_figures, score_figures):
+    for module in (feature_figures, score_figures):
         monkeypatch.setattr(module, "finished", stub)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from anchorinv.core.reliability import SplitReliability
-from anchorinv.report.calibration import calibration_figure, calibration_table, reliability_figure
 from anchorinv.report.formats import Number
 from anchorinv.report.gather import gather, groups_of
-from anchorinv.report.markdown import filled
-from anchorinv.report.page import chapter
+from anchorinv.report.page import chapter, filled
+from anchorinv.report.score_figures import calibration_figure, reliability_figure
+from anchorinv.report.tables import calibration_table
 from tests.report.made import made, smoke
 
 pytestmark = pytest.mark.usefixtures("undrawn")

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from anchorinv.cli import app
 from anchorinv.report.formats import Column, Number, Table, as_markdown
 from anchorinv.report.gather import gather
-from anchorinv.report.markdown import fill, filled, marks_of
-from anchorinv.report.page import make_report
+from anchorinv.report.page import fill, filled, make_report, marks_of
 from anchorinv.study.folder import RunFolder, write_record
 from anchorinv.study.loading import load
 from tests.report.made import made, smoke

@@ -88,7 +88,7 @@ def test_tests_are_those_of_the_study(drawn):
     expected = list(comparisons(RunFolder(drawn.parent).read().results, "anchorinv"))
     assert len(found) == len(expected) == 12
     for each in expected:
-        row, c = found[method_title(each.comparison.method), str(each.session)], each.comparison
+        row, c = found[method_title(each.method), str(each.session)], each
         assert row[2:8] == [
             f"{c.difference:+.2f}", f"{c.low:+.2f}", f"{c.high:+.2f}", f"{c.p:.4f}", f"{c.p_holm:.4f}",
             f"{c.effect:+.2f}",

@@ -4,8 +4,8 @@ import html
 
 import pytest
 
-from anchorinv.report.gather import gather
-from anchorinv.report.page import deviations, make_report
+from anchorinv.report.gather import deviations, gather
+from anchorinv.report.page import make_report
 from anchorinv.report.tables import CHOSEN_BY_TEST, paper_table, published
 from anchorinv.study.loading import load, shipped
 from tests.report.made import made, smoke

@@ -20,9 +20,8 @@ from anchorinv.serving.attacks import (
     likelihood_ratios,
     linked_share,
 )
-from anchorinv.serving.audit import CONTROL, audit, audit_forgetting
-from anchorinv.serving.shadows import People, shadow_logits
-from anchorinv.serving.tracing import Kept, inverted, kept_of, reconstruction
+from anchorinv.serving.audit import Kept, audit, audit_forgetting, inverted, kept_of, reconstruction
+from anchorinv.serving.membership import CONTROL, People, shadow_logits
 
 RECORD = Path(__file__).parents[2] / "docs" / "results" / "privacy.ndjson"
 GUESSING = 3  # standard errors from chance that chance may bring
@@ -349,9 +348,9 @@ def test_a_taught_class_is_forgotten_without_a_trace(halves):
 
 def test_shadow_models_learn_halves_in_pairs(by_statistics, halves):
     data = halves[0]
-    shadowed = shadow_logits(by_statistics, data, 4, by_unit=True, seed=0)
-    assert (shadowed.inside[0] == ~shadowed.inside[1]).all()
-    for half in shadowed.inside:
+    _, _, inside = shadow_logits(by_statistics, data, 4, by_unit=True, seed=0)
+    assert (inside[0] == ~inside[1]).all()
+    for half in inside:
         assert len(set(data.people[half]) & set(data.people[~half])) == 0
 
 
@@ -417,3 +416,18 @@ def test_what_info_quotes_is_in_the_record():
     hidden = best("discriminant, epsilon 1", "membership", "TPR at 1 %")
     assert f"{percent(hidden)} of the windows" in MEASURED["epsilon"]
     assert f"AUROC of {best('protonet', 'membership', 'AUROC'):.2f}" in MEASURED["none"]
+    alone = best("finetune, weights alone", "membership", "AUROC")
+    assert f"AUROC of {alone:.2f}" in MEASURED["weights alone"]
+
+
+def test_no_line_of_the_record_is_left_over_and_none_is_missing():
+    """Every kind of memory was attacked on every split of the four sets; each macro-F1 has an interval."""
+    lines = [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()]
+    have = [(line["set"], line["split"], line["setting"]) for line in lines]
+    assert len(have) == len(set(have)) and not any("earlier" in line for line in lines)
+    splits = {key[:2] for key in have if key[1] != "extra"}
+    memories = ("real-replay", "latent-replay", "anchorinv", "anchorinv, 10 anchors, inverted replay",
+                "protonet", "discriminant", "finetune, weights alone")  # fmt: skip
+    assert len(splits) == 6
+    assert {(*split, each) for split in splits for each in memories} <= set(have)
+    assert all("macro_f1_of" in line for line in lines if "macro_f1" in line)

@@ -5,8 +5,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from anchorinv import AnchorInvClassifier, StreamingPredictor
-from anchorinv.serving.evaluation import evaluate_file
-from anchorinv.serving.learning_report import add_examples, learn_classes
+from anchorinv.serving.evaluation import add_examples, evaluate_file, learn_classes
 from tests.models import again, fitted, windows
 
 NEW = windows(10, classes=("a_new",), seed=1)

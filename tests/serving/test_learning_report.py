@@ -5,7 +5,7 @@ import pytest
 
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.registry import METHODS
-from anchorinv.serving.learning_report import Separation, learn_classes
+from anchorinv.serving.evaluation import Separation, learn_classes
 from tests.models import again, fitted, windows
 
 

@@ -10,8 +10,7 @@ import pytest
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.registry import METHODS
 from anchorinv.persistence.bundle import read_facts
-from anchorinv.persistence.manifest import manifest
-from anchorinv.serving.model_card import ASKED, LIMITS, literal, model_card
+from anchorinv.persistence.manifest import ASKED, LIMITS, literal, manifest, model_card
 from tests.models import again, fitted, windows
 from tests.test_terminal import main
 

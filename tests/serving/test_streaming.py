@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.signal import sosfilt, sosfilt_zi
 
 from anchorinv import AnchorInvClassifier, Filter, Preprocessing, StreamingPredictor
-from anchorinv.signal.statistics import Statistics
+from anchorinv.signal.drift import Statistics
 from tests.models import CHANNELS, RATE, fitted, windows
 
 SIGNAL = np.random.default_rng(5).normal(size=(4, 700)) + 2

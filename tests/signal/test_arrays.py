@@ -11,11 +11,10 @@ import zlib
 import numpy as np
 import pytest
 
-from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.dataset import Dataset, open_windows
 from anchorinv.datasets.npz_sets import EMG_LONGTERM, read_trials
-from anchorinv.datasets.own import plan_npz
-from anchorinv.datasets.own_files import OwnOptions, read_manifest
-from anchorinv.datasets.window_files import open_windows
+from anchorinv.datasets.own import plan_npz, read_manifest
+from anchorinv.datasets.own_files import OwnOptions
 from anchorinv.signal.arrays import load_arrays, open_array, open_arrays, read_table
 from tests.reading_whole import read_recording
 from tests.signal.test_headers import within
@@ -211,13 +210,13 @@ def test_manifests_without_measure(tmp_path, text, message):
 
 
 def test_a_table_of_a_million_rows_is_the_largest(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorinv.signal.arrays.ROWS", 3)
+    monkeypatch.setattr("anchorinv.signal.headers.ROWS", 3)
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 3)
     assert len(read_table(tmp_path / "t.csv", ("a",)).lines) == 3
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 4)
     with pytest.raises(ValueError, match="more than a million rows"):
         read_table(tmp_path / "t.csv", ("a",))
-    monkeypatch.setattr("anchorinv.signal.limits.TEXT", 5)
+    monkeypatch.setattr("anchorinv.signal.headers.TEXT", 5)
     with pytest.raises(ValueError, match=r"t\.csv has 10 bytes, and at most"):
         read_table(tmp_path / "t.csv", ("a",))
 
@@ -250,7 +249,7 @@ def test_columns_that_commas_do_not_separate(tmp_path, sep):
 def test_recordings_as_tables_without_measure(tmp_path, monkeypatch, pack, text, message):
     """A line, or text, that goes on: refused before it is unpacked."""
     if "times" in message:
-        monkeypatch.setattr("anchorinv.signal.limits.SMALL", 1 << 16)
+        monkeypatch.setattr("anchorinv.signal.headers.SMALL", 1 << 16)
     path = tmp_path / f"r.csv.{'xz' if pack is lzma.compress else 'gz'}"
     path.write_bytes(pack(text))
     del text

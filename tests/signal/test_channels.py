@@ -2,7 +2,7 @@
 
 import pytest
 
-from anchorinv.signal.readers import parse_channels, pick_channels, renamed
+from anchorinv.signal.preprocessing import parse_channels, pick_channels, renamed
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 from scipy.signal import lfilter
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.signal.drift import Drift, drift
-from anchorinv.signal.statistics import (
+from anchorinv.signal.drift import (
     FEWEST_BASE,
     MOST_CORRELATED,
     BaseStatistics,
+    Drift,
     Moments,
     Statistics,
     band_edges,
     correlations,
+    drift,
     n_bands,
     shapes_of,
     spectra,
@@ -93,7 +94,7 @@ class TestShapes:
     def test_pieces_add_up(self, monkeypatch):
         X = brain(30)
         whole = shapes(X)
-        monkeypatch.setattr("anchorinv.signal.statistics._AT_ONCE", 7 * 6 * 128)
+        monkeypatch.setattr("anchorinv.signal.drift._AT_ONCE", 7 * 6 * 128)
         sizes, moments = [], Moments.of
         monkeypatch.setattr(Moments, "of", lambda block: sizes.append(len(block)) or moments(block))
         parts = Statistics.of(X), Statistics.of(X[:4]) + Statistics.of(X[4:])

@@ -9,8 +9,8 @@ from scipy.signal import resample_poly, sosfilt, sosfilt_zi
 from anchorinv import AnchorInvClassifier, Filter, Preprocessing
 from anchorinv.serving.files import ReadOptions, from_recording, predict_file, read_shots
 from anchorinv.serving.streaming import DriftMonitor
-from anchorinv.signal.preprocessing import AS_GIVEN
-from anchorinv.signal.readers import PIECE, Recording, open_recording, pick_channels, select_inputs
+from anchorinv.signal.preprocessing import AS_GIVEN, pick_channels
+from anchorinv.signal.readers import PIECE, Recording, open_recording, select_inputs
 from tests.models import CHANNELS, RATE, SMALL, windows
 from tests.recording_files import write_edf, write_fif, write_gdf, write_wfdb
 

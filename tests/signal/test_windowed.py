@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from anchorinv.datasets.dataset import Dataset
-from anchorinv.datasets.window_files import is_windowed, open_windows
+from anchorinv.datasets.dataset import Dataset, open_windows
+from anchorinv.signal.readers import is_windowed
 
 
 @pytest.mark.parametrize(("n_people", "wanted"), [(5, 5), (3, 6)])

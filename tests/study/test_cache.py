@@ -13,11 +13,10 @@ from anchorinv.core.inversion import Inversion
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import State
+from anchorinv.core.types import State, stream
 from anchorinv.files import HERE, in_use, read_tensors, write_tensors
-from anchorinv.study import cache as caching
-from anchorinv.study.cache import ModelCache
+from anchorinv.study import execute as caching
+from anchorinv.study.execute import ModelCache
 from tests.core.small import base_spec, same, snapshot, toy
 
 BASE = toy().of(0, 1)

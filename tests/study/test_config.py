@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.inversion import energy, length
 from anchorinv.core.minimise import OneCycle
 from anchorinv.core.networks import GEOMETRIES, Geometry
 from anchorinv.core.prototypes import euclidean_distance
 from anchorinv.core.registry import METHODS
+from anchorinv.core.training import CrossValidatedFinetune
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.datasets.npz_sets import ECG_BEATS, EEG_MOTOR_IMAGERY, EEG_STRESS, EMG_LONGTERM
 from anchorinv.study.config import Experiment, Study, dotted
-from anchorinv.study.experiment import base_spec_of, geometry_of, methods_of
-from anchorinv.study.loading import load, scaled, shipped
+from anchorinv.study.loading import base_spec_of, geometry_of, load, methods_of, scaled, shipped
 
 NAMES = [
     "bci2a", "nhie", "grabmyo", "bci2a-published", "nhie-published", "grabmyo-published",

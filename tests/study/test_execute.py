@@ -18,15 +18,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchorinv.core.adaptation import Finetune
 from anchorinv.core.catalogue import latent_replay
 from anchorinv.core.recipe import BaseSpec, Recipe
+from anchorinv.core.training import Finetune
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.progress import Tick, listening
 from anchorinv.study.config import Study
 from anchorinv.study.execute import run_study
-from anchorinv.study.experiment import opened, people, protocol_of, samples_of
 from anchorinv.study.folder import RunFolder
+from anchorinv.study.loading import opened, people, protocol_of, samples_of
 from anchorinv.study.results import from_line, to_line
 from tests.study.little import METHODS, lines, little
 

@@ -14,7 +14,7 @@ from anchorinv.core.minimise import OneCycle
 from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.registry import METHODS
 from anchorinv.core.training import Training
-from anchorinv.study.cache import FORMER_DOTTED_NAMES, described, digest
+from anchorinv.study.config import FORMER_DOTTED_NAMES, described, digest
 from tests.core.small import SMALL, base_spec
 
 

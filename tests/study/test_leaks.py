@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from anchorinv.core.adaptation import CrossValidatedFinetune, Finetune
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.prototypes import mean_of_shots
 from anchorinv.core.recipe import BaseSpec, Recipe
 from anchorinv.core.registry import METHODS
+from anchorinv.core.training import CrossValidatedFinetune, Finetune
 from anchorinv.core.types import Batch
 from anchorinv.study.runner import InMemory, MethodRun, Protocol, Scorer
 from tests.core.small import anchorinv, base_spec, toy

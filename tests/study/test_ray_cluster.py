@@ -22,7 +22,7 @@ from anchorinv.study.config import Study
 from anchorinv.study.execute import run_study
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.loading import load, scaled
-from anchorinv.study.ray_cluster import connected
+from anchorinv.study.ray_executor import connected
 from tests.study.little import lines
 
 ROOT = Path(__file__).parents[2]

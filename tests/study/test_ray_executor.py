@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anchorinv.progress import Tick, listening
-from anchorinv.study import ray_cluster, ray_executor
+from anchorinv.study import ray_executor
 from anchorinv.study.config import Study
 from anchorinv.study.execute import Unfinished, run_study
 from anchorinv.study.ray_executor import RETRIES, RayExecutor
@@ -120,11 +120,10 @@ class InThisProcess:
 def stand_in(monkeypatch) -> Callable[..., InThisProcess]:
     def install(lose: Callable[[str], Exception | None] = lambda task: None) -> InThisProcess:
         fake = InThisProcess(lose)
-        monkeypatch.setattr(ray_cluster, "import_extra", lambda *_, **__: fake)
-        monkeypatch.setattr(ray_executor, "connected", lambda _: nullcontext())
+        monkeypatch.setattr(ray_executor, "import_extra", lambda *_, **__: fake)
+        monkeypatch.setattr(ray_executor, "connected", nullcontext)
         monkeypatch.setattr(ray_executor, "described", lambda _: "a stand-in")
         monkeypatch.setattr(ray_executor, "kv_store", lambda: fake)
-        monkeypatch.setattr(ray_cluster, "kv_store", lambda: fake)
         return fake
 
     return install

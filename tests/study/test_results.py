@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anchorinv.core.reliability import Reliability
-from anchorinv.report.calibration import calibration_table
 from anchorinv.report.gather import gather
+from anchorinv.report.tables import calibration_table
 from anchorinv.study import results as store
 from anchorinv.study.execute import run_study
 from anchorinv.study.folder import RunFolder, write_record
@@ -81,15 +81,6 @@ def test_a_run_of_a_former_version_goes_on(tmp_path):
 def test_a_descent_that_ended_in_nan_is_no_damage():
     line = store.to_line(replace(result(), facts={"finetune": float("nan"), "invert": float("inf")}))
     assert store.to_line(store.from_line(line)) == line
-
-
-@pytest.mark.parametrize(
-    ("query", "count"),
-    [({}, 4), ({"method": "a"}, 2), ({"session": 2}, 2), ({"method": "b", "session": 1}, 1)],
-)
-def test_select(query, count):
-    some = [result(method=m, session=s) for m in ("a", "b") for s in (1, 2)]
-    assert len(store.select(some, **query)) == count
 
 
 def test_classes_in_any_order_are_read_back(tmp_path):

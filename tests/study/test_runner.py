@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core import catalogue
-from anchorinv.core.adaptation import Finetune
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.heads import Cosine
 from anchorinv.core.metrics import confusion
 from anchorinv.core.networks import encode
 from anchorinv.core.prototypes import mean_of_shots
 from anchorinv.core.recipe import BaseSpec, Method, Recipe
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.types import Batch, Session, State
+from anchorinv.core.training import Finetune
+from anchorinv.core.types import Batch, Session, State, scoped_seed, stream
 from anchorinv.progress import Tick, listening
 from anchorinv.study.runner import Protocol, Scorer, SessionResult, run
 from tests.core.small import SMALL, anchorinv, base_spec, toy, untouched_generators

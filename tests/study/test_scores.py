@@ -115,18 +115,16 @@ class TestComparisons:
     def test_over_trials_per_session_are_wilcoxons(self):
         results = study(trials=8)
         found = [c for c in comparisons(results, "b") if c.over == "trials"]
-        assert [(c.session, c.comparison.method) for c in found] == [(1, "a"), (1, "c"), (2, "a"), (2, "c")]
+        assert [(c.session, c.method) for c in found] == [(1, "a"), (1, "c"), (2, "a"), (2, "c")]
         for each in found:
-            ours, theirs = (
-                macro_f1(results, method=m, session=each.session) for m in (each.comparison.method, "b")
-            )
-            assert each.comparison.difference == pytest.approx(np.mean(ours) - np.mean(theirs))
-            assert each.comparison.p == pytest.approx(stats.wilcoxon(ours, theirs).pvalue)
-            assert each.comparison.n == 8
+            ours, theirs = (macro_f1(results, method=m, session=each.session) for m in (each.method, "b"))
+            assert each.difference == pytest.approx(np.mean(ours) - np.mean(theirs))
+            assert each.p == pytest.approx(stats.wilcoxon(ours, theirs).pvalue)
+            assert each.n == 8
 
     def test_over_base_seeds_and_people_are_of_their_means(self):
         results = study(seeds=(1, 2, 3), people=("x", "y"), trials=2, sessions=1)
-        found = {(c.over, c.comparison.method): c.comparison for c in comparisons(results, "a")}
+        found = {(c.over, c.method): c for c in comparisons(results, "a")}
         assert {over: found[over, "b"].n for over in ("trials", "base seeds", "people")} == {
             "trials": 12,
             "base seeds": 3,
@@ -141,7 +139,7 @@ class TestComparisons:
 
     def test_unfinished_methods_are_compared_on_the_trials_they_share(self):
         results = [r for r in study() if not (r.method == "c" and r.trial == 5)]
-        assert {c.comparison.n for c in comparisons(results, "a") if c.over == "trials"} == {5}
+        assert {c.n for c in comparisons(results, "a") if c.over == "trials"} == {5}
 
     def test_none_without_the_reference_or_another_method(self):
         assert not list(comparisons(study(), "z"))
@@ -160,7 +158,7 @@ def test_csv_holds_the_same_numbers():
     for line, row in zip(read, table, strict=True):
         assert line["score"] == row.score and float(line["mean"]) == pytest.approx(row.mean, abs=1e-6)
     compared = list(comparisons(study(), "a"))
-    header = as_csv(compared).splitlines()[0].split(",")
+    header = as_csv(compared, COMPARED).splitlines()[0].split(",")
     assert {"variant", "session", "reference", "over", "method", "difference", "p_holm", "effect"} <= set(
         header
     )

@@ -17,8 +17,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Curve
+from anchorinv.core.types import Curve, stream
 from anchorinv.progress import Tick, listening
 from anchorinv.study.execute import Unfinished, peak_mb, run_study
 from anchorinv.study.ray_executor import RayExecutor

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import anchorinv.cli.data as data
-import anchorinv.cli.learn as learn
 import anchorinv.cli.live as live
 import anchorinv.cli.model as model
 import anchorinv.cli.study as study
+import anchorinv.cli.train as learn
 import anchorinv.cli.train as train
 from anchorinv import __version__
 from anchorinv.errors import shown
@@ -24,7 +24,23 @@ from anchorinv.terminal import complain, say
 _WrongUsage: Any = typer.BadParameter.__base__
 
 
-class _Commands(TyperGroup):
+class _PlainFlags:
+    """A command whose help shows no type for flags, which take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in params:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return params
+
+
+class _Command(_PlainFlags, TyperCommand):
+    """A command."""
+
+
+class _Commands(_PlainFlags, TyperGroup):
     """The commands; messages about wrong arguments show them escaped."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
@@ -81,7 +97,9 @@ _COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, live.li
 _COMMANDS += [model.audit]
 for command in _COMMANDS:
     app.command()(command)
-app.add_typer(data.prepare_app, name="prepare")
+app.add_typer(data.prepare_app, name="prepare", cls=_Commands)
+for each in [*app.registered_commands, *data.prepare_app.registered_commands]:
+    each.cls = _Command
 
 
 def _plain_warning(

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from anchorinv.cli.options import Json, TrialOptions, ZeroPhase, interruptible, own_options, with_options
+from anchorinv.cli.options import (
+    Json,
+    TrialOptions,
+    ZeroPhase,
+    argument,
+    interruptible,
+    option,
+    own_options,
+    say_json,
+    with_options,
+)
 from anchorinv.terminal import Terminal, progress_bars, say
 
 if TYPE_CHECKING:
@@ -41,26 +51,24 @@ _KINDS_SHOWN = 200  # kinds of events in a table; --json has all
 _WIDEST = 60  # characters of an event's name
 
 
+@with_options
 def download(
     name: Annotated[str, typer.Argument(metavar="SET", help="bci2a, nhie or grabmyo.")],
     to: Annotated[Path, typer.Option(help="Folder for the files.")],
-    only: Annotated[str, typer.Option(help='Only files of this pattern, such as "Session1/*".')] = "*",
-    jobs: Annotated[
-        int, typer.Option(min=1, max=4, help="Number of parallel downloads; be kind to the server.")
-    ] = 2,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--from", help="Another address with the same files.", envvar="ANCHORINV_MIRROR"),
-    ] = None,
-    tries: Annotated[int, typer.Option(min=1, help="Attempts per file.")] = 5,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Timeout in seconds without data.")] = 30.0,
-    pause: Annotated[float, typer.Option(min=0.0, help="Seconds before the first retry.")] = 1.0,
+    only: str = option("*", 'Only files of this pattern, such as "Session1/*".'),
+    jobs: int = option(2, "Number of parallel downloads; be kind to the server.", min=1, max=4),
+    mirror: str | None = option(
+        None, "Another address with the same files.", "--from", envvar="ANCHORINV_MIRROR"
+    ),
+    tries: int = option(5, "Attempts per file.", min=1),
+    timeout: float = option(30.0, "Timeout in seconds without data.", min=0.01),
+    pause: float = option(1.0, "Seconds before the first retry.", min=0.0),
 ) -> None:
     """Download a public data set; an interrupted download is resumed."""
     import anchorinv.datasets.download as remote
 
-    client = remote.HttpClient(remote.RetryPolicy(jobs=jobs, tries=tries, timeout=timeout, pause=pause))
-    files = remote.remote_files(name, client.text, client.size, mirror=mirror, only=only)
+    client = remote.HttpClient(jobs, tries, timeout, pause)
+    files = remote.remote_files(name, client, mirror=mirror, only=only)
     n_files, n_bytes, unknown = remote.still_to_come(files, to)
     size = f"{n_bytes / 1e9:.2f} GB" if n_bytes > 1e8 else f"{n_bytes / 1e6:.2f} MB"
     more = f", and {unknown} files of unknown size" if unknown else ""
@@ -75,19 +83,15 @@ def download(
     )
 
 
+@with_options
 def data(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Prepared folder.")],
-    picture: Annotated[
-        Path | None, typer.Option(help="Figure to write (.png, .pdf, .svg); default: trials.png in DIR.")
-    ] = None,
-    by_subject: Annotated[
-        bool, typer.Option("--by-subject", help="Count windows of each class for each subject.")
-    ] = False,
-    no_picture: Annotated[bool, typer.Option("--no-picture", help="Numbers alone.")] = False,
+    picture: Path | None = option(None, "Figure to write (.png, .pdf, .svg); default: trials.png in DIR."),
+    by_subject: bool = option(False, "Count windows of each class for each subject.", "--by-subject"),
+    no_picture: bool = option(False, "Numbers alone.", "--no-picture"),
 ) -> None:
     """Show what is in a prepared folder, and draw a few trials of each class."""
-    from anchorinv.datasets.dataset import Dataset
-    from anchorinv.datasets.window_files import draw_trials
+    from anchorinv.datasets.dataset import Dataset, draw_trials
 
     opened = Dataset.open(folder)
     show(opened, folder)
@@ -116,12 +120,11 @@ def events(
 
     These are the names that --events takes, such as T1=left,T2=right.
     """
-    from anchorinv.errors import as_json as to_json
     from anchorinv.signal.events import find_events
 
     recorded = [(path, find_events(path)) for path in files]
     if as_json:
-        say(*to_json([_event_facts(*each) for each in recorded]).split("\n"))
+        say_json([_event_facts(*each) for each in recorded])
         return
     for path, each in recorded:
         _show_events(path, each)
@@ -172,7 +175,6 @@ def _classes(data: "Dataset") -> Table:
 
 
 def _show_subjects(data: "Dataset") -> None:
-
     counts = Counter(zip(data.subjects.tolist(), data.labels.tolist(), data.split.tolist(), strict=True))
     table = Table("subject", "class", "train", "test")
     for subject, label in sorted({(subject, label) for subject, label, _ in counts}):
@@ -195,7 +197,6 @@ def _event_facts(path: Path, recorded: "Events") -> dict[str, Any]:
 
 
 def _show_events(path: Path, recorded: "Events") -> None:
-
     console = Terminal()
     if not recorded.events:
         console.say(
@@ -219,37 +220,33 @@ def _show_events(path: Path, recorded: "Events") -> None:
 
 
 @prepare_app.command()
+@with_options
 def bci2a(
     raw: Raw,
     out: Out,
-    form: Annotated[
-        str | None, typer.Option(help="gdf, bnci or converted, where the folder holds several.")
-    ] = None,
-    filter: Annotated[
-        str | None, typer.Option(help="conformer (4-40 Hz, as EEG-Conformer), or a band such as 0.5-40.")
-    ] = None,
+    form: str | None = option(None, "gdf, bnci or converted, where the folder holds several."),
+    filter: str | None = option(None, "conformer (4-40 Hz, as EEG-Conformer), or a band such as 0.5-40."),
     allow_missing: AllowMissing = False,
     replace: Replace = False,
 ) -> None:
     """BCI Competition IV 2a: 9 people, 4 imagined movements; session T trains, E tests."""
-    plan = "anchorinv.datasets.bci2a.plan_bci2a"
+    plan = "anchorinv.datasets.paper_sets.plan_bci2a"
     options = {"form": form, "band": _band(filter), "allow_missing": allow_missing}
     _prepare(plan, raw, out=out, replace=replace, **options)
 
 
 @prepare_app.command()
+@with_options
 def nhie(
     raw: Raw,
     out: Out,
-    seed: Annotated[
-        int | None, typer.Option(help="Of the split by baby; without it the published one.")
-    ] = None,
+    seed: int | None = option(None, "Of the split by baby; without it the published one."),
     allow_missing: AllowMissing = False,
     live: Live = False,
     replace: Replace = False,
 ) -> None:
     """NHIE: 169 hours of EEG of 53 newborns, graded 1 to 4; a baby is never on both sides."""
-    plan = "anchorinv.datasets.recording_sets.plan_nhie"
+    plan = "anchorinv.datasets.paper_sets.plan_nhie"
     _prepare(plan, raw, out=out, replace=replace, seed=seed, allow_missing=allow_missing, live=live)
 
 
@@ -258,7 +255,7 @@ def grabmyo(
     raw: Raw, out: Out, allow_missing: AllowMissing = False, live: Live = False, replace: Replace = False
 ) -> None:
     """GRABMyo: 43 people, 16 gestures, 3 days; sessions 1 and 2 train, 3 tests."""
-    plan = "anchorinv.datasets.recording_sets.plan_grabmyo"
+    plan = "anchorinv.datasets.paper_sets.plan_grabmyo"
     _prepare(plan, raw, out=out, replace=replace, allow_missing=allow_missing, live=live)
 
 
@@ -318,21 +315,17 @@ _add_trials_set(
 class SourceOptions:
     """The source of own recordings: a table, an .npz file, recordings, or a BIDS folder."""
 
-    manifest: Annotated[
-        Path | None,
-        typer.Option(help="Table (CSV): path, label and, where known, subject, session, split, start, stop."),
-    ] = None
-    npz: Annotated[Path | None, typer.Option(help="One file with X (n, channels, times) and y.")] = None
-    recordings: Annotated[
-        list[Path] | None,
-        typer.Option("--recording", help="A recording with --events; once for each, in place of a table."),
-    ] = None
-    bids: Annotated[Path | None, typer.Option(help="A BIDS folder of EEG or EMG, with --events.")] = None
-    task: Annotated[str | None, typer.Option(help="Only this task of the BIDS folder.")] = None
-    subjects: Annotated[str | None, typer.Option(help="Only these subjects of the BIDS folder: 01,02.")] = (
-        None
+    manifest: Path | None = option(
+        None, "Table (CSV): path, label and, where known, subject, session, split, start, stop."
     )
-    datatype: Annotated[str | None, typer.Option(help="Only eeg, emg or ieeg of the BIDS folder.")] = None
+    npz: Path | None = option(None, "One file with X (n, channels, times) and y.")
+    recordings: list[Path] | None = option(
+        None, "A recording with --events; once for each, in place of a table.", "--recording"
+    )
+    bids: Path | None = option(None, "A BIDS folder of EEG or EMG, with --events.")
+    task: str | None = option(None, "Only this task of the BIDS folder.")
+    subjects: str | None = option(None, "Only these subjects of the BIDS folder: 01,02.")
+    datatype: str | None = option(None, "Only eeg, emg or ieeg of the BIDS folder.")
 
     def plan(self, trials: TrialOptions, processing: "ProcessingOptions") -> "DatasetPlan":
         """Return what is to be prepared."""
@@ -369,36 +362,24 @@ class SourceOptions:
 class ProcessingOptions:
     """Preprocessing and checks of own recordings."""
 
-    channels: Annotated[
-        list[str] | None,
-        typer.Option(help="Channels to keep, in order; OLD=NEW renames: C3,EEG 2=Cz,C4."),
-    ] = None
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            help="average (common average), bipolar (channels C3-Cz ...), or a channel to subtract."
-        ),
-    ] = None
-    filter: Annotated[str | None, typer.Option(help="Band in Hz: 0.5-40, 1- or -30; or conformer.")] = None
-    filter_order: Annotated[int, typer.Option(help="Order of the Butterworth filter.")] = 4
+    channels: list[str] | None = option(None, "Channels to keep, in order; OLD=NEW renames: C3,EEG 2=Cz,C4.")
+    reference: str | None = option(
+        None, "average (common average), bipolar (channels C3-Cz ...), or a channel to subtract."
+    )
+    filter: str | None = option(None, "Band in Hz: 0.5-40, 1- or -30; or conformer.")
+    filter_order: int = option(4, "Order of the Butterworth filter.")
     zero_phase: ZeroPhase = False
-    resample: Annotated[float | None, typer.Option(help="Sampling rate to resample to, in Hz.")] = None
-    sfreq: Annotated[
-        float | None, typer.Option(help="Sampling rate in Hz of files that do not state it.")
-    ] = None
-    window: Annotated[
-        float | None, typer.Option(help="Length of windows in seconds; default: each row is one window.")
-    ] = None
-    overlap: Annotated[float, typer.Option(help="Overlap of consecutive windows, as a share.")] = 0.0
-    at_least: Annotated[int, typer.Option(help="Minimum number of training samples per class.")] = 10
-    seed: Annotated[int | None, typer.Option(help="Seed of the split, where the table gives none.")] = None
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Problems to accept, comma-separated: nan, flat, clipped, scale, few, "
-            "duplicates, shared-subjects, shared-recordings."
-        ),
-    ] = None
+    resample: float | None = option(None, "Sampling rate to resample to, in Hz.")
+    sfreq: float | None = option(None, "Sampling rate in Hz of files that do not state it.")
+    window: float | None = option(None, "Length of windows in seconds; default: each row is one window.")
+    overlap: float = option(0.0, "Overlap of consecutive windows, as a share.")
+    at_least: int = option(10, "Minimum number of training samples per class.")
+    seed: int | None = option(None, "Seed of the split, where the table gives none.")
+    allow: list[str] | None = option(
+        None,
+        "Problems to accept, comma-separated: nan, flat, clipped, scale, few, "
+        "duplicates, shared-subjects, shared-recordings.",
+    )
 
     def options(self) -> "OwnOptions":
         """Return them as recordings are read by."""
@@ -426,50 +407,38 @@ def own(
 class MoabbOptions:
     """Selection and preprocessing of a MOABB data set."""
 
-    subjects: Annotated[str | None, typer.Option(help="Only these subjects: 1-3,7.")] = None
-    split: Annotated[
-        str | None,
-        typer.Option(help="What tests: the last quarter of each person's session or run, or of subject."),
-    ] = None
-    filter: Annotated[
-        str | None, typer.Option(help="Band in Hz: 4-38, 1- or -30; none; default: that of MOABB's paradigm.")
-    ] = None
+    subjects: str | None = option(None, "Only these subjects: 1-3,7.")
+    split: str | None = option(
+        None, "What tests: the last quarter of each person's session or run, or of subject."
+    )
+    filter: str | None = option(None, "Band in Hz: 4-38, 1- or -30; none; default: that of MOABB's paradigm.")
     zero_phase: ZeroPhase = False
-    resample: Annotated[float | None, typer.Option(help="Sampling rate to resample to, in Hz.")] = None
-    channels: Annotated[
-        list[str] | None, typer.Option(help="Channels to keep, in order: C3,Cz,C4; default: all EEG.")
-    ] = None
-    reference: Annotated[str | None, typer.Option(help="average, bipolar, or a channel to subtract.")] = None
-    start: Annotated[
-        float | None, typer.Option("--from", help="Start of a window in seconds, relative to MOABB's.")
-    ] = None
-    stop: Annotated[
-        float | None, typer.Option("--to", help="End of a window in seconds, relative to MOABB's start.")
-    ] = None
+    resample: float | None = option(None, "Sampling rate to resample to, in Hz.")
+    channels: list[str] | None = option(None, "Channels to keep, in order: C3,Cz,C4; default: all EEG.")
+    reference: str | None = option(None, "average, bipolar, or a channel to subtract.")
+    start: float | None = option(None, "Start of a window in seconds, relative to MOABB's.", "--from")
+    stop: float | None = option(None, "End of a window in seconds, relative to MOABB's start.", "--to")
 
     def given(self) -> dict[str, Any]:
         """Return them as the plan takes them."""
-        from anchorinv.signal.readers import parse_channels
+        from anchorinv.signal.preprocessing import parse_channels
 
         same = ("subjects", "split", "resample", "reference", "start", "stop")
         causal = not self.zero_phase
         text = None if self.filter == "none" else self.filter
         band = "paradigm" if self.filter is None else _band(text, order=4, causal=causal)
         channels = parse_channels(self.channels or [])
-        return {name: getattr(self, name) for name in same} | {
-            "band": band,
-            "causal": causal,
-            "channels": channels,
-        }
+        processing = {"band": band, "causal": causal, "channels": channels}
+        return {name: getattr(self, name) for name in same} | processing
 
 
 @prepare_app.command()
 @with_options
 def moabb(
     options: MoabbOptions,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as BNCI2014_001.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Prepared folder to make.")] = None,
-    list_sets: Annotated[bool, typer.Option("--list", help="List MOABB's data sets.")] = False,
+    name: str | None = argument(None, "Such as BNCI2014_001.", metavar="NAME"),
+    out: Path | None = option(None, "Prepared folder to make."),
+    list_sets: bool = option(False, "List MOABB's data sets.", "--list"),
     replace: Replace = False,
 ) -> None:
     """Any data set of MOABB, which downloads it; with its trials, labels and paradigms."""

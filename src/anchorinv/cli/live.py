@@ -224,7 +224,7 @@ def _predictions(session: Any) -> Iterator[Any]:
 def _opened(model: Path, reject: float | None, allow_recordings: bool) -> "AnchorInvClassifier":
     """Return a model that says unknown, if it can."""
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.learning import known_confidence
+    from anchorinv.novelty import known_confidence
     from anchorinv.settings import check_settings
 
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)

@@ -21,19 +21,22 @@ from anchorinv.cli.options import (
     Quiet,
     SteadyOptions,
     TrialOptions,
+    argument,
     check_target,
+    option,
     progress,
+    say_json,
+    warn,
     with_options,
 )
-from anchorinv.errors import as_json as to_json
 from anchorinv.errors import csv_line, ranges
-from anchorinv.terminal import complain, say
+from anchorinv.terminal import say
 
 if TYPE_CHECKING:
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.novelty import Suggestion
     from anchorinv.serving.files import PredictedWindow, WindowPlace
     from anchorinv.signal.drift import Drift
-    from anchorinv.suggestion import Suggestion
 
 _SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, WFDB ...)."
 
@@ -41,20 +44,13 @@ _SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, 
 @with_options
 def predict(
     model: Model,
-    sources: Annotated[list[Path] | None, typer.Argument(help=_SOURCES, metavar="INPUT")] = None,
-    table: Annotated[str, typer.Option("--csv", help="CSV file to write; - is standard output.")] = "-",
+    sources: list[Path] | None = argument(None, _SOURCES, metavar="INPUT"),
+    table: str = option("-", "CSV file to write; - is standard output.", "--csv"),
     *,
-    reject: Annotated[
-        float | None,
-        typer.Option(help=f"{REJECT} Default: as the model was trained.", metavar="SHARE"),
-    ] = None,
-    lsl: Annotated[
-        str | None, typer.Option(help="Predict a live stream instead: its name in Lab Streaming Layer.")
-    ] = None,
-    out_lsl: Annotated[
-        str | None, typer.Option(help="With --lsl: send predictions as a stream of markers of this name.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --lsl: print JSON lines.")] = False,
+    reject: float | None = option(None, f"{REJECT} Default: as the model was trained.", metavar="SHARE"),
+    lsl: str | None = option(None, "Predict a live stream instead: its name in Lab Streaming Layer."),
+    out_lsl: str | None = option(None, "With --lsl: send predictions as a stream of markers of this name."),
+    as_json: bool = option(False, "With --lsl: print JSON lines.", "--json"),
     inputs: InputOptions,
     steadying: SteadyOptions,
     allow_recordings: Allow = False,
@@ -84,7 +80,7 @@ def predict(
             "name files, or a live stream by --lsl; --csv is for files, --out-lsl and --json are for a stream"
         )
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.learning import known_confidence
+    from anchorinv.novelty import known_confidence
     from anchorinv.settings import check_settings
 
     if table != "-":
@@ -94,7 +90,7 @@ def predict(
         check_settings(learner.set_params(reject=reject).get_params(deep=False))
         known_confidence(learner.state_)
     warnings = _predict_files(learner, sources, table, inputs, steadying, quiet=quiet)
-    complain(*(f"anchorinv: warning: {sentence}" for sentence in warnings))
+    warn(*warnings)
 
 
 def _predict_files(
@@ -136,21 +132,16 @@ def _predict_files(
 def suggest(
     model: Model,
     sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
-    shots: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="File for the windows to teach it with (.npz).", metavar="SHOTS.npz"
-        ),
-    ] = None,
+    shots: Path | None = option(
+        None, "File for the windows to teach it with (.npz).", "--out", "-o", metavar="SHOTS.npz"
+    ),
     *,
-    reject: Annotated[
-        float | None,
-        typer.Option(
-            help="Windows with a novelty up to this fit no known class. Default: the model's, or 0.05.",
-            metavar="SHARE",
-        ),
-    ] = None,
-    least: Annotated[int, typer.Option(help="Minimum number of similar windows.")] = 10,
+    reject: float | None = option(
+        None,
+        "Windows with a novelty up to this fit no known class. Default: the model's, or 0.05.",
+        metavar="SHARE",
+    ),
+    least: int = option(10, "Minimum number of similar windows."),
     inputs: InputOptions,
     as_json: Json = False,
     allow_recordings: Allow = False,
@@ -175,7 +166,7 @@ def suggest(
     if shots is not None and found is not None:
         write_shots(shots, signals[found.shots], model=learner)
     if as_json:
-        say(*to_json(_suggestion_facts(found, places)).split("\n"))
+        say_json(_suggestion_facts(found, places))
     elif found is None:
         say(
             f"There is no class to suggest: fewer than {least} of {len(signals)} windows fit no known class "
@@ -202,10 +193,9 @@ def evaluate(
     ],
     trials: TrialOptions,
     inputs: InputOptions,
-    figure: Annotated[
-        Path | None,
-        typer.Option(help="Draw the reliability diagram into this .png, .svg or .pdf.", metavar="FILE"),
-    ] = None,
+    figure: Path | None = option(
+        None, "Draw the reliability diagram into this .png, .svg or .pdf.", metavar="FILE"
+    ),
     as_json: Json = False,
     allow_recordings: Allow = False,
     device: Device = "auto",
@@ -225,8 +215,11 @@ def evaluate(
         scores = evaluate_file(learner, data, inputs.reading(), labelling=trials.labelling(), note=monitor)
     if figure is not None:
         draw_reliability(scores, figure, f"{model.name} on {data.name}")
-    say(*(to_json(scores.facts()).split("\n") if as_json else scores.lines()))
-    complain(*(f"anchorinv: warning: {sentence}" for sentence in _far(data, monitor.drift, inputs.scale)))
+    if as_json:
+        say_json(scores.facts())
+    else:
+        say(*scores.lines())
+    warn(*_far(data, monitor.drift, inputs.scale))
 
 
 @with_options
@@ -252,7 +245,7 @@ def check(
         checks = [check_file(learner, path, reading) for path in sources]
     far = any(each.drift.far for each in checks)
     if as_json:
-        say(*to_json({"far": far, "inputs": [each.facts() for each in checks]}).split("\n"))
+        say_json({"far": far, "inputs": [each.facts() for each in checks]})
     for number, each in enumerate([] if as_json else checks):
         say(*([""] if number else []), *each.lines())
     if far:
@@ -263,12 +256,8 @@ def check(
 def export(
     model: Model,
     graph: Annotated[Path, typer.Argument(help="The graph to write.", metavar="OUT.onnx")],
-    check: Annotated[
-        bool, typer.Option("--check", help="First compare it with the model on random windows.")
-    ] = False,
-    data: Annotated[
-        Path | None, typer.Option(help="Compare it on these windows, too.", metavar="INPUT")
-    ] = None,
+    check: bool = option(False, "First compare it with the model on random windows.", "--check"),
+    data: Path | None = option(None, "Compare it on these windows, too.", metavar="INPUT"),
     *,
     inputs: InputOptions,
     allow_recordings: Allow = False,
@@ -294,32 +283,42 @@ def export(
     )
 
 
+@with_options
 def info(
     model: Model,
     as_json: Json = False,
-    card: Annotated[bool, typer.Option("--card", help="Print a model card, in Markdown.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="New file for the card.", metavar="FILE"),
-    ] = None,
+    card: bool = option(False, "Print a model card, in Markdown.", "--card"),
+    out: Path | None = option(None, "New file for the card.", "--out", "-o", metavar="FILE"),
 ) -> None:
     """Show what a model file contains, and where it comes from."""
+    from anchorinv.files import replacing
     from anchorinv.persistence.bundle import read_facts
-    from anchorinv.persistence.manifest import manifest, manifest_lines
+    from anchorinv.persistence.manifest import manifest, manifest_lines, model_card
 
     if as_json and card:
         raise ValueError("--json and --card exclude each other; leave one of them out")
     if out is not None:
-        _check_card_target(out, model, card=card)
+        if not card:
+            raise ValueError(f"--out {out} needs --card; add it")
+        check_target(out, model, such_as="card.md")
+        if out.exists():
+            raise ValueError(
+                f"{out} exists, and may have been filled in by hand; name another file, or remove it"
+            )
     facts = manifest(*read_facts(model)) | {"file": str(model), "bytes": model.stat().st_size}
     if as_json:
-        say(*to_json(facts).split("\n"))
-    elif card:
-        _write_card(facts, out)
-    else:
+        say_json(facts)
+    elif not card:
         say(f"{model}: {facts['bytes'] / 1e6:.2f} MB", *manifest_lines(facts))
+    elif out is None:
+        say(*model_card(facts))
+    else:
+        with replacing(out) as beside:
+            beside.write_text("\n".join(model_card(facts)) + "\n", encoding="utf-8")
+        say(f"Card: {out}; fill in the parts in italics")
 
 
+@with_options
 def audit(
     model: Model,
     members: Annotated[
@@ -336,20 +335,14 @@ def audit(
             metavar="DATA",
         ),
     ],
-    shadows: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=1000, help="Number of shadow models; default: 32 for closed-form methods, else none."
-        ),
-    ] = None,
-    invert: Annotated[
-        bool, typer.Option("--invert/--no-invert", help="Reconstruct signals, which takes longest.")
-    ] = True,
-    forget: Annotated[
-        str | None,
-        typer.Option(help="Also measure what is left of this class after forgetting it.", metavar="CLASS"),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of shadow models and samples.")] = 0,
+    shadows: int | None = option(
+        None, "Number of shadow models; default: 32 for closed-form methods, else none.", min=0, max=1000
+    ),
+    invert: bool = option(True, "Reconstruct signals, which takes longest.", "--invert/--no-invert"),
+    forget: str | None = option(
+        None, "Also measure what is left of this class after forgetting it.", metavar="CLASS"
+    ),
+    seed: int = option(0, "Seed of shadow models and samples.", min=0),
     as_json: Json = False,
     allow_recordings: Allow = False,
     quiet: Quiet = False,
@@ -374,30 +367,10 @@ def audit(
         if forget is not None:
             left = audit_forgetting(learner, named[forget], learned, apart)
             found = replace(found, figures=(*found.figures, *left.figures))
-    say(*(to_json(found.facts() | {"file": str(model)}).split("\n") if as_json else found.lines()))
-
-
-def _check_card_target(out: Path, model: Path, *, card: bool) -> None:
-    if not card:
-        raise ValueError(f"--out {out} needs --card; add it")
-    check_target(out, model, such_as="card.md")
-    if out.exists():
-        raise ValueError(
-            f"{out} exists, and may have been filled in by hand; name another file, or remove it"
-        )
-
-
-def _write_card(facts: dict[str, Any], out: Path | None) -> None:
-    from anchorinv.files import replacing
-    from anchorinv.serving.model_card import model_card
-
-    lines = model_card(facts)
-    if out is None:
-        say(*lines)
-        return
-    with replacing(out) as beside:
-        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    say(f"Card: {out}; fill in the parts in italics")
+    if as_json:
+        say_json(found.facts() | {"file": str(model)})
+    else:
+        say(*found.lines())
 
 
 def _place_lines(places: "Sequence[WindowPlace]") -> list[str]:

@@ -3,14 +3,14 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorinv.terminal import complain, progress_bars
+from anchorinv.terminal import complain, progress_bars, say
 
 if TYPE_CHECKING:
     from anchorinv.datasets.own import Labelling
@@ -36,17 +36,28 @@ ZeroPhase = Annotated[
     bool, typer.Option("--zero-phase", help="Filter forwards and backwards instead of causally.")
 ]
 
-_for_recordings = partial(typer.Option, rich_help_panel="For recordings")
 #: Help text of --reject.
 REJECT = (
     "Reject windows that are like none of the classes as unknown; about this share of known ones is, too."
 )
 
+
+def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
+    """Return the default of an option with its help, for a command or a dataclass of :func:`with_options`."""
+    return field(default=default, metadata={"typer": typer.Option(*names, help=help, **settings)})
+
+
+def argument(default: Any, help: str, **settings: Any) -> Any:
+    """Return the default of an argument, as :func:`option` that of an option."""
+    return field(default=default, metadata={"typer": typer.Argument(help=help, **settings)})
+
+
+_for_recordings = partial(option, rich_help_panel="For recordings")
 _KIND, _REQUIRED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Expand each dataclass parameter of a command into one option per field.
+    """Make a command for typer: defaults become options, and each field of a dataclass is one, too.
 
     Examples
     --------
@@ -61,12 +72,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     for each in inspect.signature(command).parameters.values():
         if is_dataclass(each.annotation):
             groups[each.name] = each.annotation
-            for field in fields(each.annotation):
-                default = _REQUIRED if field.default is MISSING else field.default
-                option = inspect.Parameter(field.name, _KIND, default=default, annotation=field.type)
-                parameters.append(option)
+            parameters += [_parameter(one.name, one.type, one) for one in fields(each.annotation)]
         else:
-            parameters.append(each.replace(kind=_KIND))
+            parameters.append(_parameter(each.name, each.annotation, each.default))
     parameters.sort(key=lambda each: each.default is not _REQUIRED)  # as Python wants them
     signature = inspect.Signature(parameters)
 
@@ -76,7 +84,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         bound.apply_defaults()
         given = dict(bound.arguments)
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         command(**given)
 
     expanded.__signature__ = signature  # type: ignore[attr-defined]
@@ -84,32 +92,28 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    if isinstance(default, Field):
+        kind = Annotated[kind, default.metadata["typer"]] if default.metadata else kind
+        default = _REQUIRED if default.default is MISSING else default.default
+    return inspect.Parameter(name, _KIND, default=default, annotation=kind)
+
+
 @dataclass(frozen=True, slots=True)
 class InputOptions:
     """How input files are read, where they do not say so themselves."""
 
-    step: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Seconds between windows of a recording; default: their length (live: 0.1)."
-        ),
-    ] = None
-    scale: Annotated[
-        float,
-        typer.Option(help="Factor for the signals, if their unit is not the model's (1e6: V to µV)."),
-    ] = 1.0
-    channels: Annotated[
-        list[str] | None,
-        typer.Option("--channels", help="Channels to rename: OLD=NEW, comma-separated."),
-    ] = None
-    sfreq: Annotated[
-        float | None, typer.Option("--sfreq", help="Sampling rate in Hz of recordings that do not state it.")
-    ] = None
+    step: float | None = option(
+        None, "Seconds between windows of a recording; default: their length (live: 0.1).", min=0
+    )
+    scale: float = option(1.0, "Factor for the signals, if their unit is not the model's (1e6: V to µV).")
+    channels: list[str] | None = option(None, "Channels to rename: OLD=NEW, comma-separated.", "--channels")
+    sfreq: float | None = option(None, "Sampling rate in Hz of recordings that do not state it.", "--sfreq")
 
     def reading(self) -> "ReadOptions":
         """Return them as the files of a model are read by."""
         from anchorinv.serving.files import ReadOptions
-        from anchorinv.signal.readers import parse_channels
+        from anchorinv.signal.preprocessing import parse_channels
 
         if self.sfreq is not None and not 0 < self.sfreq < float("inf"):
             raise ValueError(f"--sfreq must be a rate in Hz above 0, got {self.sfreq:g}")
@@ -125,16 +129,11 @@ class InputOptions:
 class TrialOptions:
     """Events of a recording that mark trials, and the interval around them."""
 
-    events: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Events of the recording that are trials: T1=left,T2=right (anchorinv events lists them)."
-        ),
-    ] = None
-    start: Annotated[float, typer.Option("--from", help="Start of a trial, in seconds from its event.")] = 0.0
-    stop: Annotated[
-        float | None, typer.Option("--to", help="End of a trial; default: the end of the event.")
-    ] = None
+    events: list[str] | None = option(
+        None, "Events of the recording that are trials: T1=left,T2=right (anchorinv events lists them)."
+    )
+    start: float = option(0.0, "Start of a trial, in seconds from its event.", "--from")
+    stop: float | None = option(None, "End of a trial; default: the end of the event.", "--to")
 
     def labelling(self) -> "Labelling | None":
         """Return how events become labels; None if no events are named."""
@@ -151,23 +150,15 @@ class TrialOptions:
 class SteadyOptions:
     """Smoothing of predictions of a continuous recording."""
 
-    steady: Annotated[
-        str | None,
-        typer.Option(
-            help="Smooth predictions of recordings over time: balanced. The four options below override it."
-        ),
-    ] = None
-    vote: Annotated[float | None, typer.Option(help="Steady: majority vote over this many seconds.")] = None
-    time_constant: Annotated[
-        float | None, typer.Option(help="Steady: time constant in seconds of averaged probabilities.")
-    ] = None
-    hysteresis: Annotated[
-        float | None,
-        typer.Option(help="Steady: margin (0 to 1) by which another class must exceed the one that holds."),
-    ] = None
-    dwell: Annotated[
-        float | None, typer.Option(help="Steady: seconds for which another class must win to take over.")
-    ] = None
+    steady: str | None = option(
+        None, "Smooth predictions of recordings over time: balanced. The four options below override it."
+    )
+    vote: float | None = option(None, "Steady: majority vote over this many seconds.")
+    time_constant: float | None = option(None, "Steady: time constant in seconds of averaged probabilities.")
+    hysteresis: float | None = option(
+        None, "Steady: margin (0 to 1) by which another class must exceed the one that holds."
+    )
+    dwell: float | None = option(None, "Steady: seconds for which another class must win to take over.")
 
     def smoothing(self, window: float | None) -> "Smoothing | None":
         """Return the smoothing for a length of windows in seconds, if known; None if no option is given."""
@@ -186,26 +177,18 @@ class SteadyOptions:
 class CuttingOptions:
     """How windows are cut from recordings."""
 
-    channels: Annotated[
-        list[str] | None,
-        _for_recordings(help="Channels to use; OLD=NEW renames: C3,EEG 2=Cz."),
-    ] = None
-    reference: Annotated[str | None, _for_recordings(help="average, bipolar, or a channel to subtract.")] = (
-        None
+    channels: list[str] | None = _for_recordings(None, "Channels to use; OLD=NEW renames: C3,EEG 2=Cz.")
+    reference: str | None = _for_recordings(None, "average, bipolar, or a channel to subtract.")
+    resample: float | None = _for_recordings(None, "Sampling rate to resample to, in Hz.")
+    window: float | None = _for_recordings(
+        None, "Length of windows in seconds; default: each trial is one window."
     )
-    resample: Annotated[float | None, _for_recordings(help="Sampling rate to resample to, in Hz.")] = None
-    window: Annotated[
-        float | None,
-        _for_recordings(help="Length of windows in seconds; default: each trial is one window."),
-    ] = None
-    overlap: Annotated[float, _for_recordings(help="Overlap of consecutive windows, as a share.")] = 0.0
-    allow: Annotated[
-        list[str] | None, _for_recordings(help="Problems to accept, as in prepare own: nan, flat ...")
-    ] = None
+    overlap: float = _for_recordings(0.0, "Overlap of consecutive windows, as a share.")
+    allow: list[str] | None = _for_recordings(None, "Problems to accept, as in prepare own: nan, flat ...")
 
     def check_unused(self) -> None:
         """Refuse all of these options: there are no events."""
-        for name in (field.name for field in fields(self)):
+        for name in (each.name for each in fields(self)):
             if getattr(self, name):
                 raise ValueError(
                     f"--{name} is for recordings that --events cuts; name their events, or leave it out"
@@ -215,7 +198,7 @@ class CuttingOptions:
 def own_options(given: Any, **more: Any) -> "OwnOptions":
     """Return how own recordings are cut, by the options that ``prepare own`` and ``train`` both have."""
     from anchorinv.datasets.own_files import OwnOptions
-    from anchorinv.signal.readers import parse_channels
+    from anchorinv.signal.preprocessing import parse_channels
 
     names, rename = parse_channels(given.channels or [])
     shared = {name: getattr(given, name) for name in ("reference", "resample", "window", "overlap")}
@@ -248,3 +231,15 @@ def interruptible(sentence: str) -> Iterator[None]:
     except KeyboardInterrupt:
         complain("", f"anchorinv: stopped; {sentence}")
         raise typer.Exit(130) from None
+
+
+def say_json(value: object) -> None:
+    """Print plain values as JSON."""
+    from anchorinv.errors import as_json
+
+    say(*as_json(value).split("\n"))
+
+
+def warn(*sentences: str) -> None:
+    """Print warnings on standard error."""
+    complain(*(f"anchorinv: warning: {sentence}" for sentence in sentences))

@@ -154,15 +154,14 @@ def _variants_table(results: Sequence[SessionResult]) -> Table:
     return table
 
 
-def _comparisons_table(compared: Sequence[scores.Compared]) -> Table:
+def _comparisons_table(compared: Sequence[scores.Comparison]) -> Table:
     last, reference = max(each.session for each in compared), scores.method_title(compared[0].reference)
     title = f"Against {reference} after session {last}, macro-F1 over all classes"
     table = _table(title, "method", "over", "difference", "95 % interval", "p (Holm)", "effect")
-    for each in (each for each in compared if each.session == last):
-        c = each.comparison
+    for c in (each for each in compared if each.session == last):
         interval = "" if math.isinf(c.low) else f"{c.low:+.1f} to {c.high:+.1f}"
         numbers = (f"{c.difference:+.1f}", interval, f"{c.p_holm:.3g}", f"{c.effect:+.2f}")
-        table.add_row(scores.method_title(c.method), f"{c.n} {each.over}", *numbers)
+        table.add_row(scores.method_title(c.method), f"{c.n} {c.over}", *numbers)
     return table
 
 

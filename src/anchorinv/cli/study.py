@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorinv.cli.options import Device, interruptible, with_options
+from anchorinv.cli.options import Device, argument, interruptible, option, with_options
 from anchorinv.terminal import Terminal, progress_bars, say
 
 if TYPE_CHECKING:
@@ -20,20 +20,15 @@ _LEVELS = ("debug", "info", "warning", "error")
 _SCALES = ("full", "tiny", "smoke")
 
 
+@with_options
 def demo(
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="Fewer trials, networks trained and inverted for less time: 20 seconds."
-        ),
-    ] = False,
-    synthetic: Annotated[
-        bool,
-        typer.Option("--synthetic", help="On synthetic recordings, which say nothing about people."),
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder.  [default: runs/demo, with -synthetic, -quick]")
-    ] = None,
+    quick: bool = option(
+        False, "Fewer trials, networks trained and inverted for less time: under a minute.", "--quick"
+    ),
+    synthetic: bool = option(
+        False, "On synthetic recordings, which say nothing about people.", "--synthetic"
+    ),
+    out: Path | None = option(None, "Run folder.  [default: runs/demo, with -synthetic, -quick]"),
 ) -> None:
     """Run a small study on real EMG that comes with the package: ten motions, six new ones, a report."""
     name = "-".join(["demo", *(["synthetic"] if synthetic else []), *(["quick"] if quick else [])])
@@ -46,13 +41,11 @@ def demo(
 class OverrideOptions:
     """Settings that override the config's."""
 
-    trials: Annotated[int | None, typer.Option(help="Trials instead of the config's.")] = None
-    methods: Annotated[str | None, typer.Option(help="Methods instead of the config's: a,b,c.")] = None
-    seed: Annotated[int | None, typer.Option(help="Base seed instead of the config's.")] = None
-    scale: Annotated[
-        str, typer.Option(help="full, or on synthetic data: tiny (minutes), smoke (seconds).")
-    ] = "full"
-    threads: Annotated[int | None, typer.Option(help="Threads instead of the config's.")] = None
+    trials: int | None = option(None, "Trials instead of the config's.")
+    methods: str | None = option(None, "Methods instead of the config's: a,b,c.")
+    seed: int | None = option(None, "Base seed instead of the config's.")
+    scale: str = option("full", "full, or on synthetic data: tiny (minutes), smoke (seconds).")
+    threads: int | None = option(None, "Threads instead of the config's.")
 
     def study(self, config: str) -> "Study":
         """Return the study of a config with these settings."""
@@ -83,16 +76,11 @@ class OverrideOptions:
 class WorkerOptions:
     """Where trials are computed."""
 
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of parallel workers.  [default: 1; with --cluster as many as fit]"),
-    ] = None
-    cluster: Annotated[
-        str | None, typer.Option(help="Address of an existing Ray cluster: HOST:PORT, or auto.")
-    ] = None
-    gpus_per_worker: Annotated[
-        float, typer.Option(min=0, help="GPUs per worker, for its networks; may be a fraction.")
-    ] = 0.0
+    workers: int | None = option(
+        None, "Number of parallel workers.  [default: 1; with --cluster as many as fit]", min=1
+    )
+    cluster: str | None = option(None, "Address of an existing Ray cluster: HOST:PORT, or auto.")
+    gpus_per_worker: float = option(0.0, "GPUs per worker, for its networks; may be a fraction.", min=0)
     device: Device = "auto"
 
     def executor(self) -> "Executor | None":
@@ -101,8 +89,7 @@ class WorkerOptions:
             if self.gpus_per_worker:
                 raise ValueError("--gpus-per-worker needs --workers or --cluster")
             return None
-        from anchorinv.study.ray_cluster import ray
-        from anchorinv.study.ray_executor import RayExecutor
+        from anchorinv.study.ray_executor import RayExecutor, ray
 
         ray()  # if Ray is missing, say so before anything starts
         return RayExecutor(self.workers, self.cluster, self.gpus_per_worker)
@@ -110,49 +97,56 @@ class WorkerOptions:
 
 @with_options
 def run(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A TOML file, or the name of a shipped config.")
-    ] = "",
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="Prepared folder, or NAME=FOLDER once for each data set of the study."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; the same command resumes it.  [default: runs/CONFIG]")
-    ] = None,
+    config: str = argument("", "A TOML file, or the name of a shipped config.", metavar="CONFIG"),
+    data: list[str] | None = option(
+        None, "Prepared folder, or NAME=FOLDER once for each data set of the study."
+    ),
+    out: Path | None = option(None, "Run folder; the same command resumes it.  [default: runs/CONFIG]"),
     *,
     overrides: OverrideOptions,
-    bases: Annotated[
-        Path | None, typer.Option(help="Folder of base models that several runs share.  [default: OUT/bases]")
-    ] = None,
+    bases: Path | None = option(None, "Folder of base models that several runs share.  [default: OUT/bases]"),
     who: WorkerOptions,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read all recordings for changes, also above 1 GiB.")
-    ] = False,
-    list_configs: Annotated[bool, typer.Option("--list", help="Show the shipped configs.")] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    verify: bool = option(False, "Read all recordings for changes, also above 1 GiB.", "--verify"),
+    list_configs: bool = option(False, "Show the shipped configs.", "--list"),
+    log_level: str = option("warning", "debug, info, warning or error."),
 ) -> None:
     """Run a study: every method, trial and session, into a folder. Run it again to resume."""
-    for option, given, known in (("log-level", log_level, _LEVELS), ("scale", overrides.scale, _SCALES)):
+    for name, given, known in (("log-level", log_level, _LEVELS), ("scale", overrides.scale, _SCALES)):
         if given not in known:
-            raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}", param_hint=f"--{option}")
+            raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}", param_hint=f"--{name}")
     if not config and not list_configs:
         raise typer.BadParameter("name a config, or use --list to see those that are shipped")
-    from anchorinv.cli.output import configs_table
+    from anchorinv.cli.output import configs_table, logging_to, show_results
+    from anchorinv.study.execute import Unfinished, run_study
+    from anchorinv.study.folder import RunFolder
 
+    console, errors = Terminal(), Terminal(stderr=True)
     if list_configs:
-        Terminal().print(configs_table())
+        console.print(configs_table())
         return
     study = overrides.study(config)
     name = study.name if overrides.scale == "full" else f"{study.name}-{overrides.scale}"
-    executor = who.executor()
+    folder, executor = RunFolder(out or Path("runs") / name), who.executor()
     folders = folders_of([study], data or [])
-    _run(study, out or Path("runs") / name, folders, bases, executor, log_level, verify, who.device)
+    console.say(study.title)
+    console.say(f"into {folder.path}")
+    begun = interruptible(f"what is finished is in {folder.path}. Run the same command again to continue.")
+    options: dict[str, Any] = {"executor": executor, "verify": verify, "device": who.device}
+    try:
+        with begun, logging_to(folder.log, log_level, errors), progress_bars(errors):
+            run_study(study, folder.path, folders, cache=bases, **options)
+    except Unfinished:
+        show_results(console, study, folder.read().results)
+        raise
+    show_results(console, study, folder.read().results)
+    for path in folder.write_tables():
+        console.say(f"Wrote {path}")
 
 
+@with_options
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    results: Annotated[bool, typer.Option(help="Show the results so far, too.")] = False,
+    results: bool = option(False, "Show the results so far, too."),
 ) -> None:
     """Show the finished and the missing jobs of a run."""
     from anchorinv.cli.output import show_results, show_status
@@ -164,6 +158,7 @@ def status(
         show_results(console, folder.study(), folder.read().results)
 
 
+@with_options
 def report(
     runs: Annotated[
         list[Path],
@@ -171,32 +166,18 @@ def report(
             metavar="RUN", help="Run folders, or records of runs (--export); several make one report."
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the report.  [default: RUN/report; runs/report for several, or a record]"
-        ),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Prepared folder, or NAME=FOLDER for each data set: figures of features and signals."
-        ),
-    ] = None,
-    bases: Annotated[
-        Path | None, typer.Option(help="Folder of base models, if the runs shared one.  [default: RUN/bases]")
-    ] = None,
-    selections: Annotated[
-        str, typer.Option(help="Anchor selections to show in the feature space: random,closest,kmeans …")
-    ] = "",
-    export: Annotated[
-        Path | None,
-        typer.Option(help="Instead of a report, write the run as one small file to publish."),
-    ] = None,
-    into: Annotated[
-        Path | None,
-        typer.Option(help="Instead of a report, fill the marked tables and figures of this Markdown page."),
-    ] = None,
+    out: Path | None = option(
+        None, "Folder for the report.  [default: RUN/report; runs/report for several, or a record]"
+    ),
+    data: list[str] | None = option(
+        None, "Prepared folder, or NAME=FOLDER for each data set: figures of features and signals."
+    ),
+    bases: Path | None = option(None, "Folder of base models, if the runs shared one.  [default: RUN/bases]"),
+    selections: str = option("", "Anchor selections to show in the feature space: random,closest,kmeans …"),
+    export: Path | None = option(None, "Instead of a report, write the run as one small file to publish."),
+    into: Path | None = option(
+        None, "Instead of a report, fill the marked tables and figures of this Markdown page."
+    ),
 ) -> None:
     """Make a report (page, tables, figures) from run folders, finished or not."""
     if export is not None and into is not None:
@@ -263,36 +244,6 @@ def _describe_demo(console: Terminal, study: "Study") -> None:
         )
 
 
-def _run(
-    study: "Study",
-    out: Path,
-    folders: "dict[str, Dataset]",
-    bases: Path | None,
-    executor: "Executor | None",
-    log_level: str,
-    verify: bool,
-    device: str,
-) -> None:
-    from anchorinv.cli.output import logging_to, show_results
-    from anchorinv.study.execute import Unfinished, run_study
-    from anchorinv.study.folder import RunFolder
-
-    console, errors = Terminal(), Terminal(stderr=True)
-    folder = RunFolder(out)
-    console.say(study.title)
-    console.say(f"into {out}")
-    begun = interruptible(f"what is finished is in {out}. Run the same command again to continue.")
-    try:
-        with begun, logging_to(folder.log, log_level, errors), progress_bars(errors):
-            run_study(study, out, folders, cache=bases, executor=executor, verify=verify, device=device)
-    except Unfinished:
-        show_results(console, study, folder.read().results)
-        raise
-    show_results(console, study, folder.read().results)
-    for path in folder.write_tables():
-        console.say(f"Wrote {path}")
-
-
 def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Dataset]":
     """Open the data sets that --data names or the package has; a folder alone is the only data set."""
     from anchorinv.datasets.dataset import Dataset
@@ -351,7 +302,7 @@ def _export(runs: list[Path], to: Path) -> None:
 
 def _fill(runs: list[Path], page: Path) -> None:
     from anchorinv.report.gather import gather
-    from anchorinv.report.markdown import fill
+    from anchorinv.report.page import fill
 
     read = gather(runs)
     filled = fill(page, read)

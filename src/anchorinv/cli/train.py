@@ -1,9 +1,9 @@
-"""``anchorinv train``: train a model file on labelled windows, or on recordings by their events."""
+"""Commands that make or change a model: train, learn, add, forget, calibrate."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -13,16 +13,20 @@ from anchorinv.cli.options import (
     Author,
     CuttingOptions,
     Device,
+    InputOptions,
+    Model,
     Note,
     Out,
     Quiet,
     TrialOptions,
     check_target,
+    option,
     own_options,
     progress,
+    warn,
     with_options,
 )
-from anchorinv.terminal import complain, say
+from anchorinv.terminal import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,62 +34,46 @@ if TYPE_CHECKING:
     from anchorinv.backbones import Backbone
     from anchorinv.core.privacy import Privacy
     from anchorinv.datasets.own import Labelling
-    from anchorinv.datasets.window_files import WindowFile
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.files import ReadOptions
     from anchorinv.signal.preprocessing import Filter, Preprocessing
+    from anchorinv.signal.readers import WindowFile
 
 
 @dataclass(frozen=True, slots=True)
 class MethodOptions:
     """The method and its settings."""
 
-    method: Annotated[
-        str | None, typer.Option(help="Name of a method; default: that of AnchorInvClassifier.")
-    ] = None
-    network: Annotated[
-        str,
-        typer.Option(
-            help="Networks in the default method: never, always, or (rehearse) if classical features fail."
-        ),
-    ] = "rehearse"
-    backbone: Annotated[
-        str,
-        typer.Option(
-            help="Network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
-            metavar="NAME",
-        ),
-    ] = "conformer"
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="Initial weights of that network, a safetensors file.", metavar="FILE"),
-    ] = None
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Epochs, for methods with a network; default: by the amount of data."),
-    ] = None
-    anchors: Annotated[int, typer.Option(min=1, help="Anchors kept of each class.")] = 50
-    inversion_steps: Annotated[int, typer.Option(min=0, help="Maximum number of steps of the inversion.")] = (
-        200
+    method: str | None = option(None, "Name of a method; default: that of AnchorInvClassifier.")
+    network: str = option(
+        "rehearse", "Networks in the default method: never, always, or (rehearse) if classical features fail."
     )
-    finetune_steps: Annotated[
-        int | None,
-        typer.Option(min=0, help="Finetuning steps of later lessons; default: chosen by cross-validation."),
-    ] = None
-    reject: Annotated[
-        float | None,
-        typer.Option(help=f"{REJECT} Stored in the model; default: no rejection.", metavar="SHARE"),
-    ] = None
-    privacy: Annotated[
-        str | None,
-        typer.Option(
-            help="aggregate: anchors are means of several windows; or an epsilon of differential privacy.",
-            metavar="aggregate|EPSILON",
-        ),
-    ] = None
-    privacy_unit: Annotated[str, typer.Option(help="Unit that the epsilon protects: window or person.")] = (
-        "window"
+    backbone: str = option(
+        "conformer",
+        "Network: conformer, or one of braindecode (eegnet, shallow, deep4, atcnet, ...).",
+        metavar="NAME",
     )
-    seed: Annotated[int | None, typer.Option(help="Seed, for reproducible results.")] = None
+    weights: Path | None = option(
+        None, "Initial weights of that network, a safetensors file.", metavar="FILE"
+    )
+    epochs: int | None = option(
+        None, "Epochs, for methods with a network; default: by the amount of data.", min=1
+    )
+    anchors: int = option(50, "Anchors kept of each class.", min=1)
+    inversion_steps: int = option(200, "Maximum number of steps of the inversion.", min=0)
+    finetune_steps: int | None = option(
+        None, "Finetuning steps of later lessons; default: chosen by cross-validation.", min=0
+    )
+    reject: float | None = option(
+        None, f"{REJECT} Stored in the model; default: no rejection.", metavar="SHARE"
+    )
+    privacy: str | None = option(
+        None,
+        "aggregate: anchors are means of several windows; or an epsilon of differential privacy.",
+        metavar="aggregate|EPSILON",
+    )
+    privacy_unit: str = option("window", "Unit that the epsilon protects: window or person.")
+    seed: int | None = option(None, "Seed, for reproducible results.")
     device: Device = "auto"
 
     def settings(self, *, allow_recordings: bool) -> dict[str, Any]:
@@ -133,20 +121,13 @@ class MethodOptions:
 class SignalOptions:
     """Sampling rate, unit and filter of the signals."""
 
-    sfreq: Annotated[float | None, typer.Option(help="Sampling rate in Hz, if DATA does not state it.")] = (
-        None
+    sfreq: float | None = option(None, "Sampling rate in Hz, if DATA does not state it.")
+    unit: str | None = option(None, "Unit of DATA (V, mV, uV), if it does not state it.")
+    band: tuple[float, float] | None = option(
+        None, "Edges in Hz of the band-pass: applied to recordings, recorded for windows."
     )
-    unit: Annotated[str | None, typer.Option(help="Unit of DATA (V, mV, uV), if it does not state it.")] = (
-        None
-    )
-    band: Annotated[
-        tuple[float, float] | None,
-        typer.Option(help="Edges in Hz of the band-pass: applied to recordings, recorded for windows."),
-    ] = None
-    order: Annotated[int, typer.Option(help="Order of that filter (Butterworth).")] = 4
-    zero_phase: Annotated[
-        bool, typer.Option("--zero-phase", help="The filter is zero-phase (forwards and backwards).")
-    ] = False
+    order: int = option(4, "Order of that filter (Butterworth).")
+    zero_phase: bool = option(False, "The filter is zero-phase (forwards and backwards).", "--zero-phase")
 
     def filter(self) -> "Filter | None":
         """Return the band-pass; None if no band is given."""
@@ -167,17 +148,13 @@ def train(
     signals: SignalOptions,
     trials: TrialOptions,
     cutting: CuttingOptions,
-    classes: Annotated[str, typer.Option(help="Base classes, comma-separated; default: all.")] = "",
-    new_people: Annotated[
-        bool,
-        typer.Option(
-            "--new-people",
-            help="Choose settings for people not in DATA (or days, with few people), by leaving groups out.",
-        ),
-    ] = False,
-    with_signals: Annotated[
-        bool, typer.Option("--with-signals", help="Also write the inverted signals, for inspection.")
-    ] = False,
+    classes: str = option("", "Base classes, comma-separated; default: all."),
+    new_people: bool = option(
+        False,
+        "Choose settings for people not in DATA (or days, with few people), by leaving groups out.",
+        "--new-people",
+    ),
+    with_signals: bool = option(False, "Also write the inverted signals, for inspection.", "--with-signals"),
     allow_recordings: Allow = False,
     note: Note = None,
     author: Author = None,
@@ -242,8 +219,8 @@ def _started_from(model: "AnchorInvClassifier") -> list[str]:
 
 
 def _labelled_windows(paths: Sequence[Path]) -> "WindowFile":
-    from anchorinv.datasets.window_files import open_windows
-    from anchorinv.signal.limits import missing_labels
+    from anchorinv.datasets.dataset import open_windows
+    from anchorinv.signal.headers import missing_labels
 
     if len(paths) > 1:
         raise ValueError(
@@ -291,8 +268,8 @@ def _warn_if_unfiltered(windows: "np.ndarray", sfreq: float | None, band: "Filte
     hertz, leak = np.fft.rfftfreq(n, 1 / sfreq), 2 * sfreq / n
     outside = power[(hertz < band.low / 2 - leak) | (hertz > 1.5 * band.high + leak)].sum()
     if outside > 0.2 * power.sum():
-        complain(
-            f"anchorinv: warning: --band says that the windows were filtered to {band.low:g}-{band.high:g} "
+        warn(
+            f"--band says that the windows were filtered to {band.low:g}-{band.high:g} "
             f"Hz, but {outside / power.sum():.0%} of their power is far outside; train does not filter "
             f"windows, while recordings will be filtered: filter the windows first, or leave --band out"
         )
@@ -306,9 +283,9 @@ def _cut(
     labelling: "Labelling",
 ) -> "WindowFile":
     """Return the windows of recordings by their events, prepared as ``prepare own`` does."""
+    from anchorinv.datasets.dataset import as_window_file
     from anchorinv.datasets.own import plan_recordings
     from anchorinv.datasets.prepare import prepare_in_memory
-    from anchorinv.datasets.window_files import as_window_file
 
     if signals.unit is not None:
         raise ValueError("--unit is for windows; recordings have their own, and voltages are converted to µV")
@@ -337,3 +314,183 @@ def _chosen(
             )
         here = np.isin(present, wanted)
     return file.all()[here], file.labels[here], None if groups is None else groups[here]
+
+
+Report = TypeVar("Report")
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleOptions:
+    """Examples to learn from, and the model file to write."""
+
+    model: Model
+    shots: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Examples: .npz with X and y; .npy or recordings with --label; recordings with --events.",
+            metavar="SHOTS",
+        ),
+    ]
+    out: Out
+    label: str | None = option(None, "Class of all examples.")
+    force: bool = option(
+        False, "Also learn from examples whose scale is very different from the base data's.", "--force"
+    )
+    allow_recordings: Allow = False
+    device: Device = "auto"
+    note: Note = None
+    author: Author = None
+    quiet: Quiet = False
+
+    def save(self, model: "AnchorInvClassifier", *, with_signals: bool) -> None:
+        """Write the model that learned them."""
+        words = {"note": self.note, "author": self.author}
+        model.save(self.out, with_signals=with_signals, allow_recordings=self.allow_recordings, **words)
+
+
+@with_options
+def learn(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) -> None:
+    """Teach a model a new class from a few examples; report the effect on old classes."""
+    from anchorinv.serving.evaluation import learn_classes
+
+    model, report, with_signals = _taught(learn_classes, examples, trials, inputs)
+    say(*report.lines())
+    warn(*report.warnings())
+    examples.save(model, with_signals=with_signals)
+    say(_known(examples.out, model))
+
+
+@with_options
+def add(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) -> None:
+    """Give a model more examples of known classes; report the effect."""
+    from anchorinv.serving.evaluation import add_examples
+
+    model, added, with_signals = _taught(add_examples, examples, trials, inputs)
+    say(*(each.line() for each in added))
+    examples.save(model, with_signals=with_signals)
+    counts = zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
+    say(f"Model: {examples.out} has examples of {', '.join(f'{name} ({n})' for name, n in counts)}")
+
+
+def forget(
+    model: Model,
+    label: Annotated[str, typer.Argument(help="The class to forget.", metavar="CLASS")],
+    out: Out,
+    allow_recordings: Allow = False,
+) -> None:
+    """Remove a class and everything kept of it; predictions among the other classes do not change."""
+    from anchorinv.core.registry import METHODS
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.validation import as_label
+
+    check_target(out)
+    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner.forget_class(as_label(learner.classes_, label))
+    # Signals are in the file only if they were before.
+    learner.save(out, with_signals=True, allow_recordings=allow_recordings)
+    say(_known(out, learner), f"Class {label!r} was forgotten: {METHODS[learner.method].forgetting}")
+
+
+@with_options
+def calibrate(
+    model: Model,
+    windows: Annotated[
+        list[Path],
+        typer.Argument(help="Recordings or windows of one person; labels are not needed.", metavar="DATA"),
+    ],
+    out: Out,
+    inputs: InputOptions,
+    force: bool = option(
+        False, "Calibrate even if rehearsal advises against it, or units differ.", "--force"
+    ),
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Adapt a model to an unseen person or day, by windows without labels."""
+    import numpy as np
+
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.serving.files import read_shots
+
+    check_target(out, *windows)
+    learner = AnchorInvClassifier.load(model, device=device)
+    reading = inputs.reading()
+    with progress(quiet):
+        signals = [read_shots(learner, path, reading)[0] for path in windows]
+    for path, each in zip(windows, signals, strict=True):
+        _check_units(learner, path, each, scale=reading.scale, force=force)
+    learner.calibrate(np.concatenate(signals), force=force)
+    learner.save(out)
+    say(f"Model: {out} is calibrated by {sum(map(len, signals))} windows; {model} is unchanged")
+
+
+def _taught(
+    teach: Callable[..., Report], examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions
+) -> "tuple[AnchorInvClassifier, Report, bool]":
+    """Load a model and teach it; return it, the report, and whether its file held inverted signals."""
+    import numpy as np
+
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.persistence.provenance import check_words
+
+    check_target(examples.out, *examples.shots)
+    check_words(note=examples.note, author=examples.author)
+    model = AnchorInvClassifier.load(
+        examples.model, allow_recordings=examples.allow_recordings, device=examples.device
+    )
+    with_signals = model.state_.signals is not None
+    reading, signals, labels = inputs.reading(), list[np.ndarray](), list[Any]()
+    with progress(examples.quiet):
+        for path, windows, own in _labelled_files(model, examples, trials.labelling(), reading):
+            _check_units(model, path, windows, scale=reading.scale, force=examples.force)
+            signals.append(windows)
+            labels += own
+        report = teach(model, np.concatenate(signals), labels, force=examples.force)
+    return model, report, with_signals
+
+
+def _labelled_files(
+    model: "AnchorInvClassifier",
+    examples: ExampleOptions,
+    labelling: "Labelling | None",
+    reading: "ReadOptions",
+) -> "Iterator[tuple[Path, np.ndarray, list[Any]]]":
+    """Yield the windows of each file and their classes."""
+    from anchorinv.serving.files import from_events, read_shots
+    from anchorinv.validation import as_label
+
+    label, classes = examples.label, model.classes_
+    if labelling is not None:
+        if label is not None:
+            raise ValueError("--label and --events both give the class of examples; leave one of them out")
+        for path, windows, names in from_events(model, examples.shots, labelling, reading):
+            yield path, windows, [as_label(classes, name) for name in names.tolist()]
+        return
+    for path in examples.shots:
+        windows, own = read_shots(model, path, reading)
+        if label is not None:
+            yield path, windows, [as_label(classes, label)] * len(windows)
+        elif own is not None:
+            yield path, windows, own.tolist()
+        else:
+            raise ValueError(
+                f"{path} has no labels; name the class of its examples with --label, or its events with "
+                "--events"
+            )
+
+
+def _check_units(
+    model: "AnchorInvClassifier", path: Path, windows: "np.ndarray", *, scale: float, force: bool
+) -> None:
+    """Refuse a file in another unit, unless forced; the message has the right --scale."""
+    from anchorinv.validation import refuse_drift
+
+    if not force:
+        try:
+            refuse_drift(replace(model.check(windows), scaled=scale))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+def _known(out: Path, model: "AnchorInvClassifier") -> str:
+    return f"Model: {out} knows {', '.join(map(str, model.classes_.tolist()))}"

@@ -1,13 +1,14 @@
 """All methods of this package, each as one registry entry. Defaults are the paper's for BCI."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from anchorinv.core.adaptation import Adaptation, Finetune, NoAdaptation
 from anchorinv.core.closed_form import ClosedForm, MinimumDistance
 from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion, Prior, Term, energy, statistics, total_variation
@@ -21,7 +22,6 @@ from anchorinv.core.memory import (
     NoMemory,
     RealSamples,
 )
-from anchorinv.core.networks import Projected, Whole
 from anchorinv.core.prototypes import (
     Calibrated,
     Placement,
@@ -36,6 +36,7 @@ from anchorinv.core.prototypes import (
 from anchorinv.core.recipe import BaseSpec, FitHead, Recipe
 from anchorinv.core.registry import method
 from anchorinv.core.ridge import N_RANDOM, PENALTY, FitRidge, RidgeStatistics
+from anchorinv.core.training import Adaptation, Finetune, NoAdaptation
 from anchorinv.core.views import VIEWS
 
 paper_method = partial(method, published=True)
@@ -185,15 +186,51 @@ real_replay = paper_method(  # recordings: the upper bound for inversion, withou
     memory=RealSamples,
 )(_from_samples("real-replay", RealSamples))
 
-latent_replay = (
-    paper_method(  # inputs of the last block: equivalent to replaying recordings, without storing them
-        "latent-replay",
-        title="LatentReplay",
-        citation="after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020",
-        look=("#8C510A", ">"),
-        memory=LatentSamples,
-    )(_from_samples("latent-replay", LatentSamples))
-)
+# Inputs of the last block: equivalent to replaying recordings, without storing them.
+latent_replay = paper_method(
+    "latent-replay",
+    title="LatentReplay",
+    citation="after Pellegrini et al., Latent Replay for Real-Time Continual Learning, IROS 2020",
+    look=("#8C510A", ">"),
+    memory=LatentSamples,
+)(_from_samples("latent-replay", LatentSamples))
+
+
+WIDTH, HIDDEN = 512, 1024
+
+
+class Pooled(nn.Module):
+    """Average features (n, dim) down to (n, 512)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return (n, 512)."""
+        return F.adaptive_avg_pool1d(features.unsqueeze(1), WIDTH).squeeze(1)
+
+
+class Projector(nn.Module):
+    """Two hidden layers and a skip: (n, 512) -> (n, 512)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = [nn.Linear(WIDTH, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.1)]
+        second = [nn.Linear(HIDDEN, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.1)]
+        self.layers = nn.Sequential(*first, *second, nn.Linear(HIDDEN, WIDTH, bias=False))
+        self.skip = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Return (n, 512)."""
+        projected: Tensor = self.layers(pooled) + self.skip(pooled)
+        return projected
+
+
+class Projected(nn.Sequential):
+    """Split a backbone after the pooling: all of it is the trunk, the projector is the tail."""
+
+    latent_shape = (WIDTH,)
+    dim = WIDTH
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__(OrderedDict(trunk=nn.Sequential(backbone, Pooled()), tail=Projector()))
 
 
 def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
@@ -201,7 +238,8 @@ def _projected(backbone: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _whole(backbone: Callable[[], nn.Module]) -> nn.Module:
-    return Whole(backbone())
+    """Split a backbone so that nothing is frozen."""
+    return nn.Sequential(OrderedDict(trunk=nn.Identity(), tail=backbone()))
 
 
 STATISTICS_FORGET = (

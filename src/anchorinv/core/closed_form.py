@@ -21,8 +21,7 @@ from anchorinv.core.encoder import (
     covariance_encoder,
     fit_encoder,
 )
-from anchorinv.core.head import StatisticalHead
-from anchorinv.core.heads import class_means
+from anchorinv.core.heads import StatisticalHead, class_means
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.networks import encode, frozen
 from anchorinv.core.recipe import BaseLearner

@@ -148,7 +148,7 @@ class Confidence:
         What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, then for base
         classes, and last for these once others were taught (temperature scaling: Guo et al., ICML 2017).
     base, taught : Scores, shape (n_statistics + 1,)
-        The statistics of :meth:`~anchorinv.core.head.Head.novelty`, of base classes and of classes taught
+        The statistics of :meth:`~anchorinv.core.heads.Head.novelty`, of base classes and of classes taught
         with ten examples, and last :meth:`surprise`, what they say together.
     misfits : Scores, shape (n_base + 3,)
         How far the logit of the right class is below the largest, 0 if it is that: of each base class and of

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from anchorinv.core.confidence import SHOTS, Confidence, Scores, misfits_of
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.networks import encode
-from anchorinv.core.rng import stream
+from anchorinv.core.posterior import FEW, Posterior, Statistics, posterior_of
+from anchorinv.core.types import stream
 from anchorinv.progress import tick
 
 FOLDS = 5
@@ -47,7 +47,7 @@ class Answers:
     targets : Tensor, shape (n,)
         The right columns.
     statistics, nearest : Tensor, shape (n, n_statistics) and (n,)
-        Of :meth:`~anchorinv.core.head.Head.novelty`.
+        Of :meth:`~anchorinv.core.heads.Head.novelty`.
     n_base : int
         Base classes, the first columns; the others were taught.
     labels : Tensor, shape (n,)
@@ -135,7 +135,9 @@ class _Fold:
         self.features, self.targets, self.aside = features, targets, aside
         self.counts = targets[~aside].bincount(minlength=int(targets.max()) + 1).tolist()
         self.empty = empty
-        self.whole = empty.learned(features[~aside], targets[~aside])
+        # Of few windows there is nothing to add up: solving for each round's own is faster.
+        few = int((~aside).sum()) <= FEW * features.shape[1]
+        self.whole = None if few else empty.learned(features[~aside], targets[~aside])
 
     def asks(self, known: list[int]) -> bool:
         """Say whether windows of known classes were kept aside."""
@@ -144,16 +146,26 @@ class _Fold:
     def answers(self, known: list[int], taught: list[int], n_shots: int, rng: torch.Generator) -> Answers:
         """Ask a model of the known classes, of which some were taught with so many shots each."""
         base = [column for column in known if column not in taught]
-        head = self.whole.of(base, len(base))
         place = torch.full((len(self.counts),), -1)
         place[[*base, *taught]] = torch.arange(len(known))
-        if taught:
-            shots = torch.cat([self._shots(column, n_shots, rng) for column in taught])
-            head = head.learned(self.features[shots], place[self.targets[shots]])
+        shots = torch.cat([torch.zeros(0).long(), *(self._shots(column, n_shots, rng) for column in taught)])
+        posterior = self._posterior(base, shots, place)
         asked = self.aside & (place[self.targets] >= 0)
         features, labels = self.features[asked], self.targets[asked]
-        statistics, nearest = head.novelty(features)
-        return Answers(encode(head, features), place[labels], statistics, nearest, len(base), labels)
+        distances = posterior.distances(features)
+        logits = self.empty.scale * posterior.log_densities(distances)
+        return Answers(logits, place[labels], *posterior.novelty(distances), len(base), labels)
+
+    def _posterior(self, base: list[int], shots: Tensor, place: Tensor) -> Posterior:
+        """Solve for base classes and shots (n,), whose columns are in ``place`` (n_classes,)."""
+        if self.whole is not None:
+            head = self.whole.of(base, len(base))
+            return head.learned(self.features[shots], place[self.targets[shots]]).posterior
+        windows = ~self.aside & torch.isin(self.targets, torch.tensor(base))
+        windows[shots] = True
+        statistics = Statistics.of(self.features[windows], place[self.targets[windows]], len(base))
+        empty = self.empty
+        return posterior_of(statistics, shrinkage=empty.shrinkage, prior=empty.prior, student=empty.student)
 
     def _shots(self, column: int, n_shots: int, rng: torch.Generator) -> Tensor:
         there = (~self.aside & (self.targets == column)).nonzero().flatten()

@@ -1,22 +1,227 @@
-"""Find where to split a network: the classifier, and the last block before it."""
+"""Where to split a network: its recorded calls, the classifier, and the last block before it.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+Nothing is assumed about how a network is written: it is run, and its calls are recorded. A *unit* is a call
+that is treated as a whole; the code of the network between units is run as it is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
-from anchorinv.core.calls import (
-    FEW,
-    BackboneError,
-    Call,
-    Key,
-    gradients,
-    made_up,
-    reason_of,
-    record,
-    tensors_of,
-)
+from anchorinv.core.types import stream
+
+#: The path of a module, and the index of the call among its calls.
+Key = tuple[str, int]
+
+# Two batch sizes, whose comparison shows how a dimension grows with the batch.
+FEW, MORE = 3, 5
+
+#: Containers of torch, which are opened; any other module of torch is one layer, whatever it calls.
+_ROWS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder)
+#: Layers whose weights do not mix their inputs.
+_SCALES = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
+
+
+class BackboneError(ValueError):
+    """A network that cannot be used as a backbone, with the reason and a remedy."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """The call of a module: its inputs, its output and the calls within it."""
+
+    name: str
+    index: int
+    module: nn.Module
+    given: list[Tensor]
+    returned: Any = None
+    inner: list["Call"] = field(default_factory=list)
+
+    @property
+    def key(self) -> Key:
+        """The path of the module and the index of the call."""
+        return self.name, self.index
+
+    @property
+    def mixes(self) -> bool:
+        """Whether its weights mix its inputs, as those of a convolution do."""
+        modules = [m for m in self.module.modules() if not isinstance(m, _SCALES)]
+        return any(p.ndim > 1 for m in modules for p in m.parameters(recurse=False))
+
+    @property
+    def whole(self) -> bool:
+        """Whether its weights belong to a single layer."""
+        of_torch = type(self.module).__module__.startswith("torch.nn.")
+        return (of_torch and not isinstance(self.module, _ROWS)) or not any(c.mixes for c in self.inner)
+
+    @property
+    def output(self) -> Tensor | None:
+        """The first tensor of its output."""
+        return next(iter(tensors_of(self.returned)), None)
+
+    def within(self, name: str) -> bool:
+        """Whether it is the module with this path, or inside it."""
+        return self.name == name or self.name.startswith(f"{name}.")
+
+    def layers(self) -> Iterator["Call"]:
+        """Yield the calls of single layers whose weights mix their inputs, in order."""
+        if self.mixes and self.whole and self.name:
+            yield self
+        elif self.mixes:
+            for call in self.inner:
+                yield from call.layers()
+
+    def below(self) -> Iterator["Call"]:
+        """Yield all calls within it, at any depth."""
+        for inner in self.inner:
+            yield inner
+            yield from inner.below()
+
+
+def leaves_of(values: Any) -> list[Any]:
+    """Flatten nested tuples, lists and dicts."""
+    inner = values.values() if isinstance(values, dict) else values
+    if not isinstance(values, dict | list | tuple):
+        return [values]
+    return [leaf for value in inner for leaf in leaves_of(value)]
+
+
+def nested_like(values: Any, leaves: Iterator[Any]) -> Any:
+    """Nest leaves in the structure of some values.
+
+    Examples
+    --------
+    >>> nested_like((0, [0, 0]), iter("abc"))
+    ('a', ['b', 'c'])
+    """
+    if isinstance(values, dict):
+        return {name: nested_like(value, leaves) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        items = [nested_like(value, leaves) for value in values]
+        return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)
+    return next(leaves)
+
+
+def tensors_of(values: Any) -> list[Tensor]:
+    """Return the floating-point tensors in nested values, in order."""
+    return [leaf for leaf in leaves_of(values) if is_float(leaf)]
+
+
+def is_float(value: Any) -> bool:
+    """Return whether a value is a floating-point tensor."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def record(
+    network: nn.Module, signals: Tensor, change: Mapping[Key, Callable[[Tensor], Tensor]] | None = None
+) -> Call:
+    """Run a network on signals and record its calls; ``change`` maps calls to a change of their output."""
+    root = Call("", 0, network, [signals])
+    stack, counts, changes = [root], dict[str, int](), change or {}
+
+    def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        index = counts[name] = counts.get(name, -1) + 1
+        call = Call(name, index, module, tensors_of((args, kwargs)))
+        stack[-1].inner.append(call)
+        stack.append(call)
+
+    def after(module: nn.Module, args: Any, output: Any) -> Any:
+        call = stack.pop()
+        if (alter := changes.get(call.key)) is not None:
+            changed = (alter(leaf) if is_float(leaf) else leaf for leaf in leaves_of(output))
+            output = nested_like(output, changed)
+        call.returned = output
+        return output
+
+    with ExitStack() as hooks:
+        for name, module in network.named_modules():
+            # Parametrisations, such as weight norm, are part of their layer.
+            if name and "parametrizations" not in name.split("."):
+                enter = module.register_forward_pre_hook(partial(before, name), with_kwargs=True)
+                leave = module.register_forward_hook(after)
+                hooks.callback(enter.remove)
+                hooks.callback(leave.remove)
+        root.returned = network(signals)
+    return root
+
+
+def gradients(total: Tensor, of: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the gradients of a scalar, None for tensors it does not depend on."""
+    wanted = [each for each in of if each.requires_grad]
+    if not total.requires_grad or not wanted:
+        return [None] * len(of)
+    found = iter(torch.autograd.grad(total, wanted, allow_unused=True))
+    return [next(found) if each.requires_grad else None for each in of]
+
+
+def made_up(n: int, shape: tuple[int, int]) -> Tensor:
+    """Return standard normal signals (n, n_chans, n_times), always the same."""
+    return torch.randn(n, *shape, generator=stream(n, "made up")).requires_grad_()
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error message."""
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+class Form(NamedTuple):
+    """The shape of a tensor for any batch size: which dimension grows with it, and by how much."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    dim: int | None  # None if none grows
+    each: int
+
+    @classmethod
+    def of(cls, few: Tensor, more: Tensor) -> "Form":
+        """Compare the same tensor for ``FEW`` and for ``MORE`` windows."""
+        pairs = list(zip(few.shape, more.shape, strict=True)) if few.ndim == more.ndim else []
+        grown = [i for i, (a, b) in enumerate(pairs) if a != b]
+        fits = len(grown) == 1 and few.shape[grown[0]] * MORE == more.shape[grown[0]] * FEW
+        dim = grown[0] if fits and few.shape[grown[0]] % FEW == 0 else None
+        return cls(tuple(few.shape), few.dtype, dim, each=1 if dim is None else few.shape[dim] // FEW)
+
+    def zeros(self, n: int, like: Tensor) -> Tensor:
+        """Return zeros for n windows, in place of a tensor that is not needed."""
+        sizes = [n * self.each if i == self.dim else size for i, size in enumerate(self.shape)]
+        return torch.zeros(sizes, dtype=self.dtype, device=like.device)
+
+    def by_window(self, tensor: Tensor) -> Tensor:
+        """Rearrange a tensor to (n, ...), one row for each window."""
+        assert self.dim is not None
+        rows = tensor.movedim(self.dim, 0)
+        return rows.reshape(-1, self.each, *rows.shape[1:]) if self.each > 1 else rows
+
+    def back(self, rows: Tensor) -> Tensor:
+        """Undo :meth:`by_window`."""
+        assert self.dim is not None
+        joined = rows.flatten(0, 1) if self.each > 1 else rows
+        return joined.movedim(0, self.dim)
+
+    @property
+    def latent(self) -> tuple[int, ...]:
+        """The shape of one window in :meth:`by_window`."""
+        rest = tuple(size for i, size in enumerate(self.shape) if i != self.dim)
+        return (self.each, *rest) if self.each > 1 else rest
+
+
+def finite(features: Tensor) -> Tensor:
+    """Return features; raise BackboneError unless all are finite."""
+    if not features.isfinite().all():
+        raise BackboneError("its features of random signals are not finite; check its weights")
+    return features
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether features computed in two ways are equal up to rounding."""
+    return a.shape == b.shape and bool((a - b).abs().max() <= 1e-3 * (1 + b.abs().max()))
+
 
 _MOST_CLASSIFIERS = 64
 
@@ -55,10 +260,11 @@ def find_classifier(network: nn.Module, signals: Tensor, name: str | None = None
     Most networks have one; there are several if their outputs are added. ``name`` is the module, if given.
     """
     if name is not None:
-        found = list(_outermost(record(network, signals), name))
-        if not found:
+        root = record(network, signals)
+        if not (found := list(_outermost(root, name))):
+            called = ", ".join(dict.fromkeys(call.name for call in root.inner))
             raise BackboneError(
-                f"it calls no module {name!r}, which should be its classifier; {_called(network, signals)}"
+                f"it calls no module {name!r}, which should be its classifier; it calls {called}"
             )
         return found
     known: list[Key] = []
@@ -85,11 +291,6 @@ def _outermost(call: Call, name: str) -> Iterator[Key]:
             yield inner.key
         else:
             yield from _outermost(inner, name)
-
-
-def _called(network: nn.Module, signals: Tensor) -> str:
-    names = dict.fromkeys(call.name for call in record(network, signals).inner)
-    return f"it calls {', '.join(names)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,25 +333,18 @@ def find_cut(network: nn.Module, signals: Tensor, classifiers: Sequence[Key], ta
 
 def _units(call: Call, classifiers: frozenset[Key], opened: set[Key]) -> Iterator[Call]:
     for inner in call.inner:
-        keys = {each.key for each in below(inner)}
+        keys = {each.key for each in inner.below()}
         if inner.key not in classifiers and (inner.key in opened or keys & classifiers):
             yield from _units(inner, classifiers, opened)
         else:
             yield inner
 
 
-def below(call: Call) -> Iterator[Call]:
-    """Yield all calls within a call, at any depth."""
-    for inner in call.inner:
-        yield inner
-        yield from below(inner)
-
-
 def _named(units: Sequence[Call], tail: str, end: int) -> tuple[int, Call | None]:
     for i, unit in enumerate(units[:end]):
         if unit.within(tail):
             return i, None
-        if tail.startswith(f"{unit.name}.") and any(each.within(tail) for each in below(unit)):
+        if tail.startswith(f"{unit.name}.") and any(each.within(tail) for each in unit.below()):
             return i, unit
     names = ", ".join(dict.fromkeys(unit.name for unit in units[:end] if unit.mixes))
     raise BackboneError(
@@ -185,5 +379,5 @@ def _reaches_all(
     """Return whether every input of the classifiers depends on one of the blocks, by setting these to NaN."""
     with torch.no_grad():
         spoilt = record(network, signals.detach(), dict.fromkeys(blocks, lambda t: t * torch.nan))
-    given = [call.given[0] for call in below(spoilt) if call.key in classifiers]
+    given = [call.given[0] for call in spoilt.below() if call.key in classifiers]
     return all(bool(values.isnan().all()) for values in given)

@@ -13,8 +13,16 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from anchorinv.core.head import Count, Expected, HeadFacts, Scale, StatisticalHead, register_head, without_row
-from anchorinv.core.posterior import Posterior, posterior_of
+from anchorinv.core.heads import (
+    Count,
+    Expected,
+    HeadFacts,
+    Scale,
+    StatisticalHead,
+    register_head,
+    without_row,
+)
+from anchorinv.core.posterior import Posterior, Statistics, posterior_of
 from anchorinv.core.types import Batch
 
 
@@ -106,8 +114,13 @@ class Discriminant(StatisticalHead):
     @property
     def middle(self) -> Tensor:
         """The mean of all base windows (dim,)."""
-        weights = self.counts[: self.n_base].double()
-        return (weights @ self.means[: self.n_base].double() / weights.sum()).to(self.means)
+        return self.statistics.middle
+
+    @property
+    def statistics(self) -> Statistics:
+        """Those of all classes; the scatter is a matrix."""
+        scatter = square_of(self.scatters.double().sum(0), self.means.shape[1])
+        return Statistics(self.counts, self.means, scatter, self.n_base)
 
     def learned(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> "Discriminant":
         """Return the discriminant after more examples, whatever their order and grouping.
@@ -182,15 +195,8 @@ class Discriminant(StatisticalHead):
     def posterior(self) -> Posterior:
         """What follows from the statistics; computed when it is first asked for."""
         if self._posterior is None:
-            scatter = square_of(self.scatters.double().sum(0), self.means.shape[1])
             self._posterior = posterior_of(
-                self.counts,
-                self.means,
-                scatter,
-                n_base=self.n_base,
-                shrinkage=self.shrinkage,
-                prior=self.prior,
-                student=self.student,
+                self.statistics, shrinkage=self.shrinkage, prior=self.prior, student=self.student
             )
         return self._posterior
 

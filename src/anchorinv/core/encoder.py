@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anchorinv.core.blocks import BLOCKS, Block, weighted_mean
 from anchorinv.core.networks import apply_there, encode, frozen
 from anchorinv.core.riemannian import Covariance
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from anchorinv.progress import tick
 
 #: The blocks of the default method, in the order of their features.

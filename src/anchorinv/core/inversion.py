@@ -7,10 +7,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from anchorinv.core.conformer import FrontEnd
 from anchorinv.core.minimise import EarlyStopping, Optimiser, minimise
-from anchorinv.core.networks import HOST, device_of, first_norm, input_of
+from anchorinv.core.networks import HOST, device_of
 
 # The published loss is a mean over a batch, ours a sum over samples, so that samples are independent.
 # Gradients are larger by the batch size, and Adam's eps is scaled likewise: the steps are the same.
@@ -211,12 +212,45 @@ def roughness(network: nn.Module, signals: Tensor) -> Tensor:
 def statistics(network: nn.Module, signals: Tensor) -> Tensor:
     """Return DeepInv's ‖mean - running mean‖ + ‖variance - running variance‖ at the first BatchNorm."""
     front = next((module for module in network.modules() if isinstance(module, FrontEnd)), None)
-    norm, seen_mean, seen_variance = first_norm(network)
-    steps = front.filtered(signals) if front else input_of(norm, network, signals)  # (n, width, ...)
+    norm, seen_mean, seen_variance = _first_norm(network)
+    steps = front.filtered(signals) if front else _input_of(norm, network, signals)  # (n, width, ...)
     over = [dim for dim in range(steps.ndim) if dim != 1]
     mean, variance = steps.mean(over), steps.var(over, correction=0)
     distance: Tensor = (mean - seen_mean).norm() + (variance - seen_variance).norm()
     return distance
+
+
+def _first_norm(network: nn.Module) -> tuple[_BatchNorm, Tensor, Tensor]:
+    """Return the first BatchNorm with running statistics, and these; deepinv needs one."""
+    for norm in (module for module in network.modules() if isinstance(module, _BatchNorm)):
+        if norm.running_mean is not None and norm.running_var is not None:
+            return norm, norm.running_mean, norm.running_var
+    raise ValueError(
+        "deepinv compares signals by the running statistics of a BatchNorm, and this backbone has none; "
+        "use deepdream, which does without, or a backbone with a BatchNorm"
+    )
+
+
+class _Reached(Exception):  # noqa: N818 (not an error: stops the forward pass)
+    pass
+
+
+def _input_of(module: nn.Module, network: nn.Module, signals: Tensor) -> Tensor:
+    """Return the input of a module when its network is applied to signals."""
+    given: list[Tensor] = []
+
+    def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
+        given.append(args[0])
+        raise _Reached
+
+    hook = module.register_forward_pre_hook(stop)
+    try:
+        network(signals)
+    except _Reached:
+        return given[0]
+    finally:
+        hook.remove()
+    raise ValueError("the first BatchNorm of this backbone is not used; deepinv needs one, deepdream none")
 
 
 def with_priors(

@@ -6,6 +6,7 @@ Goswami et al., FeCAM, NeurIPS 2023, who keep a covariance per class of all samp
 signal are compared separately, with equal weight.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
@@ -15,8 +16,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from anchorinv.core.head import Expected, ScaleFacts, register_head, without_row
-from anchorinv.core.heads import PrototypeHead, class_means, prototype_head
+from anchorinv.core.heads import (
+    Expected,
+    PrototypeHead,
+    ScaleFacts,
+    class_means,
+    prototype_head,
+    register_head,
+    without_row,
+)
 from anchorinv.core.types import Batch, State, columns
 from anchorinv.core.views import view_sizes
 
@@ -44,11 +52,12 @@ class ShrunkCovariance(nn.Module):
     tensor([0.5976, 0.9129])
     """
 
+    eigenvectors: Tensor
+    gains: Tensor
+    scale: Tensor
+
     def __init__(self, eigenvectors: Tensor, gains: Tensor, scale: Tensor) -> None:
         super().__init__()
-        self.eigenvectors: Tensor
-        self.gains: Tensor
-        self.scale: Tensor
         self.register_buffer("eigenvectors", eigenvectors)
         self.register_buffer("gains", gains)
         self.register_buffer("scale", scale)
@@ -57,12 +66,8 @@ class ShrunkCovariance(nn.Module):
     def fit(cls, residuals: Tensor, *, shrinkage: float) -> "ShrunkCovariance":
         """Return (1 - a) · C + a · t · I, where C is the covariance of the residuals, t its mean variance.
 
-        Parameters
-        ----------
-        residuals : Tensor, shape (n, dim)
-            Differences of samples from the mean of their class.
-        shrinkage : float
-            In samples: a = shrinkage / (shrinkage + n).
+        Residuals (n, dim) are differences of samples from the mean of their class; the shrinkage is in
+        samples: a = shrinkage / (shrinkage + n).
         """
         weight = shrinkage / (shrinkage + len(residuals))
         # With more dimensions than samples, only the span of the samples has its own variance.
@@ -199,11 +204,18 @@ class CovarianceHead(PrototypeHead):
         """Return those of a prototype per class and an eigenvector per anchor."""
         return (n_classes + n_anchors) * dim
 
-    def _whitened(self, *values: Tensor) -> list[list[Tensor]]:
-        """Return the views of values (n, dim), centred on the mean of all prototypes and whitened."""
+    @abstractmethod
+    def compared(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return how similar whitened values (n, size) and others (m, size) of one view are (n, m)."""
+
+    def similarity(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return how similar features (n, dim) and others (m, dim) are, averaged over views (n, m)."""
         centre = self.prototypes.mean(0)
-        parts = [torch.split(each - centre, self.sizes, dim=1) for each in values]
-        return [[c(view) for c, view in zip(self.covariances, views, strict=True)] for views in parts]
+        views = (torch.split(each - centre, self.sizes, dim=1) for each in (some, others))
+        total = some.new_zeros(some.shape[0], others.shape[0])
+        for covariance, mine, theirs in zip(self.covariances, *views, strict=True):
+            total = total + self.compared(covariance(mine), covariance(theirs))
+        return total / len(self.covariances)
 
 
 @register_head
@@ -223,14 +235,11 @@ class MahalanobisHead(CovarianceHead):
     kind = "mahalanobis"
     former_kinds = ("spread",)
 
-    def similarity(self, some: Tensor, others: Tensor) -> Tensor:
-        """Return minus the squared distance of features (n, dim) and others (m, dim), over views (n, m)."""
+    def compared(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return minus the squared distances (n, m)."""
         # Products instead of differences; the loss of digits far from zero does not affect ranks.
-        total = some.new_zeros(some.shape[0], others.shape[0])
-        for mine, theirs in zip(*self._whitened(some, others), strict=True):
-            squares = mine.square().sum(1, keepdim=True) + theirs.square().sum(1)
-            total = total + (2 * mine @ theirs.T - squares)
-        return total / len(self.covariances)
+        squares = some.square().sum(1, keepdim=True) + others.square().sum(1)
+        return 2 * some @ others.T - squares
 
     def forward(self, features: Tensor) -> Tensor:
         """Return -½ · ``scale`` · squared distance to each prototype (n, n_classes)."""
@@ -253,12 +262,9 @@ class WhitenedHead(CovarianceHead):
 
     kind = "whitened"
 
-    def similarity(self, some: Tensor, others: Tensor) -> Tensor:
-        """Return the cosine of features (n, dim) and others (m, dim), averaged over views (n, m)."""
-        total = some.new_zeros(some.shape[0], others.shape[0])
-        for mine, theirs in zip(*self._whitened(some, others), strict=True):
-            total = total + F.normalize(mine) @ F.normalize(theirs).T
-        return total / len(self.covariances)
+    def compared(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return the cosines (n, m)."""
+        return F.normalize(some) @ F.normalize(others).T
 
     def forward(self, features: Tensor) -> Tensor:
         """Return ``scale`` · cosine (n, n_classes)."""
@@ -267,17 +273,10 @@ class WhitenedHead(CovarianceHead):
 
 @dataclass(frozen=True, slots=True)
 class FitMahalanobis:
-    """Fit a head to the covariance of what is kept of each class.
-
-    Parameters
-    ----------
-    shrinkage : float, default=100.0
-        Of the covariance towards a sphere, in samples.
-    by_angle : bool, default=False
-        Whether to compare by cosine in the whitened space, independent of the number of shots.
-    """
+    """Fit a head to the covariance of what is kept of each class."""
 
     shrinkage: float = SHRINKAGE
+    #: Compare by cosine in the whitened space, independent of the number of shots.
     by_angle: bool = False
 
     def __call__(self, state: State, features: Batch) -> CovarianceHead:
@@ -314,22 +313,8 @@ def fit_covariance_head(
 ) -> CovarianceHead:
     """Return a head by the covariance of samples (n, dim) around the mean of their class.
 
-    Parameters
-    ----------
-    prototypes : Tensor, shape (n_classes, dim)
-        What features are compared with.
-    samples : Batch
-        Features (n, dim) with their classes.
-    shot_correction : Tensor, shape (n_classes,)
-        Of each prototype.
-    views : sequence of int, default=()
-        How many of the last columns each view takes; the features are before them.
-    shrinkage : float, default=100.0
-        In samples.
-    scale : float, default=16.0
-        Of the logits.
-    kind : type, default=MahalanobisHead
-        Of the head.
+    ``views`` says how many of the last columns each view takes; the features are before them. The other
+    parameters are those of :class:`CovarianceHead`.
     """
     if not shrinkage > 0:
         raise ValueError(f"shrinkage (={shrinkage}) must be above 0")

@@ -29,8 +29,7 @@ from anchorinv.core.inversion import (
 )
 from anchorinv.core.networks import device_of, encode, frozen, moved
 from anchorinv.core.prototypes import Selection, aggregated, random_anchors, random_indices
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Curve, State, concat
+from anchorinv.core.types import Batch, Curve, State, concat, stream
 from anchorinv.core.views import view_sizes, with_views_of, without_views
 
 #: Shots of a new class, as in the paper.
@@ -165,44 +164,31 @@ class Anchors(_Quota):
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add the anchors of the session's classes, as the tail sees them now (Eq. 5 to 8)."""
-        return with_anchors(state, latents, self.per_class, self.select, aggregate=self.aggregate, rng=rng)
+        anchors = [state.anchors]
+        for label in latents.classes:
+            own = latents.of(label)
+            own = own.with_values(encode(state.tail, own.values))
+            features = aggregated(own, self.aggregate, rng=stream(rng, "aggregate", label))
+            if state.session == 0:
+                quota = _as_many(self.per_class, features, state)
+                features = self.select(features, quota, stream(rng, "anchors", label))
+            anchors.append(Batch(features, torch.full((len(features),), label)))
+        return replace(state, anchors=concat(*anchors))
 
     def add(self, state: State, features: Batch) -> State:
         """Add the features of the shots to the anchors."""
-        parts = [
-            Batch(means, torch.full((len(means),), label))
-            for label in features.classes
-            for means in [aggregated(features.of(label), self.aggregate, rng=None)]
-        ]
-        return replace(state, anchors=concat(state.anchors, *parts))
-
-
-def with_anchors(
-    state: State,
-    latents: Batch,
-    per_class: int,
-    select: Selection,
-    *,
-    aggregate: int = 1,
-    rng: torch.Generator,
-) -> State:
-    """Return the state with selected features of each base class, or of all shots, as the tail sees them now.
-
-    With views an anchor is larger, and fewer are kept, so that the memory stays the same after as many new
-    classes have been learned from :data:`SHOTS` shots.
-    """
-    anchors = [state.anchors]
-    for label in latents.classes:
-        own = latents.of(label)
-        own = own.with_values(encode(state.tail, own.values))
-        features = aggregated(own, aggregate, rng=stream(rng, "aggregate", label))
-        if state.session == 0:
-            features = select(features, _as_many(per_class, features, state), stream(rng, "anchors", label))
-        anchors.append(Batch(features, torch.full((len(features),), label)))
-    return replace(state, anchors=concat(*anchors))
+        anchors = [state.anchors]
+        for label in features.classes:
+            means = aggregated(features.of(label), self.aggregate, rng=None)
+            anchors.append(Batch(means, torch.full((len(means),), label)))
+        return replace(state, anchors=concat(*anchors))
 
 
 def _as_many(per_class: int, features: Tensor, state: State) -> int:
+    """Return the anchors of a base class: with views an anchor is larger, and fewer are kept.
+
+    So the memory stays the same after as many new classes have been learned from :data:`SHOTS` shots.
+    """
     n_columns = features.shape[1]
     own = n_columns - sum(view_sizes(state))
     return per_class if own == n_columns else max(2, (per_class + SHOTS) * own // n_columns - SHOTS)
@@ -295,16 +281,9 @@ class InvertedAnchors(Anchors):
 class InvertedLabels(Memory):
     """Keep only labels; replay signals that the network classifies as them (DeepDream, DeepInv).
 
-    Parameters
-    ----------
-    per_class : int, default=50
-        Signals inverted for each base class; for a new class as many as it had shots.
-    inversion : Inversion, default=Inversion()
-        How they are inverted; in one chunk, since priors may depend on the whole batch.
-    priors : tuple of Prior, default=()
-        Priors on the signals.
-    with_signals : bool, default=False
-        Keep the inverted signals too.
+    ``per_class`` signals are inverted for each base class, for a new class as many as it had shots; in one
+    chunk, since priors may depend on the whole batch. The other parameters are those of
+    :class:`InvertedAnchors`.
     """
 
     stores = ("anchors",)
@@ -338,11 +317,10 @@ def _chosen(state: State, samples: Batch, per_class: int, rng: torch.Generator) 
     """Return all shots, or of base classes the samples that ``random_anchors`` would take for anchors."""
     if state.session > 0:
         return samples
-    parts = [samples.of(label) for label in samples.classes]
-    chosen = [
-        part[random_indices(len(part), per_class, stream(rng, "anchors", label))]
-        for part, label in zip(parts, samples.classes, strict=True)
-    ]
+    chosen = []
+    for label in samples.classes:
+        own = samples.of(label)
+        chosen.append(own[random_indices(len(own), per_class, stream(rng, "anchors", label))])
     return concat(*chosen)
 
 
@@ -424,20 +402,13 @@ def without_class(state: State, label: int) -> State:
     is_base = column < state.n_base
     if is_base and state.n_base == 1:
         raise ValueError("it is the last base class, and one must remain; retrain without it")
-    anchors = _without(state.anchors, label)
-    confidence = state.confidence.without(column, state.n_base) if state.confidence else None
+    batches = {name: getattr(state, name) for name in ("anchors", "replay", "recordings", "signals")}
+    others = {name: batch and batch[batch.labels != label] for name, batch in batches.items()}
     return replace(
         state,
-        head=frozen(state.head.without(column, anchors)),
+        head=frozen(state.head.without(column, others["anchors"])),
         classes=tuple(each for each in state.classes if each != label),
         n_base=state.n_base - is_base,
-        anchors=anchors,
-        replay=_without(state.replay, label),
-        recordings=_without(state.recordings, label),
-        signals=_without(state.signals, label),
-        confidence=confidence,
+        confidence=state.confidence.without(column, state.n_base) if state.confidence else None,
+        **others,
     )
-
-
-def _without(batch: Batch | None, label: int) -> Batch | None:
-    return batch[batch.labels != label] if batch is not None else None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from anchorinv.core.rng import global_position, take_up
+from anchorinv.core.types import take_up
 from anchorinv.progress import tick
 
 #: Sufficient decrease of a step (Armijo).
@@ -43,9 +43,8 @@ class BatchedLBFGS:
         self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # (step, change of gradient, 1 / their product)
         self._length = leaf.new_ones(n)
         self._held = torch.zeros(n, dtype=torch.bool, device=leaf.device)
-        self._at: tuple[Tensor, Tensor, Tensor] | None = (
-            None  # after the last good step: position, loss, gradient
-        )
+        # After the last good step: position, loss, gradient.
+        self._at: tuple[Tensor, Tensor, Tensor] | None = None
         self._way = torch.zeros_like(leaf).detach()
 
     @torch.no_grad()
@@ -94,12 +93,9 @@ class BatchedLBFGS:
         self._length = torch.where(good, 1.0, self._length * SHORTER)
         lost = ~good & (self._length < SHORTEST)
         if lost.any():
-            self._forget(lost)
+            self._pairs = [(step, change, rho.masked_fill(lost, 0)) for step, change, rho in self._pairs]
+            self._length = self._length.masked_fill(lost, 1.0)
         return good | lost
-
-    def _forget(self, lost: Tensor) -> None:
-        self._pairs = [(step, change, inverse.masked_fill(lost, 0)) for step, change, inverse in self._pairs]
-        self._length = self._length.masked_fill(lost, 1.0)
 
     def _direction(self) -> Tensor:
         """Return the search direction (n, ...) by the two-loop recursion."""
@@ -161,8 +157,8 @@ class AdamSteps:
         self._params, self._plan = params, plan
         self.moments = {
             "step": [torch.zeros((), dtype=torch.float32, device=param.device) for param in params],
-            "exp_avg": [torch.zeros_like(param, memory_format=torch.preserve_format) for param in params],
-            "exp_avg_sq": [torch.zeros_like(param, memory_format=torch.preserve_format) for param in params],
+            "exp_avg": [torch.zeros_like(param) for param in params],
+            "exp_avg_sq": [torch.zeros_like(param) for param in params],
         }
 
     @torch.no_grad()
@@ -186,42 +182,29 @@ class AdamSteps:
 class Snapshot:
     """The position of a training, in host memory, so that it can be resumed on another device.
 
-    Parameters
-    ----------
-    params : list of Tensor
-        The parameters.
-    buffers : iterable of Tensor
-        Other tensors that change, such as running statistics.
-    moments : dict of str to list of Tensor
-        Adam's, one for each of ``params``.
+    ``buffers`` are tensors other than parameters that change, such as running statistics; ``moments`` are
+    Adam's, one for each of ``params``.
     """
 
     def __init__(
         self, params: list[Tensor], buffers: Iterable[Tensor], moments: dict[str, list[Tensor]]
     ) -> None:
-        self._tensors, self._moments = [*params, *buffers], moments
+        self._tensors = {f"tensor.{i}": tensor for i, tensor in enumerate((*params, *buffers))}
+        for name, each in moments.items():
+            self._tensors |= {f"moment.{i}.{name}": moment for i, moment in enumerate(each)}
 
     def values(self, curve: list[Tensor]) -> dict[str, Tensor]:
-        """Return copies of parameters, buffers, moments, the curve so far and the global generator."""
-        values = {f"tensor.{i}": _host_copy(tensor) for i, tensor in enumerate(self._tensors)}
-        for name, moments in self._moments.items():
-            values |= {f"moment.{i}.{name}": _host_copy(moment) for i, moment in enumerate(moments)}
-        return {**values, "curve": torch.stack(curve).cpu(), "generator": global_position()}
+        """Return copies of all tensors, the curve so far and the global generator's state."""
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._tensors.items()}
+        return {**copies, "curve": torch.stack(curve).cpu(), "generator": torch.get_rng_state()}
 
     @torch.no_grad()
     def restore(self, values: dict[str, Tensor]) -> list[Tensor]:
         """Restore everything and return the curve so far; its length is the next step."""
-        for i, tensor in enumerate(self._tensors):
-            tensor.copy_(values[f"tensor.{i}"])
-        for name, moments in self._moments.items():
-            for i, moment in enumerate(moments):
-                moment.copy_(values[f"moment.{i}.{name}"])
+        for name, tensor in self._tensors.items():
+            tensor.copy_(values[name])
         take_up(values["generator"])
-        return list(values["curve"].to(self._tensors[0].device))
-
-
-def _host_copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)
+        return list(values["curve"].to(self._tensors["tensor.0"].device))
 
 
 @dataclass(frozen=True, slots=True)

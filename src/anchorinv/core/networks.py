@@ -1,14 +1,17 @@
-"""Sizes of the network; frozen and trainable copies, inference in chunks, splits into trunk and tail."""
+"""Sizes of the network; frozen and trainable copies, inference in chunks, devices.
+
+Only networks are on a device. Signals, latents, features, heads and the memory stay in host memory. Random
+numbers are drawn on the host, so that a seed gives the same results everywhere, and closed forms are computed
+there, in double precision, which not every device has.
+"""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 #: Shorter signals are too short for a kernel, a pooling window and more than a few tokens.
 MIN_TIMES = 16
@@ -53,17 +56,7 @@ class Geometry:
     dropout: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in (
-            "n_chans",
-            "n_times",
-            "kernel",
-            "stride",
-            "pool",
-            "pool_stride",
-            "width",
-            "heads",
-            "depth",
-        ):
+        for name in [field.name for field in fields(self) if field.name != "dropout"]:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} (={getattr(self, name)}) must be at least 1")
         if self.kernel > self.n_times:
@@ -172,92 +165,50 @@ def encode(module: nn.Module, values: Tensor) -> Tensor:
     return torch.cat([apply_there(module, chunk) for chunk in torch.split(values, CHUNK)])
 
 
-def first_norm(network: nn.Module) -> tuple[_BatchNorm, Tensor, Tensor]:
-    """Return the first BatchNorm with running statistics, and these; deepinv needs one."""
-    for norm in (module for module in network.modules() if isinstance(module, _BatchNorm)):
-        if norm.running_mean is not None and norm.running_var is not None:
-            return norm, norm.running_mean, norm.running_var
+#: The values of a device setting, for messages; the number is the index of a GPU.
+DEVICE_WORDS = "auto, cpu, cuda, cuda:NUMBER or mps"
+DEVICE_PATTERN = r"auto|cpu|cuda|cuda:\d{1,3}|mps"
+
+
+def found_devices() -> list[str]:
+    """Return the kinds of devices that torch finds on this machine, in order of preference."""
+    kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    return [kind for kind, there in kinds.items() if there]
+
+
+def choose_device(asked: str) -> str:
+    """Return the requested device if it is available, or for ``"auto"`` the best one.
+
+    Parameters
+    ----------
+    asked : str
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` … or ``"mps"``.
+
+    Returns
+    -------
+    str
+        The requested one; for ``"auto"`` the first available of cuda, mps and cpu.
+
+    Examples
+    --------
+    >>> choose_device("cpu")
+    'cpu'
+    """
+    found = found_devices()
+    if asked == "auto":
+        return found[0]
+    kind, _, number = asked.partition(":")
+    if asked in found or (number.isdigit() and kind in found and int(number) < torch.cuda.device_count()):
+        return asked
     raise ValueError(
-        "deepinv compares signals by the running statistics of a BatchNorm, and this backbone has none; "
-        "use deepdream, which does without, or a backbone with a BatchNorm"
+        f"there is no device {asked!r} here: torch {torch.__version__} finds {', '.join(found)}; use one of "
+        f"these or auto, or install a build of torch for the device"
     )
 
 
-class _Reached(Exception):  # noqa: N818 (not an error: stops the forward pass)
-    pass
-
-
-def input_of(module: nn.Module, network: nn.Module, signals: Tensor) -> Tensor:
-    """Return the input of a module when its network is applied to signals."""
-    given: list[Tensor] = []
-
-    def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
-        given.append(args[0])
-        raise _Reached
-
-    hook = module.register_forward_pre_hook(stop)
+def device_here(asked: str) -> str:
+    """Return the requested device, or the best available one if it is missing."""
     try:
-        network(signals)
-    except _Reached:
-        return given[0]
-    finally:
-        hook.remove()
-    raise ValueError("the first BatchNorm of this backbone is not used; deepinv needs one, deepdream none")
-
-
-WIDTH, HIDDEN = 512, 1024
-
-
-class Pooled(nn.Module):
-    """Average features (n, dim) down to (n, 512)."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return (n, 512)."""
-        return F.adaptive_avg_pool1d(features.unsqueeze(1), WIDTH).squeeze(1)
-
-
-class Projector(nn.Module):
-    """Two hidden layers and a skip: (n, 512) -> (n, 512)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        first = [nn.Linear(WIDTH, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.1)]
-        second = [nn.Linear(HIDDEN, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.1)]
-        self.layers = nn.Sequential(*first, *second, nn.Linear(HIDDEN, WIDTH, bias=False))
-        self.skip = nn.Linear(WIDTH, WIDTH, bias=False)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """Return (n, 512)."""
-        projected: Tensor = self.layers(pooled) + self.skip(pooled)
-        return projected
-
-
-class Projected(nn.Module):
-    """Split a backbone after the pooling: all of it is the trunk, the projector is the tail."""
-
-    latent_shape = (WIDTH,)
-    dim = WIDTH
-
-    def __init__(self, backbone: nn.Module) -> None:
-        super().__init__()
-        self.trunk = nn.Sequential(backbone, Pooled())
-        self.tail = Projector()
-
-    def forward(self, signals: Tensor) -> Tensor:
-        """Return (n, 512)."""
-        projected: Tensor = self.tail(self.trunk(signals))
-        return projected
-
-
-class Whole(nn.Module):
-    """Split a backbone so that nothing is frozen: the trunk is the identity, the tail is all of it."""
-
-    def __init__(self, backbone: nn.Module) -> None:
-        super().__init__()
-        self.trunk = nn.Identity()
-        self.tail = backbone
-
-    def forward(self, signals: Tensor) -> Tensor:
-        """Return features (n, dim)."""
-        features: Tensor = self.tail(signals)
-        return features
+        return choose_device(asked)
+    except ValueError:
+        return choose_device("auto")

@@ -16,8 +16,7 @@ from anchorinv.core.memory import Anchors, LatentSamples, RealSamples
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.networks import encode
 from anchorinv.core.recipe import Recipe
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State, columns
+from anchorinv.core.types import Batch, State, columns, stream
 
 #: Windows behind each anchor, where ``privacy="aggregate"`` is asked for.
 AGGREGATE = 5
@@ -195,13 +194,17 @@ def noisy_moments(
 
     ``sigma`` is the noise of the sums, and of ``weight`` times the moments, of values (n, dim).
     """
-    n_classes, dim = int(targets.max()) + 1, values.shape[1]
-    sums = torch.zeros(n_classes, dim, dtype=values.dtype).index_add_(0, targets, values)
-    sums = sums + sigma * torch.randn(sums.shape, dtype=values.dtype, generator=rng)
+    dim = values.shape[1]
+    sums = _noisy_sums(values, targets, sigma, rng)
     noise = sigma / weight * torch.randn(dim, dim, dtype=values.dtype, generator=rng)
     # An entry off the diagonal of a symmetric matrix stands for two, and gets 1/√2 of the noise.
     above = noise.triu(1) / math.sqrt(2)
     return sums, values.T @ values + above + noise.diag().diag() + above.T
+
+
+def _noisy_sums(values: Tensor, targets: Tensor, sigma: float, rng: torch.Generator) -> Tensor:
+    sums = values.new_zeros(int(targets.max()) + 1, values.shape[1]).index_add_(0, targets, values)
+    return sums + sigma * torch.randn(sums.shape, dtype=values.dtype, generator=rng)
 
 
 def unknown_generator() -> torch.Generator:
@@ -258,14 +261,13 @@ class PrivatePlacement:
         if not isinstance(head, Discriminant):
             raise TypeError(f"private statistics belong to a Discriminant, not to a {type(head).__name__}")
         _refuse_weights(shots)
-        targets, clip = columns(shots.labels, shots.classes), self.privacy.clip
+        targets = columns(shots.labels, shots.classes)
+        counts = torch.bincount(targets)
         # A lesson does not say whose its shots are: they may all be one person's.
         whose = torch.zeros_like(targets)
         sigma = self.privacy.noise * sensitivity(targets, whose, self.privacy, weight=1.0, moments=False)
-        counts = torch.bincount(targets)
-        values = clipped(shots.values.double(), clip)
-        sums = torch.zeros(len(counts), values.shape[1], dtype=values.dtype).index_add_(0, targets, values)
-        sums += sigma * torch.randn(sums.shape, dtype=values.dtype, generator=unknown_generator())
+        values = clipped(shots.values.double(), self.privacy.clip)
+        sums = _noisy_sums(values, targets, sigma, unknown_generator())
         each = head.scatters.double().sum(0) / head.counts.sum()
         return head._with(
             torch.cat([head.counts, counts]),
@@ -291,28 +293,26 @@ def _refuse_weights(samples: Batch) -> None:
         raise ValueError("differential privacy takes each window as one; leave out sample_weight")
 
 
-def check_privacy(privacy: "Privacy | str | None", recipe: Recipe) -> None:
-    """Refuse a method that cannot be what is asked of it."""
-    if isinstance(privacy, Privacy) and not isinstance(recipe.base_spec, ClosedForm):
+def private(recipe: Recipe, privacy: "Privacy | str | None") -> Recipe:
+    """Return a method as ``privacy`` wants it: as it is, with anchors of several windows, or with noise.
+
+    A method that cannot be what is asked of it is refused.
+    """
+    if privacy == "aggregate":
+        if isinstance(recipe.memory, RealSamples | LatentSamples):
+            raise ValueError(
+                f"{recipe.name} keeps single samples of people, and privacy='aggregate' means of {AGGREGATE} "
+                f"or more; choose another method, or leave privacy out"
+            )
+        if isinstance(recipe.memory, Anchors):
+            return replace(recipe, memory=replace(recipe.memory, aggregate=AGGREGATE))
+    if not isinstance(privacy, Privacy):
+        return recipe
+    if not isinstance(recipe.base_spec, ClosedForm):
         raise ValueError(
             f"differential privacy is for the statistics of the methods discriminant and lda, not for "
             f"{recipe.name}: weights of networks are not covered; choose one of these methods"
         )
-    if privacy == "aggregate" and isinstance(recipe.memory, RealSamples | LatentSamples):
-        raise ValueError(
-            f"{recipe.name} keeps single samples of people, and privacy='aggregate' means of {AGGREGATE} or "
-            f"more; choose another method, or leave privacy out"
-        )
-
-
-def private(recipe: Recipe, privacy: "Privacy | str | None") -> Recipe:
-    """Return a method as ``privacy`` wants it: as it is, with anchors of several windows, or with noise."""
-    check_privacy(privacy, recipe)
-    if privacy == "aggregate" and isinstance(recipe.memory, Anchors):
-        return replace(recipe, memory=replace(recipe.memory, aggregate=AGGREGATE))
-    if not isinstance(privacy, Privacy):
-        return recipe
-    assert isinstance(recipe.base_spec, ClosedForm)
     base = PrivateForm(recipe.base_spec, privacy)
     return PrivateRecipe(recipe.name, base, PrivatePlacement(privacy), recipe.adapt, recipe.memory)
 

@@ -7,19 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anchorinv.core.head import Head, StatisticalHead
 from anchorinv.core.heads import (
     Cosine,
     DotRegression,
+    Head,
     Mlp,
     PrototypeHead,
+    StatisticalHead,
     class_means,
     prototype_head,
     uniform_rows,
 )
 from anchorinv.core.networks import encode
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State, columns
+from anchorinv.core.types import Batch, State, columns, stream
 
 #: (features (n, dim) of one class, how many, rng) -> anchors (at most that many, dim).
 Selection = Callable[[Tensor, int, torch.Generator], Tensor]
@@ -177,11 +177,12 @@ def calibrated(new: Tensor, base: Tensor, *, tau: float, alpha: float) -> Tensor
 
 def random_rows(state: State, shots: Batch) -> Cosine:
     """Initialise new prototypes like a linear layer, drawn once per class: the same in all trials."""
-    rows = [
-        uniform_rows(1, shots.values.shape[1], rng=stream(state.seed, "prototype", label))
-        for label in shots.classes
-    ]
-    return prototype_head(state.head).add_classes(torch.cat(rows).to(shots.values))
+    return prototype_head(state.head).add_classes(_rows(state, shots, "prototype", shots.values.shape[1]))
+
+
+def _rows(state: State, shots: Batch, purpose: str, dim: int) -> Tensor:
+    rows = [uniform_rows(1, dim, rng=stream(state.seed, purpose, label)) for label in shots.classes]
+    return torch.cat(rows).to(shots.values)
 
 
 def new_outputs(state: State, shots: Batch) -> Mlp:
@@ -189,9 +190,7 @@ def new_outputs(state: State, shots: Batch) -> Mlp:
     head = state.head
     if not isinstance(head, Mlp):
         raise TypeError(f"output rows belong to a Mlp head, not to a {type(head).__name__}")
-    width = head.last.in_features + 1
-    drawn = [uniform_rows(1, width, rng=stream(state.seed, "output", label)) for label in shots.classes]
-    rows = torch.cat(drawn).to(shots.values)
+    rows = _rows(state, shots, "output", head.last.in_features + 1)
     return head.add_classes(rows[:, :-1], rows[:, -1])
 
 
@@ -274,7 +273,6 @@ def follow_replay(head: Head, replay: Batch, before: nn.Module, after: nn.Module
     moved = encode(after, replay.values) - encode(before, replay.values)
     prototypes = head.prototypes.detach().clone()
     shifts = class_means(moved, columns(replay.labels, replay.classes))
-    prototypes[list(replay.classes)] += shifts.to(
-        prototypes
-    )  # while it is finetuned, a head is on the device
+    # While it is finetuned, a head is on the device.
+    prototypes[list(replay.classes)] += shifts.to(prototypes)
     return head.with_prototypes(prototypes)

@@ -1,21 +1,21 @@
 """A method by composition: a base model, a placement of new classes, an adaptation and a memory."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.adaptation import Adaptation
-from anchorinv.core.head import Head, StatisticalHead
+from anchorinv.core.encoder import Encoder
+from anchorinv.core.heads import Head, StatisticalHead
 from anchorinv.core.memory import Memory
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.networks import encode, frozen
 from anchorinv.core.prototypes import Placement, follow_replay, update_prototypes
-from anchorinv.core.rng import scoped_seed, stream
-from anchorinv.core.training import Training, train
-from anchorinv.core.types import Batch, Curve, Session, State, columns, concat
+from anchorinv.core.training import Adaptation, Training, train
+from anchorinv.core.types import Batch, Curve, Session, State, columns, concat, scoped_seed, stream
 from anchorinv.core.views import with_views
 
 
@@ -69,7 +69,7 @@ class BaseSpec:
     training : Training
         How both are trained.
     device : str, default="cpu"
-        Device of the network; see ``devices.py``.
+        Device of the network; see ``networks.py``.
 
     Examples
     --------
@@ -89,16 +89,7 @@ class BaseSpec:
     device: str = field(default="cpu", metadata={"later": True})
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
-        """Train on the base classes, then finalise the head on its features (Algorithm 1, base, 1 to 3).
-
-        Parameters
-        ----------
-        samples : Batch
-            Signals (n, n_chans, n_times); their groups say which are held out together.
-        checkpoint : Checkpoint or None, default=None
-            Where the training can be interrupted and resumed.
-        rng : Generator
-        """
+        """Train on the base classes, then finalise the head on its features (Algorithm 1, base, 1 to 3)."""
         classes, signals = samples.classes, samples.values
         if len(classes) < 2:
             raise ValueError(f"base training needs at least two classes, got {len(classes)}")
@@ -209,14 +200,8 @@ class Recipe:
     def add_shots(self, state: State, features: Batch, counts: Sequence[int]) -> State:
         """Learn from more examples of known classes: prototypes or statistics move, the network stays.
 
-        Parameters
-        ----------
-        state : State
-            The current state.
-        features : Batch
-            Of the examples (n, dim), labelled by known classes.
-        counts : sequence of int
-            Examples behind each prototype so far, in the order of the classes.
+        ``features`` (n, dim) are labelled by known classes; ``counts`` are the examples behind each prototype
+        so far, in the order of the classes.
         """
         if isinstance(state.head, StatisticalHead):
             head: Head = state.head.after(features, state.columns(features.labels))
@@ -248,3 +233,21 @@ class Recipe:
 
 def _by_column(state: State, samples: Batch) -> Batch:
     return Batch(samples.values, state.columns(samples.labels))
+
+
+def placed(state: State, device: str) -> State:
+    """Return a state with its networks on a device; the same state if they are there already."""
+    wanted = torch.device(device)
+    tensors = (t for network in _networks(state) for t in (*network.parameters(), *network.buffers()))
+    if all(t.device.type == wanted.type and wanted.index in (None, t.device.index) for t in tensors):
+        return state
+    trunk, tail = copy.deepcopy((state.trunk, state.tail))  # a state never changes
+    moved = replace(state, trunk=trunk, tail=tail)
+    for network in _networks(moved):
+        network.to(wanted)
+    return moved
+
+
+def _networks(state: State) -> Iterable[nn.Module]:
+    """Return the modules that belong on a device; of an encoder of feature blocks only the networks."""
+    return state.trunk.networks if isinstance(state.trunk, Encoder) else (state.trunk, state.tail)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
+from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
@@ -23,8 +24,6 @@ class Registry(Mapping[str, T]):
         Name of an entry in messages.
     builtin : sequence of str
         Modules that register the entries of this package.
-    group : str or None, default=None
-        Group of entry points; None derives it from the noun.
 
     Examples
     --------
@@ -39,10 +38,8 @@ class Registry(Mapping[str, T]):
     LookupError: there is no colour 'gery'; did you mean 'grey'? Known are grey
     """
 
-    def __init__(self, noun: str, builtin: Sequence[str] = (), *, group: str | None = None) -> None:
-        self.noun = noun
-        self._group = group or f"anchorinv.{noun}s"
-        self._modules = tuple(builtin)
+    def __init__(self, noun: str, builtin: Sequence[str] = ()) -> None:
+        self.noun, self._modules = noun, tuple(builtin)
         self._entries: dict[str, T] = {}
         self._former: dict[str, str] = {}
         self._complete = self._filling = False
@@ -104,9 +101,9 @@ class Registry(Mapping[str, T]):
         try:
             for module in self._modules:
                 import_module(module)
-            for point in entry_points(group=self._group):
+            for point in entry_points(group=f"anchorinv.{self.noun}s"):
                 entry = point.load()
-                if not hasattr(entry, "__path__") and type(entry).__name__ != "module":
+                if not isinstance(entry, ModuleType):
                     self.register(point.name, entry)
             self._complete = True
         finally:
@@ -223,8 +220,7 @@ class MethodSpec:
 
     def make(self, base_spec: Any, offered: Mapping[str, Any]) -> Any:
         """Build the method with those of the options that it takes."""
-        known = self.options
-        return self.build(base_spec, **{name: value for name, value in offered.items() if name in known})
+        return self.build(base_spec, **{name: offered[name] for name in self.options & offered.keys()})
 
 
 #: All methods by name: those of this package and those of others.

@@ -17,13 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.encoder import FeatureNetwork
 from anchorinv.core.metrics import confusion, macro_f1
 from anchorinv.core.networks import encode, frozen
+from anchorinv.core.posterior import Posterior, Statistics, posterior_of
 from anchorinv.core.recipe import BaseLearner
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Curve, State, columns
+from anchorinv.core.types import Batch, Curve, State, columns, stream
 from anchorinv.progress import tick
 
 FOLDS = 3
@@ -62,9 +61,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One rehearsal: a fitted discriminant, and held-out windows (n, dim) with columns and groups."""
+    """One rehearsal: statistics of classes, and held-out windows (n, dim) with columns and groups."""
 
-    head: Discriminant
+    known: Statistics
     features: Tensor
     targets: Tensor
     groups: Tensor
@@ -101,16 +100,15 @@ def rehearse(
     for i, (known, evaluated) in enumerate(folds):
         for j, part in enumerate(parts):
             tick("rehearsal", i * len(parts) + j, len(folds) * len(parts))
-            empty = Discriminant.empty(features.shape[1], n_base=0, shrinkage=shrinkage, prior=prior)
-            made = _round(empty, features, targets, marks, known, evaluated, part, stream(rng, "shots", i, j))
+            made = _round(features, targets, marks, known, evaluated, part, stream(rng, "shots", i, j))
             rounds += [made] if made else []
     tick("rehearsal", len(folds) * len(parts), len(folds) * len(parts))
     if not rounds:
         return usual
-    logits = {shrinkage: [encode(each.head, each.features) for each in rounds]}
-    if parts != [()]:
-        for other in SHRINKAGES:
-            logits[other] = [encode(_shrunk(each.head, other), each.features) for each in rounds]
+    candidates = [shrinkage] if parts == [()] else [shrinkage, *SHRINKAGES]
+    logits = {
+        each: [_solved(one.known, each, prior).logits(one.features) for one in rounds] for each in candidates
+    }
     scores = {
         each: torch.tensor(
             [f1_of(outputs, one.targets) for outputs, one in zip(answers, rounds, strict=True)]
@@ -121,7 +119,7 @@ def rehearse(
     chosen = best if clearly_better(scores[best] - scores[shrinkage]) else shrinkage
     scale = _scale(logits[chosen], [each.targets for each in rounds])
     many = groups is not None and len(set(groups.tolist())) >= FOLDS
-    centring = _centring(rounds) if many else math.nan
+    centring = _centring(rounds, shrinkage, prior) if many else math.nan
     return replace(
         usual, shrinkage=chosen, scale=scale, score=float(scores[chosen].mean()), centring=centring
     )
@@ -138,10 +136,9 @@ def base_score(
     """Return macro-F1 over the base classes alone, each fold by the others; nan without folds."""
     scores = []
     for known, evaluated in folds:
-        n_classes = int(targets.max()) + 1
-        empty = Discriminant.empty(features.shape[1], n_base=n_classes, shrinkage=shrinkage, prior=prior)
-        head = empty.to(features).learned(features[known], targets[known]).eval()
-        scores.append(f1_of(encode(head, features[evaluated]), targets[evaluated]))
+        statistics = Statistics.of(features[known], targets[known], int(targets.max()) + 1)
+        logits = _solved(statistics, shrinkage, prior).logits(features[evaluated])
+        scores.append(f1_of(logits, targets[evaluated]))
     return sum(scores) / len(scores) if scores else math.nan
 
 
@@ -151,8 +148,11 @@ def clearly_better(gains: Tensor) -> bool:
     return float(gains.mean()) >= enough if len(gains) else False
 
 
+def _solved(known: Statistics, shrinkage: float, prior: bool) -> Posterior:
+    return posterior_of(known, shrinkage=shrinkage, prior=prior, student=prior, directions=False)
+
+
 def _round(
-    empty: Discriminant,
     features: Tensor,
     targets: Tensor,
     groups: Tensor,
@@ -173,16 +173,11 @@ def _round(
     for label in new:
         there = (known & (targets == label)).nonzero().flatten()
         chosen[there[torch.randperm(len(there), generator=rng)[:SHOTS]]] = True
-    empty.n_base = len(base)
-    head = empty.to(features).learned(features[chosen], place[targets[chosen]]).eval()
     asked = evaluated & (place[targets] >= 0)
-    return Round(head, features[asked], place[targets[asked]], groups[asked]) if asked.any() else None
-
-
-def _shrunk(head: Discriminant, shrinkage: float) -> Discriminant:
-    other = head.learned(head.means[:0], head.counts[:0])
-    other.shrinkage = shrinkage
-    return other
+    if not asked.any():
+        return None
+    statistics = Statistics.of(features[chosen], place[targets[chosen]], len(base))
+    return Round(statistics, features[asked], place[targets[asked]], groups[asked])
 
 
 def folds_of(targets: Tensor, groups: Tensor | None, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
@@ -231,19 +226,19 @@ def _scale(logits: list[Tensor], targets: list[Tensor]) -> float:
     return best
 
 
-def _centring(rounds: list[Round]) -> float:
+def _centring(rounds: list[Round], shrinkage: float, prior: bool) -> float:
     """Return the gain in accuracy from centring each unseen group, minus two standard errors."""
     gains = []
     for each in rounds:
+        posterior = _solved(each.known, shrinkage, prior)
         for group in sorted(set(each.groups.tolist())):
             own = each.groups == group
             if own.sum() < SHOTS:
                 continue
             there, answers = each.features[own], each.targets[own]
-            moved = there - there.mean(0) + each.head.middle
+            moved = there - there.mean(0) + each.known.middle
             before, after = (
-                float((encode(each.head, some).argmax(1) == answers).float().mean())
-                for some in (there, moved)
+                float((posterior.logits(some).argmax(1) == answers).float().mean()) for some in (there, moved)
             )
             gains.append(after - before)
     values = torch.tensor(gains)

@@ -14,12 +14,19 @@ from pydantic import Field
 from torch import Tensor
 
 from anchorinv.core.discriminant import square_of, triangle_of
-from anchorinv.core.head import Expected, ScaleFacts, StatisticalHead, register_head, without_row
-from anchorinv.core.heads import Cosine, PrototypeHead, prototype_head
+from anchorinv.core.heads import (
+    Cosine,
+    Expected,
+    PrototypeHead,
+    ScaleFacts,
+    StatisticalHead,
+    prototype_head,
+    register_head,
+    without_row,
+)
 from anchorinv.core.memory import Memory
 from anchorinv.core.networks import encode, frozen
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Curve, State
+from anchorinv.core.types import Batch, Curve, State, stream
 
 #: Penalty on anchors, relative to the mean square length of a sample.
 PENALTY = 0.1
@@ -94,14 +101,9 @@ class LinearHead(PrototypeHead):
 
 @dataclass(frozen=True, slots=True)
 class FitRidge:
-    """Fit a head by ridge regression to one-hot targets; classes have equal weight.
+    """Fit a head by ridge regression to one-hot targets; classes have equal weight."""
 
-    Parameters
-    ----------
-    penalty : float, default=0.1
-        Relative to the mean square length of a sample.
-    """
-
+    #: Relative to the mean square length of a sample.
     penalty: float = PENALTY
 
     def __call__(self, state: State, features: Batch) -> LinearHead:
@@ -258,13 +260,7 @@ class ProjectedRidge(StatisticalHead):
 
 @dataclass(frozen=True, slots=True)
 class RidgeStatistics(Memory):
-    """Keep statistics of all windows, in the head; nothing is replayed.
-
-    Parameters
-    ----------
-    n_random : int, default=2000
-        Random projections.
-    """
+    """Keep statistics of ``n_random`` random projections of all windows, in the head; replay nothing."""
 
     n_random: int = N_RANDOM
 
@@ -300,22 +296,13 @@ def ridge_weights(gram: Tensor, sums: Tensor, penalty: float) -> Tensor:
 def chosen_penalty(values: Tensor, targets: Tensor, *, rng: torch.Generator) -> float:
     """Return the penalty with the least squared error on a fifth of the base windows, held out at random.
 
-    Parameters
-    ----------
-    values : Tensor, shape (n, n_random)
-        Projected features, float64.
-    targets : Tensor, shape (n,)
-        Their columns.
-    rng : Generator
-        Draws which are held out.
+    The windows are projected features (n, n_random), float64, with their columns (n,).
     """
     order = torch.randperm(len(values), generator=stream(rng, "penalty"))
     n_held_out = max(1, round(HELD_OUT * len(values)))
     wanted = F.one_hot(targets, int(targets.max()) + 1).double()
-    held_out, known, answers = (
-        values[order[:n_held_out]],
-        values[order[n_held_out:]],
-        wanted[order[n_held_out:]],
+    (held_out, known), (goals, answers) = (
+        each[order].tensor_split([n_held_out]) for each in (values, wanted)
     )
     least = _LEAST * float(known.square().mean() * len(known)) + 1e-12
     # The smaller of two equivalent systems, and one decomposition for all penalties.
@@ -328,5 +315,5 @@ def chosen_penalty(values: Tensor, targets: Tensor, *, rng: torch.Generator) -> 
     for penalty in PENALTIES:
         if penalty >= least:
             outputs = seen @ (along / (eigenvalues.clamp(min=0) + penalty)[:, None])
-            errors[penalty] = float((outputs - wanted[order[:n_held_out]]).square().mean())
-    return min(errors, key=lambda penalty: errors[penalty]) if errors else PENALTIES[-1]
+            errors[penalty] = float((outputs - goals).square().mean())
+    return min(errors, key=errors.__getitem__, default=PENALTIES[-1])

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anchorinv.core.blocks import FEW_CHANNELS, FLOOR, Block, register_block, weighted_mean
-from anchorinv.core.head import Expected, ScaleFacts, StatisticalHead, register_head, without_row
+from anchorinv.core.heads import Expected, ScaleFacts, StatisticalHead, register_head, without_row
 from anchorinv.core.types import Batch
 
 #: Maximum number of sources; more are reduced to principal components: a matrix of 300 has 45,150 entries.

@@ -1,6 +1,8 @@
-"""Immutable values of the algorithm: batches, sessions, states, loss curves."""
+"""Values of the algorithm: batches, sessions, states, loss curves; random generators as arguments."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,7 +11,55 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.confidence import Confidence
-from anchorinv.core.head import Head, StatisticalHead
+from anchorinv.core.heads import Head, StatisticalHead
+
+
+def stream(seed: int | torch.Generator, *path: str | int) -> torch.Generator:
+    """Make the generator that belongs to a seed and a path of names and numbers.
+
+    A generator given as ``seed`` stands for the seed it was made from, however much has been drawn from
+    it since. So a function can branch its ``rng`` by purpose, and no draw depends on the order of others.
+
+    Examples
+    --------
+    >>> a = torch.rand(1, generator=stream(5, "support", "tongue", 3))
+    >>> b = torch.rand(1, generator=stream(stream(5), "support", "tongue", 3))
+    >>> bool(a == b), bool(a == torch.rand(1, generator=stream(6, "support", "tongue", 3)))
+    (True, False)
+    """
+    root = seed.initial_seed() if isinstance(seed, torch.Generator) else int(seed) % 2**64
+    if path:
+        # repr distinguishes 1 and "1", int makes numpy's 1 equal to Python's; a torch seed is signed.
+        text = repr((root, tuple(step if isinstance(step, str) else int(step) for step in path))).encode()
+        root = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+    return torch.Generator().manual_seed(root)
+
+
+@contextmanager
+def scoped_seed(rng: torch.Generator, device: torch.device | None = None) -> Iterator[None]:
+    """Seed torch's global generator inside the block and leave it as it was outside.
+
+    Dropout and the initialisation of layers can only draw from the global generator. This package's layers
+    draw on the host; other layers may draw from a GPU's generator, which is seeded as well.
+    """
+    generators = [torch.default_generator]
+    if device is not None and device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    elif device is not None and device.type == "mps":
+        generators.append(torch.mps._get_default_mps_generator())
+    positions = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(rng.initial_seed())
+        yield
+    finally:
+        for generator, position in zip(generators, positions, strict=True):
+            generator.set_state(position)
+
+
+def take_up(position: torch.Tensor) -> None:
+    """Set the state of torch's global generator; for use inside :func:`scoped_seed`."""
+    torch.set_rng_state(position.clone())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,14 +131,10 @@ class Batch:
                 f"labels of shape {tuple(self.labels.shape)} do not fit values of shape "
                 f"{tuple(self.values.shape)}; one label per sample is needed"
             )
-        if self.groups is not None and self.groups.shape != self.labels.shape:
-            raise ValueError(
-                f"{len(self.groups)} groups for {len(self.labels)} samples; one per sample is needed"
-            )
-        if self.weights is not None and self.weights.shape != self.labels.shape:
-            raise ValueError(
-                f"{len(self.weights)} weights for {len(self.labels)} samples; one per sample is needed"
-            )
+        for name, values in (("groups", self.groups), ("weights", self.weights)):
+            if values is not None and values.shape != self.labels.shape:
+                n = len(self.labels)
+                raise ValueError(f"{len(values)} {name} for {n} samples; one per sample is needed")
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -8,6 +8,7 @@ once, and opening a folder reads the index only.
 import csv
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
@@ -18,16 +19,21 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anchorinv import __version__
+from anchorinv.errors import literal_text
 from anchorinv.files import LARGE, read_json, replacing, samples_hash, write_json
 from anchorinv.signal.arrays import open_array, read_table
-from anchorinv.signal.limits import CHANNELS, EXPANSION, FASTEST, SLOWEST, VOLTAGES
+from anchorinv.signal.headers import CHANNELS, EXPANSION, FASTEST, SLOWEST, VOLTAGES
 from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from, preprocessing_of
+from anchorinv.signal.readers import WindowFile, open_window_file
 
 FORMAT = 1
-_COLUMNS = ("start", "label", "subject", "session", "split")
-_EXTRA = {"recordings": "recording", "rejected": "rejected"}
 SPLITS = ("train", "test")
+_COLUMNS = ("start", "label", "subject", "session", "split")
+_EXTRA = {"recordings": "recording", "rejected": "rejected"}  # columns that may be missing, by field
 _LARGEST_META = 16 << 20
+_TRIALS, _CLASSES, _CHANNELS = 3, 8, 8  # of a figure
+#: With fewer subjects, sessions are groups too: base training holds out one of at least this many.
+LEAST_GROUPS = 5
 
 
 class Meta(BaseModel):
@@ -202,10 +208,9 @@ class Dataset:
         if self.meta.get("fingerprint", self.fingerprint) != self.fingerprint:
             changed.append("index.csv or meta.json")
         if changed:
-            raise ValueError(
-                f"{path.parent} has changed since it was prepared: {' and '.join(changed)}; restore "
-                f"it, or prepare it again and run into another folder"
-            )
+            remedy = "restore it, or prepare it again and run into another folder"
+            what = " and ".join(changed)
+            raise ValueError(f"{path.parent} has changed since it was prepared: {what}; {remedy}")
 
     def _extra_columns(self) -> dict[str, npt.NDArray[Any]]:
         extra = {"recordings": self.recordings, "rejected": self.rejected}
@@ -289,8 +294,6 @@ class Dataset:
         picks = [i for i, kind in enumerate(kinds) if kind != "stim"]
         signals = epochs.get_data(picks=picks)  # (n, n_chans, n_times)
         scale = np.array([1e6 if kinds[i] in VOLTAGES else 1.0 for i in picks])[:, None]
-        if not np.isfinite(signals).all():
-            raise ValueError("epochs hold NaN or infinite values; drop these epochs first")
         names = {code: name for name, code in epochs.event_id.items()}
         known = {} if epochs.metadata is None else {str(k): v.to_numpy() for k, v in epochs.metadata.items()}
         return cls.from_arrays(
@@ -347,10 +350,8 @@ class Dataset:
         """Open a prepared folder; its samples are read on demand."""
         folder = Path(folder)
         if missing := [n for n in ("meta.json", "index.csv", "samples.npy") if not (folder / n).is_file()]:
-            raise ValueError(
-                f"{folder} is not a prepared data set: it lacks {', '.join(missing)}; make one with "
-                "anchorinv prepare"
-            )
+            lacks = f"it lacks {', '.join(missing)}"
+            raise ValueError(f"{folder} is not a prepared data set: {lacks}; make one with anchorinv prepare")
         meta = _read_meta(folder / "meta.json")
         try:
             facts = Meta.model_validate(meta)
@@ -388,8 +389,8 @@ def _read_meta(path: Path) -> Any:
         raise ValueError(f"{path} is damaged: it has more than {_LARGEST_META >> 20} MB; prepare it again")
     meta = read_json(path)
     if isinstance(meta, dict) and meta.get("format", FORMAT) != FORMAT:
-        raise ValueError(f"{path.parent} is damaged: format {meta['format']!r} is not {FORMAT}, "
-                         "which this version reads; prepare it again")  # fmt: skip
+        wrong = f"format {meta['format']!r} is not {FORMAT}, which this version reads"
+        raise ValueError(f"{path.parent} is damaged: {wrong}; prepare it again")
     return meta
 
 
@@ -397,15 +398,92 @@ def _memory_mapped(path: Path, n_wanted: int) -> npt.NDArray[np.float32]:
     """Map the samples of a folder; its windows hold ``n_wanted`` of them, overlaps counted twice."""
     stored = open_array(path, anew="")
     if stored.dtype != np.float32 or len(stored.shape) != 2:
-        raise ValueError(
-            f"{path.name} holds {stored.dtype} {stored.shape}, expected float32 (samples, channels)"
-        )
+        raise ValueError(f"it holds {stored.dtype} {stored.shape}, expected float32 (samples, channels)")
     if n_wanted > EXPANSION * max(1, stored.shape[0]):
-        raise ValueError(
-            f"its windows repeat the {stored.shape[0]} samples stored more than {EXPANSION} times"
-        )
+        raise ValueError(f"its windows repeat {stored.shape[0]} samples stored more than {EXPANSION} times")
     return stored.memmap()
 
 
 def _column(values: npt.ArrayLike | None, n: int) -> npt.NDArray[np.str_]:
     return np.asarray(["0"] * n if values is None else values).astype(str)
+
+
+def open_windows(path: Path, *, split: str | None = None) -> WindowFile:
+    """Open windows; those of a prepared folder are limited to ``split``, if it has any there."""
+    if path.is_dir():
+        return as_window_file(Dataset.open(path), path.name, split)
+    return open_window_file(path)
+
+
+def as_window_file(data: Dataset, name: str, split: str | None = None) -> WindowFile:
+    """Return the windows of a data set, limited to ``split`` if it has any there."""
+    chosen = np.arange(len(data))
+    if split is not None and (data.split == split).any():
+        chosen = np.flatnonzero(data.split == split)
+
+    def blocks(size: int) -> Iterator[np.ndarray]:
+        for start in range(0, len(chosen), size):
+            yield data.signals(chosen[start : start + size])
+
+    labels = np.array(data.class_names)[data.labels[chosen]]
+    shape = (len(chosen), data.n_chans, data.n_times)
+    subjects, sessions = data.subjects[chosen], data.sessions[chosen]
+    few = len(set(subjects.tolist())) < LEAST_GROUPS
+    groups = np.array(list(map(" ".join, zip(subjects, sessions, strict=True)))) if few else subjects
+    return WindowFile(name, shape, blocks, labels, data.sfreq, data.preprocessing, groups, subjects, sessions)
+
+
+def draw_trials(data: Dataset, path: Path) -> None:
+    """Draw a figure of three trials of each of the first classes, all channels to one scale."""
+    from matplotlib.figure import Figure
+
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"a picture is a .png, .pdf or .svg file, got {path.name!r}")
+    present = [label for label in range(len(data.class_names)) if (data.labels == label).any()][:_CLASSES]
+    if not present:
+        raise ValueError("there are no windows to draw")
+    channels = _evenly(np.arange(data.n_chans), min(_CHANNELS, data.n_chans))
+    chosen = [_evenly(np.flatnonzero(data.labels == label), _TRIALS) for label in present]
+    centred = {}
+    for i in np.concatenate(chosen).tolist():
+        trial = data.signals([i])[0][channels]
+        centred[i] = trial - np.median(trial, axis=1, keepdims=True)
+    # Most of the signal, not its largest artefact, sets the distance between channels.
+    step = 2 * float(np.quantile(np.abs(np.concatenate(list(centred.values()), axis=1)), 0.97)) or 1.0
+    seconds = np.arange(data.n_times) / data.sfreq
+    height = 0.9 + len(present) * max(1.2, 0.16 * len(channels) + 0.4)
+    figure = Figure(figsize=(10.0, height), layout="constrained")
+    axes = figure.subplots(len(present), max(map(len, chosen)), sharex=True, sharey=True, squeeze=False)
+    offsets = -step * np.arange(len(channels))
+    for row, label, windows in zip(axes, present, chosen, strict=True):
+        for axis in row:
+            axis.spines[["top", "right", "left"]].set_visible(False)
+            axis.spines["bottom"].set_color("#bbbbbb")
+            axis.tick_params(length=0, labelsize=7)
+            axis.set_yticks(offsets, [data.ch_names[i] for i in channels])
+            axis.set_ylim(offsets[-1] - 0.75 * step, 0.75 * step)
+        for axis, i in zip(row, windows, strict=False):
+            axis.plot(seconds, (centred[int(i)] + offsets[:, None]).T, color="#27506f", linewidth=0.5)
+            facts = [f"subject {data.subjects[i]}", f"session {data.sessions[i]}", str(data.split[i])]
+            facts += ["rejected"] if data.rejected is not None and data.rejected[i] else []
+            axis.set_title(" · ".join(facts), fontsize=7, color="#666666", loc="right", pad=2)
+        for axis in row[len(windows) :]:
+            axis.set_visible(False)
+        row[0].set_ylabel(data.class_names[label], fontsize=9, fontweight="bold")
+    for axis in axes[-1]:
+        axis.set_xlabel("time (s)", fontsize=8)
+        axis.set_xlim(seconds[0], seconds[-1])
+    words = f"channels {step:.3g}{' µV' if data.meta.get('unit') == 'µV' else ''} apart"
+    if len(present) < len(data.class_names):
+        words += f", {len(present)} of {len(data.class_names)} classes"
+    if len(channels) < data.n_chans:
+        words += f", {len(channels)} of {data.n_chans} channels"
+    figure.suptitle(f"{data.meta.get('name', 'data')}: trials of each class ({words})", fontsize=10)
+    literal_text(figure)
+    with replacing(path) as beside:
+        figure.savefig(beside, dpi=130, format=path.suffix[1:].lower())
+
+
+def _evenly(indices: np.ndarray, n: int) -> np.ndarray:
+    """Return ``n`` evenly spaced indices at most, from the first to the last."""
+    return np.asarray(indices[np.unique(np.linspace(0, len(indices) - 1, n).astype(int))])

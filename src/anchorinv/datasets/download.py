@@ -23,12 +23,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from anchorinv import __version__
-from anchorinv.datasets.bci2a import SESSIONS
+from anchorinv.datasets.paper_sets import SESSIONS
 from anchorinv.datasets.prepare import sha256
 from anchorinv.errors import import_extra, raise_if_any
 from anchorinv.files import read_json, replacing, write_json
 from anchorinv.progress import tick
-from anchorinv.signal.limits import TEXT
+from anchorinv.signal.headers import TEXT
 
 _CHECKSUMS = ".checksums.json"
 _CHUNK = 1 << 16
@@ -36,101 +36,6 @@ _CHUNK = 1 << 16
 _TOLERANCE, _UNLISTED = 1 << 20, 4 << 30
 #: HTTP status codes to retry.
 _BUSY = (408, 429, 500, 502, 503, 504)
-
-#: Functions that return the text at a URL, and the size of its content (None if unknown).
-GetText = Callable[[str], str]
-GetSize = Callable[[str], int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file to download."""
-
-    name: str  # path below the target folder
-    url: str
-    size: int | None = None  # in bytes
-    checksum: str | None = None  # "sha256:..." or "md5:..."; None where the source publishes none
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteSource:
-    """The source of a public set: URL, licence, and a function that lists its files."""
-
-    address: str
-    licence: str
-    list_files: Callable[[str, GetText, GetSize], list[RemoteFile]]
-
-
-def _list_bci2a(address: str, get_text: GetText, get_size: GetSize) -> list[RemoteFile]:
-    """There is no listing; files are named after sessions."""
-    names = [f"{session}.mat" for session in SESSIONS]
-    return [RemoteFile(name, f"{address}/{name}", get_size(f"{address}/{name}")) for name in names]
-
-
-def _list_nhie(address: str, get_text: GetText, get_size: GetSize) -> list[RemoteFile]:
-    """Zenodo lists names, sizes and checksums; the recordings in CSV are duplicates."""
-    files, text = [], get_text(address)
-    try:
-        for file in json.loads(text)["files"]:
-            name, size = str(file["key"]), max(0, int(file["size"]))
-            if not re.search(r"csv_format|csv\.(xz|zip)$", name, flags=re.IGNORECASE):
-                url = f"{address}/files/{name}/content"
-                files.append(RemoteFile(name, url, size, str(file["checksum"])))
-    except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
-        raise ValueError(f"{address} did not return a list of files; try again later") from None
-    return files
-
-
-def _list_grabmyo(address: str, get_text: GetText, get_size: GetSize) -> list[RemoteFile]:
-    """PhysioNet lists names and checksums; gesture 17, rest, is not used."""
-    files = []
-    for line in get_text(f"{address}/SHA256SUMS.txt").splitlines():
-        checksum, _, name = line.strip().partition(" ")
-        name = name.strip().lstrip("*")
-        if re.search(r"_gesture(1[0-6]|[1-9])_trial\d+\.(dat|hea)$", name):
-            # 32 signals of 10240 samples in two bytes; a header has about three thousand.
-            size = 655_360 if name.endswith(".dat") else 3_100
-            files.append(RemoteFile(name, f"{address}/{name}", size, f"sha256:{checksum}"))
-    return files
-
-
-REMOTES = {
-    "bci2a": RemoteSource("https://bnci-horizon-2020.eu/database/data-sets/001-2014",
-                          "CC BY-ND 4.0; cite Tangermann et al. 2012", _list_bci2a),
-    "nhie": RemoteSource("https://zenodo.org/api/records/6587973",
-                         "CC BY 4.0; cite O'Toole et al. 2023", _list_nhie),
-    "grabmyo": RemoteSource("https://physionet.org/files/grabmyo/1.1.0",
-                            "CC BY 4.0; cite Pradhan et al. 2022", _list_grabmyo),
-}  # fmt: skip
-
-
-def remote_files(
-    name: str, get_text: GetText, get_size: GetSize, *, mirror: str | None = None, only: str = "*"
-) -> list[RemoteFile]:
-    """List the files of a public set ("bci2a", "nhie", "grabmyo") whose names match ``only``.
-
-    ``get_text`` and ``get_size`` are those of an `HttpClient`; a ``mirror`` has the same files elsewhere.
-    """
-    if name not in REMOTES:
-        raise ValueError(f"{name!r} is not a known data set; known: {', '.join(REMOTES)}")
-    address = (mirror or REMOTES[name].address).rstrip("/")
-    listing = REMOTES[name].list_files(address, get_text, get_size)
-    files = [file for file in listing if fnmatch(file.name, only)]
-    if not files:
-        raise ValueError(
-            f"{address} lists no files of {name}{'' if only == '*' else f' that match {only!r}'}"
-        )
-    return files
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Retries, timeouts and parallelism of downloads."""
-
-    jobs: int = 2  # files at a time
-    tries: int = 5  # attempts per file
-    timeout: float = 30.0  # seconds without a byte after which a connection counts as broken
-    pause: float = 1.0  # seconds before the second attempt; doubled before each further one
 
 
 class NotAvailable(ValueError):  # noqa: N818 (named after the server's answer)
@@ -141,7 +46,10 @@ class NotAvailable(ValueError):  # noqa: N818 (named after the server's answer)
 class HttpClient:
     """HTTP requests with retries, and resumed downloads."""
 
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    jobs: int = 2  # files at a time
+    tries: int = 5  # attempts per file
+    timeout: float = 30.0  # seconds without a byte after which a connection counts as broken
+    pause: float = 1.0  # seconds before the second attempt; doubled before each further one
     received: int = 0  # bytes so far
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -166,23 +74,21 @@ class HttpClient:
 
     def _retried(self, url: str, attempt: Callable[[], Any]) -> Any:
         requests = import_extra("requests", extra="download")
-        for failures in range(self.policy.tries):
+        for failures in range(self.tries):
             try:
                 return attempt()
             except (requests.exceptions.RequestException, OSError) as error:
-                if failures + 1 == self.policy.tries:
+                if failures + 1 == self.tries:
                     reason = " ".join(str(error).split())[:160] or type(error).__name__
-                    raise ValueError(
-                        f"{url} could not be fetched in {self.policy.tries} tries ({reason}); "
-                        "run the same command again to continue"
-                    ) from None
-                self._stopped.wait(self.policy.pause * 2**failures)
+                    failed = f"{url} could not be fetched in {self.tries} tries ({reason})"
+                    raise ValueError(f"{failed}; run the same command again to continue") from None
+                self._stopped.wait(self.pause * 2**failures)
         raise AssertionError("tries is at least 1")
 
     def _request(self, method: str, url: str, headers: dict[str, str] | None = None) -> Any:
         requests = import_extra("requests", extra="download")
         ours = {"User-Agent": f"anchorinv/{__version__}", "Accept-Encoding": "identity"}
-        options = {"timeout": self.policy.timeout, "allow_redirects": True, "stream": method == "GET"}
+        options = {"timeout": self.timeout, "allow_redirects": True, "stream": method == "GET"}
         response = requests.request(method, url, headers=ours | (headers or {}), **options)
         status = response.status_code
         if status >= 400:
@@ -201,9 +107,7 @@ class HttpClient:
             for block in response.iter_content(_CHUNK):
                 content += block
                 if len(content) > TEXT:
-                    raise NotAvailable(
-                        f"{url} answered with more than {TEXT >> 20} MB; is it the right address?"
-                    )
+                    raise NotAvailable(f"{url} sent more than {TEXT >> 20} MB; is it the right address?")
         return content.decode("utf-8", errors="replace")
 
     def _resume(self, url: str, part: Path, most: int) -> None:
@@ -240,6 +144,81 @@ class HttpClient:
         tags.unlink()
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file to download."""
+
+    name: str  # path below the target folder
+    url: str
+    size: int | None = None  # in bytes
+    checksum: str | None = None  # "sha256:..." or "md5:..."; None where the source publishes none
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSource:
+    """The source of a public set: URL, licence, and a function that lists its files."""
+
+    address: str
+    licence: str
+    list_files: Callable[[str, HttpClient], list[RemoteFile]]
+
+
+def _list_bci2a(address: str, client: HttpClient) -> list[RemoteFile]:
+    """There is no listing; files are named after sessions."""
+    urls = [f"{address}/{session}.mat" for session in SESSIONS]
+    return [RemoteFile(url.rpartition("/")[2], url, client.size(url)) for url in urls]
+
+
+def _list_nhie(address: str, client: HttpClient) -> list[RemoteFile]:
+    """Zenodo lists names, sizes and checksums; the recordings in CSV are duplicates."""
+    files, text = [], client.text(address)
+    try:
+        for file in json.loads(text)["files"]:
+            name, size = str(file["key"]), max(0, int(file["size"]))
+            if not re.search(r"csv_format|csv\.(xz|zip)$", name, flags=re.IGNORECASE):
+                url = f"{address}/files/{name}/content"
+                files.append(RemoteFile(name, url, size, str(file["checksum"])))
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
+        raise ValueError(f"{address} did not return a list of files; try again later") from None
+    return files
+
+
+def _list_grabmyo(address: str, client: HttpClient) -> list[RemoteFile]:
+    """PhysioNet lists names and checksums; gesture 17, rest, is not used."""
+    files = []
+    for line in client.text(f"{address}/SHA256SUMS.txt").splitlines():
+        checksum, _, name = line.strip().partition(" ")
+        name = name.strip().lstrip("*")
+        if re.search(r"_gesture(1[0-6]|[1-9])_trial\d+\.(dat|hea)$", name):
+            # 32 signals of 10240 samples in two bytes; a header has about three thousand.
+            size = 655_360 if name.endswith(".dat") else 3_100
+            files.append(RemoteFile(name, f"{address}/{name}", size, f"sha256:{checksum}"))
+    return files
+
+
+REMOTES = {
+    "bci2a": RemoteSource("https://bnci-horizon-2020.eu/database/data-sets/001-2014",
+                          "CC BY-ND 4.0; cite Tangermann et al. 2012", _list_bci2a),
+    "nhie": RemoteSource("https://zenodo.org/api/records/6587973",
+                         "CC BY 4.0; cite O'Toole et al. 2023", _list_nhie),
+    "grabmyo": RemoteSource("https://physionet.org/files/grabmyo/1.1.0",
+                            "CC BY 4.0; cite Pradhan et al. 2022", _list_grabmyo),
+}  # fmt: skip
+
+
+def remote_files(
+    name: str, client: HttpClient, *, mirror: str | None = None, only: str = "*"
+) -> list[RemoteFile]:
+    """List the files of a public set whose names match ``only``; a ``mirror`` has the same files."""
+    if name not in REMOTES:
+        raise ValueError(f"{name!r} is not a known data set; known: {', '.join(REMOTES)}")
+    address = (mirror or REMOTES[name].address).rstrip("/")
+    files = [file for file in REMOTES[name].list_files(address, client) if fnmatch(file.name, only)]
+    if not files:
+        raise ValueError(f"{address} has no files of {name}{'' if only == '*' else f' that match {only!r}'}")
+    return files
+
+
 def download(files: Sequence[RemoteFile], to: Path, client: HttpClient) -> list[str]:
     """Download missing files and unpack archives; return notes on files that were replaced."""
     # pooch's log would break the progress bar; problems of a file are in our own messages.
@@ -250,7 +229,7 @@ def download(files: Sequence[RemoteFile], to: Path, client: HttpClient) -> list[
     problems: list[str] = []
     notes: list[str] = []
     expected = max(1, sum(file.size or 0 for file in files if not paths[file.name].is_file()) >> 20)
-    pool = ThreadPoolExecutor(client.policy.jobs)
+    pool = ThreadPoolExecutor(client.jobs)
     try:
         tasks = {pool.submit(_fetch, f, paths[f.name], checksums.get(f.name), client): f for f in files}
         pending = set(tasks)
@@ -307,10 +286,8 @@ def _fetch(file: RemoteFile, path: Path, known: str | None, client: HttpClient) 
             if "hash" not in str(error):
                 raise
             if not resumed:
-                raise ValueError(
-                    "its checksum is not the published one, so it was deleted; "
-                    "try again, and report it to the source if it persists"
-                ) from None
+                remedy = "try again, and report it to the source if it persists"
+                raise ValueError(f"its checksum is not the published one: it was deleted; {remedy}") from None
             resumed = False  # parts of different files; restart the download
 
 
@@ -325,9 +302,7 @@ def check_space(to: Path, n_bytes: int) -> None:
     existing = next(folder for folder in (to, *to.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if free < n_bytes:
-        raise ValueError(
-            f"{n_bytes / 1e9:.2f} GB are needed in {to} and {free / 1e9:.2f} GB are free; choose another disk"
-        )
+        raise ValueError(f"{n_bytes / 1e9:.2f} GB needed in {to}, {free / 1e9:.2f} free; choose another disk")
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -360,9 +335,7 @@ def unpack(archive: Path, folder: Path) -> None:
                     shutil.copyfileobj(source, target, 1 << 20)
             tick(f"unpacking {archive.name}", len(new), len(new))
     except (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(
-            f"{archive} is a damaged archive ({error}); delete it and download it again"
-        ) from None
+        raise ValueError(f"{archive} is a damaged archive ({error}); delete and download it again") from None
 
 
 def confined_path(folder: Path, name: str) -> Path:

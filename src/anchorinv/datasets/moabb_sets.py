@@ -28,8 +28,7 @@ from anchorinv.datasets.prepare import (
 )
 from anchorinv.errors import import_extra, listed, shown
 from anchorinv.signal.pipeline import process
-from anchorinv.signal.preprocessing import Filter, Preprocessing
-from anchorinv.signal.readers import pick_channels, renamed
+from anchorinv.signal.preprocessing import Filter, Preprocessing, pick_channels, renamed
 
 #: Ways to split into train and test.
 SPLITS = ("session", "run", "subject")
@@ -52,12 +51,9 @@ class _Run:
     session: str
     run: str
     raw: Any  # mne.io.Raw
+    sfreq: float
     events: npt.NDArray[np.int64]  # (n,): samples from the start of the recording
     labels: Sequence[str]
-
-    @property
-    def sfreq(self) -> float:
-        return float(self.raw.info["sfreq"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,9 +84,9 @@ class _Reader:
                     epochs = apply_step(epoching, raw)
                     if epochs is None or not len(epochs):
                         continue
-                    first = epochs.events[:, 0] - raw.first_samp
-                    start = first + round(float(epochs.tmin) * float(raw.info["sfreq"]))
-                    runs.append(_Run(session, run, raw, start, labelling.transform(epochs)))
+                    sfreq = float(raw.info["sfreq"])
+                    start = epochs.events[:, 0] - raw.first_samp + round(float(epochs.tmin) * sfreq)
+                    runs.append(_Run(session, run, raw, sfreq, start, labelling.transform(epochs)))
         if not runs:
             raise ValueError(f"subject {subject} of {self.name} has no trials; exclude it with --subjects")
         return runs
@@ -99,12 +95,14 @@ class _Reader:
         try:
             loaded: dict[str, dict[str, Any]] = self.dataset.get_data([subject])[subject]
         except Exception as error:  # servers, archives and readers raise all kinds of errors
+            from mne import get_config
+
+            folder = Path(get_config("MNE_DATA") or Path.home() / "mne_data")
             said = shown(" ".join(str(error).split())[:_LONGEST]) or type(error).__name__
-            raise Unavailable(
-                f"MOABB could not provide subject {subject} of {self.name}: {said.rstrip('.')}; if it "
-                f"was the network, run the same command again, or put the files where MOABB looks for them "
-                f"(MNE_DATA, now {_data_folder()})"
-            ) from error
+            failed = f"MOABB could not provide subject {subject} of {self.name}: {said.rstrip('.')}"
+            put = f"put the files where MOABB looks for them (MNE_DATA, now {folder})"
+            again = f"if it was the network, run the same command again, or {put}"
+            raise Unavailable(f"{failed}; {again}") from error
         return loaded
 
     def channels(self, run: _Run) -> tuple[str, ...]:
@@ -136,10 +134,10 @@ class SetFacts(NamedTuple):
 def known_sets() -> list[SetFacts]:
     """Return MOABB's data sets, sorted by name; nothing is downloaded."""
     with _quiet():
-        made = {name: kind() for name, kind in sorted(_registry().items())}
+        sets = [(name, kind()) for name, kind in sorted(_registry().items())]
     return [
         SetFacts(name, each.paradigm, len(each.subject_list), each.n_sessions, tuple(each.event_id))
-        for name, each in made.items()
+        for name, each in sets
     ]
 
 
@@ -150,10 +148,8 @@ def find_set(name: str) -> Any:
         like = [each for each in known if each.startswith(_plain(name))] if _plain(name) else []
         near = (like or get_close_matches(_plain(name), known))[:3]
         hint = f"did you mean {' or '.join(known[each].__name__ for each in near)}? " if near else ""
-        raise ValueError(
-            f"MOABB has no data set {shown(name)!r}; {hint}anchorinv prepare moabb --list shows all "
-            f"{len(known)}"
-        )
+        hint += f"anchorinv prepare moabb --list shows all {len(known)}"
+        raise ValueError(f"MOABB has no data set {shown(name)!r}; {hint}")
     return kind()
 
 
@@ -179,16 +175,9 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _data_folder() -> Path:
-    from mne import get_config
-
-    return Path(get_config("MNE_DATA") or Path.home() / "mne_data")
-
-
 def _in_time(parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Sort sessions or runs by the number at the start of their names: 0train, 1test."""
-    numbered = {name: int((re.match(r"\d+", name) or "0")[0]) for name in parts}
-    return sorted(parts.items(), key=lambda part: numbered[part[0]])
+    return sorted(parts.items(), key=lambda part: int((re.match(r"\d+", part[0]) or "0")[0]))
 
 
 def _plain(name: str) -> str:
@@ -243,10 +232,13 @@ def plan_moabb(
     first = load(people[0])
     tmin, tmax = _interval(dataset, reader.paradigm)
     rate = resample or first[0].sfreq
+    if isinstance(band, str):
+        low, high = reader.paradigm.filters[0]
+        band = Filter(low, high, order=_ORDER, causal=causal)
     how = Preprocessing(
         tuple(names) or reader.channels(first[0]),
         unit="µV" if reader.unit_factor == 1e6 else None,
-        filter=_default_band(reader.paradigm, causal=causal) if isinstance(band, str) else band,
+        filter=band,
         reference=reference,
         sfreq=rate,
         n_times=round((tmax - tmin) * rate),
@@ -255,15 +247,10 @@ def plan_moabb(
         how.filter.sections(first[0].sfreq)  # raises early if the band does not fit the rate
     by = split or _default_split(first, people)
     tested = _test_people(reader.name, people) if by == "subject" else set()
-    sources = [
-        RecordingSource(
-            f"subject {person}", (), partial(_read, reader, load, person, by, person in tested, how)
-        )
-        for person in people
-    ]
+    reading = partial(_read, reader, load, by, tested, how)
     return DatasetPlan(
         root=Path(reader.name),
-        sources=sources,
+        sources=[RecordingSource(f"subject {person}", (), partial(reading, person)) for person in people],
         preprocessing=how,
         class_names=tuple(_classes(reader)),
         meta=_about(reader, how, by, (tmin, tmax)),
@@ -273,34 +260,21 @@ def plan_moabb(
 def _paradigm(dataset: Any, start: float | None, stop: float | None) -> Any:
     kind = _PARADIGMS.get(dataset.paradigm)
     if kind is None:
-        raise ValueError(
-            f"{type(dataset).__name__} has the paradigm {dataset.paradigm!r}; supported are "
-            f"{', '.join(_PARADIGMS)}"
-        )
-    given = {"tmin": start, "tmax": stop}
+        known = f"supported are {', '.join(_PARADIGMS)}"
+        raise ValueError(f"{type(dataset).__name__} has the paradigm {dataset.paradigm!r}; {known}")
     with _quiet():
-        paradigms = import_extra("moabb.paradigms", extra="moabb")
-        paradigm = getattr(paradigms, kind)()
-        for name, value in given.items():
-            if value is not None:
-                setattr(paradigm, name, value)
+        paradigm = getattr(import_extra("moabb.paradigms", extra="moabb"), kind)()
+    for name, value in (("tmin", start), ("tmax", stop)):
+        if value is not None:
+            setattr(paradigm, name, value)
     tmin, tmax = _interval(dataset, paradigm)
     if tmax <= tmin:
-        raise ValueError(
-            f"a window from {tmin:g} to {tmax:g} s after the event is empty; --from and --to count from "
-            f"the start of MOABB's window, {dataset.interval[0]:g} s"
-        )
+        origin = f"--from and --to count from the start of MOABB's window, {dataset.interval[0]:g} s"
+        raise ValueError(f"a window from {tmin:g} to {tmax:g} s after the event is empty; {origin}")
     if not paradigm.is_valid(dataset):
-        raise ValueError(
-            f"MOABB's {kind} does not accept {type(dataset).__name__}: events that it needs are missing"
-        )
+        raise ValueError(f"MOABB's {kind} does not accept {type(dataset).__name__}: it lacks events")
     paradigm.prepare_process(dataset)
     return paradigm
-
-
-def _default_band(paradigm: Any, *, causal: bool) -> Filter:
-    low, high = paradigm.filters[0]
-    return Filter(low, high, order=_ORDER, causal=causal)
 
 
 def _interval(dataset: Any, paradigm: Any) -> tuple[float, float]:
@@ -316,23 +290,18 @@ def _chosen(dataset: Any, text: str | None) -> list[Any]:
         return list(known.values())
     wanted = set[str]()
     for part in (part.strip() for part in text.split(",")):
-        span = re.fullmatch(r"(\d{1,6})-(\d{1,6})", part)
-        wanted |= (
-            {part} if part in known or not span else set(map(str, range(int(span[1]), int(span[2]) + 1)))
-        )
+        span = None if part in known else re.fullmatch(r"(\d{1,6})-(\d{1,6})", part)
+        wanted |= {str(i) for i in range(int(span[1]), int(span[2]) + 1)} if span else {part}
     if odd := sorted(wanted - set(known)):
-        raise ValueError(
-            f"{type(dataset).__name__} has no subject {listed(odd, most=3)}; it has {listed(list(known))}, "
-            "and --subjects takes 1,2 or 1-3"
-        )
+        there = f"it has {listed(list(known))}, and --subjects takes 1,2 or 1-3"
+        raise ValueError(f"{type(dataset).__name__} has no subject {listed(odd, most=3)}; {there}")
     return [person for name, person in known.items() if name in wanted]
 
 
 def _default_split(runs: Sequence[_Run], people: Sequence[Any]) -> str:
     """Return the first way to split that leaves data in both parts."""
-    for by in ("session", "run"):
-        if _test_units(runs, by):
-            return by
+    if by := next((by for by in ("session", "run") if _test_units(runs, by)), None):
+        return by
     if len(people) > 1:
         return "subject"
     raise ValueError("one person with one run cannot be split; add people with --subjects")
@@ -341,10 +310,8 @@ def _default_split(runs: Sequence[_Run], people: Sequence[Any]) -> str:
 def _test_people(name: str, people: Sequence[Any]) -> set[Any]:
     """Return the last quarter of the people."""
     if len(people) < 2:
-        raise ValueError(
-            f"{name} with one person cannot be split by subject; add people with --subjects, or use "
-            "--split session or run"
-        )
+        remedy = "add people with --subjects, or use --split session or run"
+        raise ValueError(f"{name} with one person cannot be split by subject; {remedy}")
     return set(people[-_quarter(len(people)) :])
 
 
@@ -354,10 +321,8 @@ def _test_units(runs: Sequence[_Run], by: str) -> set[tuple[str, ...]]:
     every = {label for run in runs for label in run.labels}
     for n in range(_quarter(len(units)), len(units)):
         test = set(list(units)[-n:])
-        sides = {True: set[str](), False: set[str]()}
-        for run in runs:
-            sides[_unit(run, by) in test].update(run.labels)
-        if sides[True] == sides[False] == every:
+        sides = [{x for r in runs if (_unit(r, by) in test) == side for x in r.labels} for side in (0, 1)]
+        if sides[0] == sides[1] == every:
             return test
     return set()
 
@@ -373,25 +338,24 @@ def _quarter(n: int) -> int:
 def _read(
     reader: _Reader,
     load: Callable[[Any], list[_Run]],
-    person: Any,
     by: str,
-    tested: bool,
+    tested: set[Any],
     how: Preprocessing,
+    person: Any,
 ) -> PreparedRecording:
     """Read and process all runs of a person."""
     runs, notes = load(person), list[str]()
     test = set() if by == "subject" else _test_units(runs, by)
     if by != "subject" and not test:
-        notes.append(
-            f"subject {person} cannot be split by {by} with all classes in both parts; used for training only"
-        )
+        never = f"cannot be split by {by} with all classes in both parts"
+        notes.append(f"subject {person} {never}; used for training only")
     pieces, windows, offset = [], list[LabelledWindow](), 0
     missing = left_out = 0
     for run in runs:
         signals = reader.samples(person, run, how)
         gone = np.flatnonzero(~np.isfinite(signals).all(axis=0))
         done = process(how, signals, run.sfreq)
-        split = "test" if tested or _unit(run, by) in test else "train"
+        split = "test" if person in tested or _unit(run, by) in test else "train"
         name = f"{person}_{run.session}_{run.run}"
         ratio = (how.sfreq or run.sfreq) / run.sfreq
         for event, label in zip(run.events.tolist(), run.labels, strict=True):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.datasets.bci2a import CH_NAMES as BCI2A_CHANNELS
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.datasets.paper_sets import CH_NAMES as BCI2A_CHANNELS
 from anchorinv.datasets.prepare import (
     DatasetPlan,
     LabelledWindow,
@@ -76,11 +76,6 @@ class NpzSet:
         """Name of the file."""
         return f"{self.name.replace('-', '_')}.npz"
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n_chans, n_times) of a trial."""
-        return len(self.ch_names), self.n_times
-
     def plan(self, raw: Path, *, band: Filter | None = None, hold_out: str | None = None) -> DatasetPlan:
         """Plan the preparation of the file, or of the one below a folder; ``band`` filters each EEG trial.
 
@@ -101,22 +96,17 @@ class NpzSet:
             )
         split, words = split_values(self, hold_out)
         path = self._find(raw)
-        return DatasetPlan(
-            root=path.parent,
-            sources=list(self._sources(path, split, how)),
-            preprocessing=how,
-            class_names=self.classes,
-            meta={
-                "name": self.name,
-                "form": "npz",
-                "unit": self.unit or "as given",
-                "steps": [*how.steps, *self.steps],
-                "origin": self.origin,
-                "licence": self.licence,
-                "split": words,
-                "hold_out": hold_out,
-            },
-        )
+        meta = {
+            "name": self.name,
+            "form": "npz",
+            "unit": self.unit or "as given",
+            "steps": [*how.steps, *self.steps],
+            "origin": self.origin,
+            "licence": self.licence,
+            "split": words,
+            "hold_out": hold_out,
+        }
+        return DatasetPlan(path.parent, list(self._sources(path, split, how)), how, self.classes, meta)
 
     def _find(self, raw: Path) -> Path:
         if raw.is_file():
@@ -137,10 +127,8 @@ class NpzSet:
             wanted = [value for value, its in split.items() if its == side]
             sides[np.isin(values, wanted)] = side
             if side not in sides:
-                raise ValueError(
-                    f"{path} has no trial of {self.split_by} {ranges(wanted)}, which {side}; take the whole "
-                    "file"
-                )
+                lacks = f"{path} has no trial of {self.split_by} {ranges(wanted)}, which {side}"
+                raise ValueError(f"{lacks}; take the whole file")
         keys = np.stack([trials.columns[name] for name in self.recording], axis=1)
         files: tuple[Path, ...] = (path,)
         for key in np.unique(keys[sides != ""], axis=0):
@@ -166,7 +154,7 @@ class NpzSet:
     ) -> PreparedRecording:
         """Return trials one after the other, EEG filtered, clipped and re-referenced, cut into windows."""
         signals = trials.signals[chosen] * trials.scale  # (n, n_chans, n_times)
-        counts = dict[str, int]()
+        counts: dict[str, int] = {}
         if how.reference is None:
             samples = signals.transpose(0, 2, 1).reshape(-1, len(self.ch_names))
         else:
@@ -174,13 +162,12 @@ class NpzSet:
             samples = np.concatenate([each.samples for each in processed])
             counts["clipped samples"] = sum(each.n_clipped for each in processed)
         windows = []
+        starts = window_starts(self.n_times, how.n_times or self.n_times).tolist()
         for i, trial in enumerate(chosen):
             facts = {name: int(values[trial]) for name, values in trials.columns.items()}
             session = "1" if self.session is None else str(facts[self.session])
-            for start in window_starts(self.n_times, how.n_times or self.n_times):
-                first = i * self.n_times + int(start)
-                named = (self.classes[facts["y"]], str(facts["subject"]), session, split)
-                windows.append(LabelledWindow(first, *named))
+            named = (self.classes[facts["y"]], str(facts["subject"]), session, split)
+            windows += [LabelledWindow(i * self.n_times + start, *named) for start in starts]
         return PreparedRecording(samples, windows, counts)
 
 
@@ -301,10 +288,8 @@ def split_values(data_set: NpzSet, hold_out: str | None) -> tuple[dict[int, str]
         unused, test = test, [value for value in data_set.train if value in held]
         train = [value for value in data_set.train if value not in held]
         if not test or not train:
-            raise ValueError(
-                f"--hold-out takes a {data_set.split_by} of {ranges(data_set.train)}, or a range or list "
-                f"that leaves some to train on; got {hold_out!r}"
-            )
+            taken = f"a {data_set.split_by} of {ranges(data_set.train)}, or a range or list"
+            raise ValueError(f"--hold-out takes {taken} that leaves some to train on; got {hold_out!r}")
     words = f"by {data_set.split_by}: {ranges(train)} train, {ranges(test)} test"
     if unused:
         words += f"; held out from the training part, {ranges(unused)} left out"
@@ -339,20 +324,17 @@ def read_trials(path: Path, data_set: NpzSet) -> StoredTrials:
     if (count > 1).any():
         trial = first[count > 1].min()
         named = listed([f"{name} {values[trial]}" for name, values in columns.items()])
-        raise ValueError(
-            f"{path} has {int((count - 1).sum())} trials twice, the first {named}; keep one of each"
-        )
+        n_twice = int((count - 1).sum())
+        raise ValueError(f"{path} has {n_twice} trials twice, the first {named}; keep one of each")
     return StoredTrials(arrays["X"], float(arrays["scale"].item()), columns)
 
 
 def _problems(arrays: Mapping[str, npt.NDArray[Any]], data_set: NpzSet) -> Iterator[str]:
     signals = arrays.get("X")
     n = None if signals is None or not signals.ndim else len(signals)
-    if signals is not None and not (
-        n and signals.dtype == np.int16 and signals.shape == (n, *data_set.shape)
-    ):
-        wanted = ", ".join(map(str, data_set.shape))
-        yield f"X is {signals.dtype} {signals.shape}, expected int16 (n, {wanted})"
+    shape = len(data_set.ch_names), data_set.n_times
+    if signals is not None and not (n and signals.dtype == np.int16 and signals.shape == (n, *shape)):
+        yield f"X is {signals.dtype} {signals.shape}, expected int16 (n, {shape[0]}, {shape[1]})"
     if "scale" in arrays and not 0 < _number(arrays["scale"]) < np.inf:
         yield f"scale is {_described(arrays['scale'])}, expected one number above 0"
     if "sfreq" in arrays and _number(arrays["sfreq"]) != data_set.sfreq:

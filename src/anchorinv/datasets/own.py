@@ -4,33 +4,89 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
+from os.path import isfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from anchorinv.datasets.checks import plan_rows
-from anchorinv.datasets.own_files import ManifestRow, OwnOptions, read_manifest
+from anchorinv.datasets.dataset import SPLITS
+from anchorinv.datasets.own_files import ManifestRow, OwnOptions, plan_rows
 from anchorinv.datasets.prepare import DatasetPlan
-from anchorinv.datasets.window_files import is_windowed
 from anchorinv.errors import import_extra, listed, raise_if_any
 from anchorinv.progress import tick
+from anchorinv.signal import events
 from anchorinv.signal.arrays import read_table
-from anchorinv.signal.events import (
-    Event,
-    check_stretch,
-    check_wanted,
-    parse_events,
-    read_event_table,
-    read_events,
-    stretches,
-)
-from anchorinv.signal.limits import ROWS, check_rate, read_text, reading
-from anchorinv.signal.readers import FORMATS, companions, open_mne, open_recording
+from anchorinv.signal.headers import FILES, ROWS, check_rate, read_text, reading
+from anchorinv.signal.readers import FORMATS, companions, is_windowed, open_mne, open_recording
 
+COLUMNS = ("path", "label", "subject", "session", "split", "start", "stop")
+_LATEST = 1e9  # seconds: thirty years
 DATATYPES = ("eeg", "emg", "ieeg")
+
+
+def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[ManifestRow], list[str]]:
+    """Return the valid rows of a table of recordings, and a message for each invalid one.
+
+    Each row must have a label; if not ``labelled``, none, as the events of its file will be its labels.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; a manifest is a table with columns {', '.join(COLUMNS)}")
+    table = read_table(path, COLUMNS, delimiters=",;\t")
+    needed = ("path", "label") if labelled else ("path",)
+    if absent := [name for name in needed if name not in table.columns]:
+        raise ValueError(f"{path} has no column {listed(absent)}; its first line names {listed(table.names)}")
+    rows, problems = [], []
+    for name in sorted(set(table.names) - set(COLUMNS)):
+        if near := get_close_matches(name[:40], set(COLUMNS) - set(table.names), n=1):
+            problems.append(f"column {name!r} is unknown; did you mean {near[0]!r}?")
+    for line, *values in zip(table.lines, *table.columns.values(), strict=True):
+        cells = {name: cell.strip() for name, cell in zip(table.columns, values, strict=True)}
+        if any(cells.values()):
+            row, faults = _parse_row(cells, line, path.parent, labelled=labelled)
+            problems += [f"line {line}: {sentence}" for sentence in faults]
+            rows += [row] if not faults else []
+    if not rows and not problems:
+        problems.append("the table has no rows; list a recording in each")
+    without = [row.line for row in rows if not row.split]
+    if without and len(without) < len(rows):
+        problems.append(f"split is given in some rows, not in lines {listed(without)}; give all or none")
+    return rows, problems
+
+
+def _parse_row(
+    cells: dict[str, str], line: int, folder: Path, *, labelled: bool
+) -> tuple[ManifestRow, list[str]]:
+    faults = []
+    name, label = cells["path"], cells.get("label", "")
+    path = folder / name
+    if not name:
+        faults.append("path is empty; name a file")
+    elif not {path.suffix.lower(), "".join(path.suffixes[-2:]).lower()} & FORMATS:
+        faults.append(f"{name} has an unknown format; known formats: {FILES}")
+    elif not isfile(path):  # noqa: PTH113 (Path.is_file fails on too long a name)
+        faults.append(f"{name} does not exist (looked for {path})")
+    if labelled and not label and path.suffix.lower() != ".npz":
+        faults.append(f"{name} has no label; give one, or name its events with --events")
+    if not labelled and label:
+        faults.append(f"{name} has a label, and --events takes labels from events; leave one out")
+    split = cells.get("split", "").casefold()
+    if split and split not in SPLITS:
+        faults.append(f"split must be train or test, got {cells['split']!r}")
+    times: dict[str, float | None] = {"start": None, "stop": None}
+    for key in times:
+        if text := cells.get(key, ""):
+            try:
+                times[key] = float(text)
+            except ValueError:
+                faults.append(f"{key} must be a number of seconds, got {text!r}")
+    start, stop = times["start"] or 0.0, times["stop"]
+    if not 0 <= start < _LATEST or (stop is not None and not start < stop < _LATEST):
+        faults.append(f"start must be at least 0 and before stop, got {start:g} to {stop} s")
+    subject, session = cells.get("subject", ""), cells.get("session", "")
+    return ManifestRow(line, name, path, label, subject, session, split, times["start"], stop), faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +106,12 @@ class Labelling:
     stop: float | None = None
 
     def __post_init__(self) -> None:
-        check_stretch(self.start, self.stop)
+        events.check_stretch(self.start, self.stop)
 
     @classmethod
     def parse(cls, texts: Sequence[str], start: float, stop: float | None) -> "Labelling":
         """Read "T1=left,T2=right", once or several times."""
-        return cls(parse_events(",".join(texts)), start, stop)
+        return cls(events.parse_events(",".join(texts)), start, stop)
 
 
 def rows_of_events(
@@ -63,38 +119,29 @@ def rows_of_events(
     labelling: Labelling,
     *,
     sfreq: float | None = None,
-    read: Callable[[ManifestRow], tuple[list[Event], float]] | None = None,
+    read: Callable[[ManifestRow], tuple[list[events.Event], float]] | None = None,
     source: str = "the recordings",
 ) -> tuple[list[ManifestRow], list[str]]:
     """Return a row for each wanted event of some files, and a message for each file that fails.
 
     An event must occur in at least one of the files. For files with ``start`` and ``stop``, trials in between
-    are used; trials that reach beyond their recording are left out with a warning.
-
-    Parameters
-    ----------
-    sfreq : float or None, default=None
-        Sampling rate of files that do not state it.
-    read : callable or None, default=None
-        Returns the events of a row's file and its length in seconds; None reads them from the file.
-    source : str
-        Where the files are from, for messages.
+    are used; trials that reach beyond their recording are left out with a warning. ``sfreq`` is the rate of
+    files that do not state it; ``read`` returns the events of a row's file and its length in seconds.
     """
     read = read or partial(_read_events, sfreq=sfreq)
     labelled: list[ManifestRow] = []
-    events: list[Event] = []
+    present: list[events.Event] = []
     problems: list[str] = []
     n_outside = 0
     for i, row in enumerate(rows):
         tick("looking at events", i, len(rows))
         try:
             own, length = read(row)
-            asked = (labelling.wanted, labelling.start, labelling.stop)
-            trials, outside = stretches(own, *asked, name=row.name, length=length)
+            trials, outside = events.stretches(own, **asdict(labelling), name=row.name, length=length)
         except (ValueError, OSError) as error:
             problems.append(str(error))
             continue
-        events, n_outside = events + own, n_outside + outside
+        present, n_outside = present + own, n_outside + outside
         labelled += [
             replace(row, label=trial.label, start=trial.start, stop=trial.stop)
             for trial in trials
@@ -102,32 +149,29 @@ def rows_of_events(
         ]
     tick("looking at events", len(rows), len(rows))
     if not problems:
-        check_wanted(events, labelling.wanted, name=rows[0].name if len(rows) == 1 else source)
-        if not labelled:
-            where = f"all {n_outside} stretches reach beyond their recording"
-            none = "no stretch of a wanted event lies within its recording"
-            problems.append(f"{where if n_outside else none}; choose --from and --to")
+        events.check_wanted(present, labelling.wanted, name=rows[0].name if len(rows) == 1 else source)
+    of = f"all {n_outside}" if not labelled else f"{n_outside} of {len(labelled) + n_outside}"
+    beyond = f"{of} stretches reach beyond their recording"
+    if not labelled and not problems:
+        none = "no stretch of a wanted event lies within its recording"
+        problems.append(f"{beyond if n_outside else none}; choose --from and --to")
     if n_outside and labelled:
-        of = f"{n_outside} of {len(labelled) + n_outside} stretches"
-        warnings.warn(f"{of} reach beyond their recording and are left out", UserWarning, stacklevel=2)
+        warnings.warn(f"{beyond} and are left out", UserWarning, stacklevel=2)
     return labelled, problems
 
 
-def _read_events(row: ManifestRow, *, sfreq: float | None) -> tuple[list[Event], float]:
+def _read_events(row: ManifestRow, *, sfreq: float | None) -> tuple[list[events.Event], float]:
     if is_windowed(row.path):
         raise ValueError(f"{row.path} contains windows, and --events is for recordings; leave it out")
     recording = open_recording(row.path)
     rate = recording.sfreq or sfreq
     if rate is None:
         raise ValueError(f"{row.path} has no sampling rate; pass it with --sfreq")
-    return read_events(row.path), recording.n_times / rate
+    return events.read_events(row.path), recording.n_times / rate
 
 
 def plan_manifest(manifest: Path, options: OwnOptions, labelling: Labelling | None = None) -> DatasetPlan:
-    """Plan the preparation of the recordings that a table lists; all problems are in one message.
-
-    Labels are those of the table or, with a ``labelling``, of the recordings' events.
-    """
+    """Plan the preparation of the recordings that a table lists; labels are its own, or those of events."""
     rows, problems = read_manifest(manifest, labelled=labelling is None)
     if labelling is not None and rows:
         rows, more = rows_of_events(rows, labelling, sfreq=options.sfreq)
@@ -165,8 +209,7 @@ class BidsRecording:
     datatype: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sidecars:
+class Sidecars(NamedTuple):
     """Content of the sidecar files of a recording, which apply to all folders below them."""
 
     events: Path | None
@@ -203,17 +246,11 @@ def find_recordings(
             problems.append(f"{name} is not a valid BIDS name ({' '.join(str(error).split())[:200]})")
             continue
         if not all(_inside(file, root) for file in {path, *companions(path)}):
-            problems.append(
-                f"{name} is a link to a file elsewhere, which is not read; copy it into the folder"
-            )
+            problems.append(f"{name} is a link to a file elsewhere, which is not read; copy it here")
         recordings.append(recording)
     raise_if_any(str(root), problems)
-    for key, values in (
-        ("datatype", [datatype] if datatype else None),
-        ("task", [task] if task else None),
-        ("subject", subjects),
-        ("session", sessions),
-    ):
+    chosen = {"datatype": datatype and [datatype], "task": task and [task]}
+    for key, values in (chosen | {"subject": subjects, "session": sessions}).items():
         recordings = _select(root, recordings, key, values) if values else recordings
     if not recordings:
         raise ValueError(f"{root} has no recordings of {', '.join(DATATYPES)}")
@@ -221,16 +258,13 @@ def find_recordings(
 
 
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files of recordings in the folders defined by BIDS."""
     formats = import_extra("mne_bids", extra="recordings").config.ALLOWED_DATATYPE_EXTENSIONS
     for person in sorted(root.glob("sub-*")):
         for place in (person, *sorted(person.glob("ses-*"))):
             for kind in DATATYPES:
                 folder = place / kind
                 if folder.is_dir() and not _inside(folder, root):
-                    raise ValueError(
-                        f"{folder} is a link to a folder elsewhere, which is not read; copy it here"
-                    )
+                    raise ValueError(f"{folder} is a link to elsewhere, which is not read; copy it here")
                 for path in sorted(folder.glob(f"sub-*_{kind}.*")):
                     if path.suffix in formats[kind]:
                         yield path, kind
@@ -252,7 +286,6 @@ def _parse_name(path: Path, kind: str) -> BidsRecording:
 def _select(
     root: Path, recordings: list[BidsRecording], key: str, values: Sequence[str]
 ) -> list[BidsRecording]:
-    """Return the recordings with some values of an entity; all of these must occur."""
     prefix = {"subject": "sub-", "session": "ses-", "task": "task-"}.get(key, "")
     wanted = {value.removeprefix(prefix) for value in values}
     present = {str(getattr(recording, key)) for recording in recordings}
@@ -280,7 +313,7 @@ def event_rows(root: Path, labelling: Labelling, **chosen: Any) -> tuple[list[Ma
         raise ValueError(f"{root} has recordings of {listed(kinds)}; choose one of them with --datatype")
     bad: Counter[str] = Counter()
 
-    def read(row: ManifestRow) -> tuple[list[Event], float]:
+    def read(row: ManifestRow) -> tuple[list[events.Event], float]:
         sidecars = read_sidecars(root, row.path, recordings[row.path].datatype)
         bad.update(sidecars.bad)
         return _read_recording(row.path, sidecars)
@@ -297,8 +330,7 @@ def event_rows(root: Path, labelling: Labelling, **chosen: Any) -> tuple[list[Ma
     return rows, problems
 
 
-def _read_recording(path: Path, sidecars: Sidecars) -> tuple[list[Event], float]:
-    """Return the events of a recording and its length in seconds."""
+def _read_recording(path: Path, sidecars: Sidecars) -> tuple[list[events.Event], float]:
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"{path} has an unsupported format; export it as EDF or BrainVision")
     if not path.is_file():
@@ -307,12 +339,10 @@ def _read_recording(path: Path, sidecars: Sidecars) -> tuple[list[Event], float]
         raw = open_mne(path)
         sfreq, n_times = float(raw.info["sfreq"]), int(raw.n_times)
     if sidecars.sfreq is not None and abs(sidecars.sfreq - sfreq) > 1e-3 * sfreq:
-        raise ValueError(
-            f"{path} has {sfreq:g} Hz, and its JSON sidecar says {sidecars.sfreq:g} Hz; "
-            "correct the one that is wrong"
-        )
-    events = read_event_table(sidecars.events) if sidecars.events is not None else []
-    return events or read_events(path), n_times / sfreq
+        said = f"its JSON sidecar says {sidecars.sfreq:g} Hz"
+        raise ValueError(f"{path} has {sfreq:g} Hz, and {said}; correct the one that is wrong")
+    tabled = events.read_event_table(sidecars.events) if sidecars.events is not None else []
+    return tabled or events.read_events(path), n_times / sfreq
 
 
 def read_sidecars(root: Path, path: Path, datatype: str) -> Sidecars:
@@ -332,7 +362,6 @@ def _entities(name: str) -> dict[str, str]:
 
 
 def _inside(path: Path, root: Path) -> bool:
-    """Return whether a file lies in a folder, at any depth, once links are followed."""
     return path.resolve().is_relative_to(root.resolve())
 
 
@@ -354,10 +383,8 @@ def _nearest(root: Path, path: Path, ending: str) -> Iterator[Path]:
         if by_entities:
             best = by_entities[max(by_entities)]
             if len(best) > 1:
-                raise ValueError(
-                    f"{path} has several files of the kind {ending}, {listed([file.name for file in best])}; "
-                    "keep one"
-                )
+                names = listed([file.name for file in best])
+                raise ValueError(f"{path} has several files of the kind {ending}, {names}; keep one")
             yield best[0]
         if folder == root:
             return
@@ -374,7 +401,6 @@ def _bad_channels(path: Path) -> tuple[str, ...]:
 
 
 def _rate(files: list[Path]) -> float | None:
-    """Return the sampling rate of the nearest file that has one."""
     for path in files:
         with reading(path):
             content = json.loads(read_text(path))

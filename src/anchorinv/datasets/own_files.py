@@ -1,10 +1,12 @@
-"""Own recordings: reading a user's table, and the files in its rows."""
+"""Own recordings: options, files, checks of each and of all, and the plan for those that pass."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from os.path import isfile
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +14,41 @@ import numpy as np
 import numpy.typing as npt
 
 from anchorinv.datasets.dataset import SPLITS
-from anchorinv.errors import listed
-from anchorinv.signal.arrays import StoredArray, load_array, open_arrays, read_sfreq, read_table
-from anchorinv.signal.limits import FILES, ROWS, check_claim, check_reach, check_size
-from anchorinv.signal.pipeline import resampled_length
-from anchorinv.signal.preprocessing import Filter, Preprocessing
-from anchorinv.signal.readers import (
-    FORMATS,
-    find_channel,
-    open_recording,
-    pick_channels,
-    renamed,
-    select_inputs,
+from anchorinv.datasets.prepare import (
+    DatasetPlan,
+    LabelledWindow,
+    PreparedRecording,
+    RecordingSource,
+    grouped_split,
+    sha256,
 )
+from anchorinv.errors import listed, raise_if_any
+from anchorinv.progress import tick
+from anchorinv.signal.arrays import StoredArray, load_array, open_arrays, read_sfreq
+from anchorinv.signal.headers import ROWS, check_claim, check_reach, check_size
+from anchorinv.signal.pipeline import missing_stretches, process, rate_ratio, resampled_length, window_starts
+from anchorinv.signal.preprocessing import Filter, Preprocessing, find_channel, pick_channels, renamed
+from anchorinv.signal.readers import companions, open_recording, select_inputs
 
-COLUMNS = ("path", "label", "subject", "session", "split", "start", "stop")
-_LATEST = 1e9  # seconds: thirty years
 #: Arrays of an .npz file by the facts of its trials.
 _TRIAL_ARRAYS = {"label": "y", "subject": "subject", "session": "session", "split": "split"}
 _ARRAYS = {"X", "sfreq", "ch_names", *_TRIAL_ARRAYS.values()}
+#: Kinds of problems that --allow accepts, and what is then done.
+ALLOWED = {
+    "nan": "windows with missing samples are left out",
+    "flat": "flat channels are kept",
+    "clipped": "clipped channels are kept",
+    "scale": "recordings of very different size are kept",
+    "few": "classes with few samples are kept",
+    "duplicates": "recordings that are there twice are kept",
+    "shared-subjects": "a subject may be on both sides of the split",
+    "shared-recordings": "a recording may be on both sides of the split",
+}
+_GIVEN = "as given"
+_SCALE = 1000.0
+
+#: The kind of a problem ("" for one that cannot be accepted) and its sentence.
+_Finding = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,74 +64,6 @@ class ManifestRow:
     split: str = ""
     start: float | None = None
     stop: float | None = None
-
-
-def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[ManifestRow], list[str]]:
-    """Return the valid rows of a table of recordings, and a message for each invalid one.
-
-    Each row must have a label; if not ``labelled``, none, as the events of its file will be its labels.
-    """
-    if not path.is_file():
-        raise ValueError(
-            f"{path} does not exist; a manifest is a table with the columns {', '.join(COLUMNS)}"
-        )
-    table = read_table(path, COLUMNS, delimiters=",;\t")
-    needed = ("path", "label") if labelled else ("path",)
-    if absent := [name for name in needed if name not in table.columns]:
-        raise ValueError(f"{path} has no column {listed(absent)}; its first line names {listed(table.names)}")
-    problems = []
-    for name in sorted(set(table.names) - set(COLUMNS)):
-        if near := get_close_matches(name[:40], set(COLUMNS) - set(table.names), n=1):
-            problems.append(f"column {name!r} is unknown; did you mean {near[0]!r}?")
-    rows = []
-    for line, *values in zip(table.lines, *table.columns.values(), strict=True):
-        cells = {name: cell.strip() for name, cell in zip(table.columns, values, strict=True)}
-        if any(cells.values()):
-            row, faults = _parse_row(cells, line, path.parent, labelled=labelled)
-            problems += [f"line {line}: {sentence}" for sentence in faults]
-            rows += [row] if not faults else []
-    if not rows and not problems:
-        problems.append("the table has no rows; list a recording in each")
-    without = [row.line for row in rows if not row.split]
-    if without and len(without) < len(rows):
-        problems.append(
-            f"split is given in some rows and not in lines {listed(without)}; give it in all or none"
-        )
-    return rows, problems
-
-
-def _parse_row(
-    cells: dict[str, str], line: int, folder: Path, *, labelled: bool
-) -> tuple[ManifestRow, list[str]]:
-    """Return a row, and its problems."""
-    faults = []
-    name, label = cells["path"], cells.get("label", "")
-    path = folder / name
-    if not name:
-        faults.append("path is empty; name a file")
-    elif not {path.suffix.lower(), "".join(path.suffixes[-2:]).lower()} & FORMATS:
-        faults.append(f"{name} has an unknown format; known formats: {FILES}")
-    elif not isfile(path):  # noqa: PTH113 (Path.is_file fails on too long a name)
-        faults.append(f"{name} does not exist (looked for {path})")
-    if labelled and not label and path.suffix.lower() != ".npz":
-        faults.append(f"{name} has no label; give one, or name its events with --events")
-    if not labelled and label:
-        faults.append(f"{name} has a label, and --events takes labels from events; leave one out")
-    split = cells.get("split", "").casefold()
-    if split and split not in SPLITS:
-        faults.append(f"split must be train or test, got {cells['split']!r}")
-    times: dict[str, float | None] = {"start": None, "stop": None}
-    for key in times:
-        if text := cells.get(key, ""):
-            try:
-                times[key] = float(text)
-            except ValueError:
-                faults.append(f"{key} must be a number of seconds, got {text!r}")
-    start, stop = times["start"] or 0.0, times["stop"]
-    if not 0 <= start < _LATEST or (stop is not None and not start < stop < _LATEST):
-        faults.append(f"start must be at least 0 and before stop, got {start:g} to {stop} s")
-    subject, session = cells.get("subject", ""), cells.get("session", "")
-    return ManifestRow(line, name, path, label, subject, session, split, times["start"], stop), faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +121,9 @@ class OwnOptions:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSegment:
-    """A labelled segment of a file, in samples after resampling."""
+    """A labelled segment of a file."""
 
-    first: int
+    first: int  # sample after resampling, as is the length
     length: int
     label: str
     subject: str
@@ -212,14 +162,12 @@ def open_labelled_file(rows: Sequence[ManifestRow], options: OwnOptions) -> Labe
         start = row.start or 0.0
         first = round(start * rate)
         stop = available if row.stop is None else first + round((row.stop - start) * rate)
-        if stop > available or stop <= first:
-            problems.append(
-                f"line {row.line}: {row.name} is {recording.n_times / sfreq:g} s long, "
-                f"{start:g} to {'its end' if row.stop is None else f'{row.stop:g} s'} asked"
-            )
-        else:
+        if first < stop <= available:
             facts = (row.label, row.subject, row.session, row.split)
             segments.append(LabelledSegment(first, stop - first, *facts))
+        else:
+            length, end = recording.n_times / sfreq, "its end" if row.stop is None else f"{row.stop:g} s"
+            problems.append(f"line {row.line}: {row.name} is {length:g} s long, {start:g} to {end} asked")
     signals = recording.load(inputs.channels)
     signals *= inputs.factors
     names = tuple(recording.ch_names[i] for i in inputs.channels)
@@ -263,8 +211,7 @@ def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFi
 def _checked_signals(path: Path, arrays: dict[str, StoredArray]) -> StoredArray:
     if "X" not in arrays:
         raise ValueError(f"{path} has no X, the signals (n, channels, times); save them under this name")
-    signals = arrays["X"]
-    shape = signals.shape
+    signals, shape = arrays["X"], arrays["X"].shape
     if 0 in shape:
         raise ValueError(f"{path}: X has no values, its shape is {shape}")
     if len(shape) != 3 or signals.dtype.kind not in "fiu":
@@ -310,3 +257,324 @@ def _column(path: Path, arrays: dict[str, npt.NDArray[Any]], key: str, n: int, g
     if values.dtype.kind == "f" and (values == np.round(values)).all():
         values = values.astype(np.int64)
     return [str(value) for value in values.tolist()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QualityReport:
+    """Results of examining a file."""
+
+    name: str
+    preprocessing: Preprocessing
+    units: tuple[str, ...]
+    segments: tuple[LabelledSegment, ...]
+    problems: Sequence[str]  # problems of its rows
+    missing: int  # NaN or infinite samples
+    flat: tuple[str, ...]  # channels
+    clipped: tuple[str, ...]  # channels
+    amplitude: float  # median over channels of the standard deviation
+    digest: str  # hash of the samples, to detect duplicates
+    duplicates: tuple[tuple[int, int], ...]  # separate trials that are equal
+    flat_trials: int  # separate trials with a flat channel
+    gaps: npt.NDArray[np.float64]  # (2, n): first and past-the-end samples of missing runs, at ``rate``
+
+    @property
+    def rate(self) -> float:
+        """Sampling rate after preprocessing, in Hz."""
+        return self.preprocessing.sfreq or 1.0
+
+    def starts(self, segment: LabelledSegment, n_times: int, overlap: float) -> npt.NDArray[np.int64]:
+        """Return where the windows of a segment start; those with missing samples are left out."""
+        starts = segment.first + window_starts(segment.length, n_times, overlap=overlap)
+        next_gap = np.searchsorted(self.gaps[1], starts, side="right")
+        complete = np.append(self.gaps[0], np.inf)[next_gap] >= starts + n_times
+        return np.asarray(starts[complete], dtype=np.int64)
+
+
+def plan_rows(
+    table: Path, rows: Sequence[ManifestRow], problems: list[str], options: OwnOptions
+) -> DatasetPlan:
+    """Plan the preparation of labelled files from a table or folder, after checks of each and of their split.
+
+    ``problems`` found so far are raised together with all others.
+    """
+    if unknown := sorted(options.allow - set(ALLOWED)):
+        raise ValueError(f"--allow takes {', '.join(ALLOWED)}; got {listed(unknown)}")
+    files: dict[Path, list[ManifestRow]] = {}
+    for row in rows:
+        files.setdefault(row.path.resolve(), []).append(row)
+    reports: list[QualityReport] = []
+    for i, group in enumerate(files.values()):
+        tick("checking recordings", i, len(files))
+        try:
+            reports.append(_inspect(group, options))
+            problems += reports[-1].problems
+        except (ValueError, OSError) as error:
+            problems.append(str(error))
+    tick("checking recordings", len(files), len(files))
+    findings: list[_Finding] = []
+    split = _GIVEN
+    if any(report.segments for report in reports):
+        findings += _problems(reports, options)
+        try:
+            reports, split = _split(reports, options)
+            findings += _shared(reports) if split == _GIVEN else ()
+            findings += _few(reports, options)
+        except ValueError as error:
+            problems.append(str(error))
+    problems += [
+        f"{sentence} (or pass --allow {kind}: {ALLOWED[kind]})" if kind else sentence
+        for kind, sentence in findings
+        if kind not in options.allow
+    ]
+    raise_if_any(str(table), problems)
+    accepted = [sentence for kind, sentence in findings if kind in options.allow]
+    return _checked_plan(table, files, reports, options, accepted, split)
+
+
+def _inspect(rows: Sequence[ManifestRow], options: OwnOptions) -> QualityReport:
+    file = open_labelled_file(rows, options)
+    flat, clipped, amplitudes = [], [], []
+    missing = np.zeros(file.signals.shape[1], dtype=bool)
+    n_missing = 0
+    digest = blake2b(digest_size=16)
+    for channel, values in zip(file.names, file.signals, strict=True):
+        digest.update(np.ascontiguousarray(values).data)
+        finite = np.isfinite(values)
+        known = values[finite]
+        missing |= ~finite
+        n_missing += len(values) - len(known)
+        if not len(known) or np.ptp(known) == 0:
+            flat.append(channel)
+        elif is_clipped(known):
+            clipped.append(channel)
+        amplitudes.append(float(known.std()) if len(known) else 0.0)
+    # Separate trials; none of a continuous recording.
+    trials = file.signals.reshape(len(file.names), -1, file.trial) if file.trial else np.empty((0, 0, 1))
+    varying = [i for i, name in enumerate(file.names) if name not in flat] if file.trial else []
+    ratio = rate_ratio(file.sfreq, file.preprocessing.sfreq or file.sfreq)
+    return QualityReport(
+        name=rows[0].name,
+        preprocessing=file.preprocessing,
+        units=file.units,
+        segments=tuple(file.segments),
+        problems=file.problems,
+        missing=n_missing,
+        flat=tuple(flat),
+        clipped=tuple(clipped),
+        amplitude=float(np.median(amplitudes)),
+        digest=digest.hexdigest(),
+        duplicates=tuple(_equal_trials(trials)),
+        flat_trials=int((np.ptp(trials[varying], axis=2) == 0).any(axis=0).sum()),
+        # Multiply first, then one division: exact where a time falls on a sample.
+        gaps=np.array(missing_stretches(missing)).reshape(-1, 2).T * ratio.numerator / ratio.denominator,
+    )
+
+
+def _equal_trials(trials: npt.NDArray[np.float64]) -> Iterator[tuple[int, int]]:
+    """Yield each duplicate among trials (n_chans, n, n_times), with the first equal one."""
+    first: dict[bytes, int] = {}
+    for i in range(trials.shape[1]):
+        content = blake2b(np.ascontiguousarray(trials[:, i]).data, digest_size=16).digest()
+        if (earlier := first.setdefault(content, i)) != i:
+            yield earlier, i
+
+
+def is_clipped(values: npt.NDArray[np.float64]) -> bool:
+    """Return whether a channel (n,) is at its lowest or highest value for more than 1 % of the time.
+
+    Only runs of three samples or more count, and only in channels with more than 32 different values: coarse
+    converters reach their extremes often.
+    """
+    for extreme in (values.min(), values.max()):
+        at = values == extreme
+        runs = at[:-2] & at[1:-1] & at[2:]
+        if np.count_nonzero(runs) > 0.01 * len(values):
+            return len(np.unique(values)) > 32
+    return False
+
+
+def _problems(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
+    """Yield all problems of the files, each and together."""
+    for r in reports:
+        if r.missing:
+            yield "nan", f"{r.name} has {r.missing} NaN or infinite samples; repair or drop it"
+        if r.flat:
+            yield "flat", f"{r.name} is flat in {listed(r.flat)}; is an electrode off?"
+        if r.flat_trials:
+            yield "flat", f"{r.name} has {r.flat_trials} trials with a flat channel; is an electrode off?"
+        if r.clipped:
+            yield "clipped", f"{r.name} is clipped in {listed(r.clipped)}: it stays at its extreme"
+    rates = {r.name: f"{r.rate:g} Hz" for r in reports}
+    yield from _differing(rates, "bring them to one rate with --resample")
+    channels = {r.name: f"channels {listed(r.preprocessing.ch_names or (), most=40)}" for r in reports}
+    yield from _differing(channels, "choose what all have, in one order, with --channels")
+    units = {r.name: f"unit {listed(sorted(set(r.units))) or 'unknown'}" for r in reports}
+    yield from _differing(units, "bring them to one unit")
+    usual = float(np.median([r.amplitude for r in reports]))
+    for r in reports:
+        ratio = r.amplitude / usual if usual > 0 else 0.0
+        if ratio > 0 and not 1 / _SCALE < ratio < _SCALE:
+            yield "scale", f"{r.name} has {ratio:.1e} times the standard deviation of most; another unit?"
+    yield from _lengths(reports, options)
+    yield from _duplicates(reports)
+
+
+def _differing(values: Mapping[str, Hashable], remedy: str) -> Iterator[_Finding]:
+    """Yield the files whose value differs from the most common one."""
+    (usual, count), *others = Counter(values.values()).most_common()
+    if others:
+        odd = [f"{name} has {value}" for name, value in values.items() if value != usual]
+        yield "", f"{listed(odd, most=5)}; {count} others have {usual}; {remedy}"
+
+
+def _lengths(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
+    n_times = _window_length(reports, options)
+    for report in reports:
+        for segment in report.segments:
+            seconds = segment.length / report.rate
+            if options.window is None and segment.length != n_times:
+                differing = f"a part of {seconds:g} s, most have {n_times / report.rate:g} s"
+                yield "", f"{report.name} has {differing}; cut all to one length, or pass --window"
+            elif segment.length < n_times:
+                yield "", f"{report.name} has {seconds:g} s, a window takes {options.window:g} s"
+
+
+def _window_length(reports: Sequence[QualityReport], options: OwnOptions) -> int:
+    """Return the samples per window: of the options, or of most segments."""
+    if options.window is not None:
+        return round(options.window * reports[0].rate)
+    lengths = Counter(segment.length for report in reports for segment in report.segments)
+    return lengths.most_common(1)[0][0] if lengths else 1
+
+
+def _duplicates(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
+    first: dict[str, str] = {}
+    for report in reports:
+        if (earlier := first.setdefault(report.digest, report.name)) != report.name:
+            yield "duplicates", f"{report.name} is the same recording as {earlier}; list it once"
+        if report.duplicates:
+            one, other = report.duplicates[0]
+            twice = f"{len(report.duplicates)} trials twice, the first {one} and {other}"
+            yield "duplicates", f"{report.name} has {twice}; keep one of each"
+        ordered = sorted(report.segments, key=lambda segment: segment.first)
+        overlaps = [b.first for a, b in pairwise(ordered) if b.first < a.first + a.length]
+        if overlaps:
+            more = f" and in {len(overlaps) - 1} more places" if len(overlaps) > 1 else ""
+            where = f"around {overlaps[0] / report.rate:g} s{more}"
+            yield "duplicates", f"{report.name} is listed twice {where}; its rows overlap"
+
+
+def _shared(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
+    subjects, sessions = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    both = "is in train and in test; keep a"
+    for report in reports:
+        # Separate trials of one file may be of several recordings; then subjects and sessions count.
+        if len({segment.split for segment in report.segments}) > 1 and not report.name.endswith(".npz"):
+            sentence = f"{report.name} has parts in train and in test; keep a recording on one side"
+            yield "shared-recordings", sentence
+        for segment in report.segments:
+            subject, session = segment.subject, segment.session
+            if subject:
+                subjects[subject].add(segment.split)
+            if session:
+                sessions[f"{session} of {subject}" if subject else session].add(segment.split)
+    if shared := [name for name, splits in sessions.items() if len(splits) > 1]:
+        yield "shared-recordings", f"session {listed(shared)} {both} session on one side"
+    if shared := [name for name, splits in subjects.items() if len(splits) > 1]:
+        yield "shared-subjects", f"subject {listed(shared)} {both} subject on one side"
+
+
+def _few(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
+    n_times = _window_length(reports, options)
+    windows: Counter[tuple[str, str]] = Counter()
+    for report in reports:
+        for segment in report.segments:
+            windows[segment.label, segment.split] += len(report.starts(segment, n_times, options.overlap))
+    for label in sorted({label for label, _ in windows}):
+        if (n := windows[label, "train"]) < options.at_least:
+            yield "few", f"class {label!r} has {n} training samples, {options.at_least} needed"
+        if not windows[label, "test"]:
+            yield "few", f"class {label!r} has no test samples"
+
+
+def _split(reports: Sequence[QualityReport], options: OwnOptions) -> tuple[list[QualityReport], str]:
+    """Assign segments to train and test where the table does not: by subject, session, file or trial."""
+    segments = [(report.name, segment) for report in reports for segment in report.segments]
+    if all(segment.split for _, segment in segments):
+        return list(reports), _GIVEN
+    groupings = {
+        "subject": [segment.subject for _, segment in segments],
+        "session": [segment.session for _, segment in segments],
+        "file": [name for name, _ in segments],
+    }
+    if all(name.endswith(".npz") for name, _ in segments):
+        groupings["trial"] = [f"{name} {segment.first}" for name, segment in segments]
+    by = next((name for name, groups in groupings.items() if len(set(groups)) > 1), "file")
+    labels = [segment.label for _, segment in segments]
+    sides = iter(grouped_split(labels, groupings[by], seed=options.seed))
+    divided = []
+    for report in reports:
+        parts = tuple(replace(segment, split=str(next(sides))) for segment in report.segments)
+        divided.append(replace(report, segments=parts))
+    return divided, f"80-20 by {by}, {'first fold' if options.seed is None else f'seed {options.seed}'}"
+
+
+def _checked_plan(
+    table: Path,
+    files: dict[Path, list[ManifestRow]],
+    reports: Sequence[QualityReport],
+    options: OwnOptions,
+    accepted: Sequence[str],
+    split: str,
+) -> DatasetPlan:
+    n_times = _window_length(reports, options)
+    # Trials cut beforehand cannot be reproduced from a recording; one such file is enough.
+    how = replace(
+        reports[0].preprocessing,
+        n_times=n_times,
+        step=max(1, round(n_times * (1 - options.overlap))),
+        by_trial=any(report.preprocessing.by_trial for report in reports),
+    )
+    labels = {segment.label for report in reports for segment in report.segments}
+    steps = [*how.steps, *([f"resampled to {options.resample:g} Hz"] if options.resample else [])]
+    if options.window:
+        steps.append(f"windows of {options.window:g} s, {100 * options.overlap:g} % overlap")
+    sources = [
+        RecordingSource(report.name, companions(path), partial(_read, group, options, report, n_times))
+        for (path, group), report in zip(files.items(), reports, strict=True)
+    ]
+    return DatasetPlan(
+        root=table.resolve() if table.is_dir() else table.resolve().parent,
+        sources=sources,
+        preprocessing=how,
+        # Numbers in numerical order, before other names.
+        class_names=tuple(sorted(labels, key=lambda x: (not x.isdigit(), int(x) if x.isdigit() else 0, x))),
+        meta={
+            "name": table.stem,
+            "form": "own",
+            "unit": listed(sorted(set(reports[0].units))) or "as given",
+            "steps": steps or ["as recorded"],
+            "split": split,
+            "options": asdict(options) | {"allow": sorted(options.allow)},
+            "accepted": list(accepted),
+            "table_sha256": sha256(table) if table.is_file() else None,
+        },
+    )
+
+
+def _read(
+    rows: Sequence[ManifestRow], options: OwnOptions, report: QualityReport, n_times: int
+) -> PreparedRecording:
+    file = open_labelled_file(rows, options)
+    n_samples = file.signals.shape[1]
+    step = file.trial or n_samples
+    processed = [
+        process(file.preprocessing, file.signals[:, start : start + step], file.sfreq).samples
+        for start in range(0, n_samples, step)
+    ]
+    windows = []
+    for segment in report.segments:
+        facts = (segment.label, segment.subject or "0", segment.session or "0", segment.split)
+        starts = report.starts(segment, n_times, options.overlap)
+        windows += [LabelledWindow(int(start), *facts) for start in starts]
+    return PreparedRecording(np.concatenate(processed), windows, {"missing samples": report.missing})

@@ -31,6 +31,10 @@ from anchorinv.signal.preprocessing import Preprocessing, facts_of
 _FOLDS = 5
 
 
+class Unavailable(ValueError):  # noqa: N818 (a state, not a mistake)
+    """A recording that is unavailable for now, with all others, as without network."""
+
+
 @dataclass(frozen=True, slots=True)
 class LabelledWindow:
     """A window of a recording: its first sample and its metadata."""
@@ -42,10 +46,6 @@ class LabelledWindow:
     split: str
     rejected: bool = False
     recording: str = ""  # where a source has several recordings, the one of this window
-
-
-class Unavailable(ValueError):  # noqa: N818
-    """A recording that is unavailable for now, with all others, as without network."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,9 +100,7 @@ class DatasetPlan:
     sources: Sequence[RecordingSource]  # in the order of the set
     preprocessing: Preprocessing  # its channels, rate and window length are those of the set
     class_names: tuple[str, ...]
-    meta: dict[
-        str, Any
-    ]  # further settings that determine the result, as JSON values; stored in ``meta.json``
+    meta: dict[str, Any]  # further settings that determine the result, as in ``meta.json``
 
     def __post_init__(self) -> None:
         known = self.preprocessing
@@ -110,9 +108,9 @@ class DatasetPlan:
             raise ValueError("a prepared set needs names of channels, a rate and the length of its windows")
 
     @property
-    def ch_names(self) -> tuple[str, ...]:
-        """The channels in order."""
-        return self.preprocessing.ch_names or ()
+    def n_chans(self) -> int:
+        """Number of channels."""
+        return len(self.preprocessing.ch_names or ())
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal for an unfinished folder to be continued."""
@@ -170,9 +168,7 @@ def check_output(out: Path, *, replace: bool) -> None:
     if not (out / "meta.json").is_file():
         raise ValueError(f"{out} exists and is not a prepared data set; choose another folder with --out")
     if not replace:
-        raise ValueError(
-            f"{out} is already prepared; pass --replace to prepare it again, or choose another --out"
-        )
+        raise ValueError(f"{out} is already prepared; pass --replace to do it again, or another --out")
 
 
 @contextmanager
@@ -193,7 +189,7 @@ def _locked(unfinished: Path, out: Path) -> Iterator[None]:
 def _write_samples(plan: DatasetPlan, unfinished: Path) -> list[dict[str, Any]]:
     """Append all recordings that are still missing; return a journal entry for each."""
     path, journal = unfinished / "set" / "samples.npy", unfinished / "journal.jsonl"
-    header = _npy_header(0, len(plan.ch_names))
+    header = _npy_header(0, plan.n_chans)
     if not path.is_file() or path.stat().st_size < len(header):
         path.write_bytes(header)
         journal.unlink(missing_ok=True)
@@ -222,7 +218,7 @@ def _write_samples(plan: DatasetPlan, unfinished: Path) -> list[dict[str, Any]]:
     tick("preparing recordings", len(plan.sources), len(plan.sources))
     raise_if_any(str(plan.root), problems)
     with path.open("r+b") as samples:
-        samples.write(_npy_header(sum(entry["n_samples"] for entry in entries), len(plan.ch_names)))
+        samples.write(_npy_header(sum(entry["n_samples"] for entry in entries), plan.n_chans))
         samples.flush()
         os.fsync(samples.fileno())
     return entries
@@ -233,8 +229,8 @@ def _append(
 ) -> dict[str, Any]:
     """Append the samples of a recording; return its journal entry."""
     block = np.ascontiguousarray(recording.samples, dtype="<f4")
-    if block.ndim != 2 or block.shape[1] != len(plan.ch_names):
-        raise ValueError(f"{source.name} has shape {block.shape}, expected {len(plan.ch_names)} channels")
+    if block.ndim != 2 or block.shape[1] != plan.n_chans:
+        raise ValueError(f"{source.name} has shape {block.shape}, expected {plan.n_chans} channels")
     samples.write(block.data)
     samples.flush()
     # Relative names, so that the same files elsewhere give the same bytes.
@@ -253,7 +249,7 @@ def _valid_entries(plan: DatasetPlan, path: Path, journal: Path) -> list[dict[st
     if not journal.is_file():
         return entries
     with path.open("rb") as samples, journal.open(encoding="utf-8") as lines:
-        samples.seek(len(_npy_header(0, len(plan.ch_names))))
+        samples.seek(len(_npy_header(0, plan.n_chans)))
         for source, line in zip(plan.sources, lines, strict=False):
             try:
                 entry = json.loads(line)
@@ -271,27 +267,31 @@ def _assemble(
 ) -> Dataset:
     """Return the data set of all entries; its samples are not read."""
     windows: list[LabelledWindow] = []
-    recordings: list[str] = []
     counts: Counter[str] = Counter()
     offset = 0
     for entry in entries:
-        windows += (here := [LabelledWindow(offset + start, *facts) for start, *facts in entry["rows"]])
-        recordings += [window.recording or entry["name"] for window in here]
+        for start, *facts, recording in entry["rows"]:
+            facts.append(recording or entry["name"])
+            windows.append(LabelledWindow(offset + start, *facts))
         offset += entry["n_samples"]
         counts.update(entry["counts"])
+
+    def column(name: str, dtype: type) -> npt.NDArray[Any]:
+        return np.array([getattr(window, name) for window in windows], dtype=dtype)
+
     numbers = {name: i for i, name in enumerate(plan.class_names)}
-    rejected = np.array([window.rejected for window in windows], dtype=bool)
+    rejected = column("rejected", bool)
     return Dataset(
         samples=samples,
-        starts=np.array([window.start for window in windows], dtype=np.int64),
+        starts=column("start", np.int64),
         n_times=plan.preprocessing.n_times or 0,
         labels=np.array([numbers[window.label] for window in windows], dtype=np.int64),
-        subjects=np.array([window.subject for window in windows], dtype=str),
-        sessions=np.array([window.session for window in windows], dtype=str),
-        split=np.array([window.split for window in windows], dtype=str),
+        subjects=column("subject", str),
+        sessions=column("session", str),
+        split=column("split", str),
         sfreq=plan.preprocessing.sfreq or 0.0,
         class_names=plan.class_names,
-        ch_names=plan.ch_names,
+        ch_names=plan.preprocessing.ch_names or (),
         meta={
             **plan.meta,
             "preprocessing": facts_of(plan.preprocessing),
@@ -299,7 +299,7 @@ def _assemble(
             "notes": [note for entry in entries for note in entry["notes"]],
             "sources": {name: digest for entry in entries for name, digest in entry["files"].items()},
         },
-        recordings=np.array(recordings, dtype=str),
+        recordings=column("recording", str),
         rejected=rejected if rejected.any() else None,
     )
 
@@ -333,10 +333,8 @@ def grouped_split(
     numbers, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)[1:]
     n_folds = min(_FOLDS, n_groups, int(counts.max(initial=0)))
     if n_groups < 2:
-        raise ValueError(
-            f"a train and a test part need recordings of two groups or more, got {n_groups}; "
-            "add more, or set the split in a table (--manifest, column split)"
-        )
+        remedy = "add more, or set the split in a table (--manifest, column split)"
+        raise ValueError(f"a train and a test part need recordings of two groups, got {n_groups}; {remedy}")
     if n_folds < 2:
         raise ValueError("each class has one recording, too few for a train and a test part; add recordings")
     folds = StratifiedGroupKFold(n_folds, shuffle=seed is not None, random_state=seed)

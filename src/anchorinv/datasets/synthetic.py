@@ -77,9 +77,8 @@ class SyntheticSpec:
         if kind.min_sfreq <= self.sfreq < math.inf:
             n_least = math.ceil(kind.min_seconds * self.sfreq)
         else:
-            problems.append(
-                f"sfreq (={self.sfreq}) is too low for {kind.name}; pass {kind.min_sfreq} Hz or more"
-            )
+            slow = f"sfreq (={self.sfreq}) is too low for {kind.name}"
+            problems.append(f"{slow}; pass {kind.min_sfreq} Hz or more")
         if not 0 <= self.difficulty < math.inf:
             problems.append(f"difficulty (={self.difficulty}) must be finite; pass 0 (very easy) or more")
         least = {"n_classes": 2, "n_subjects": 1, "n_sessions": 1, "n_per_class": 1, "n_chans": 1, "seed": 0}
@@ -238,10 +237,8 @@ class SyntheticRecordings:
         """Return the recordings where ``mask``, boolean of shape (n,), is true."""
         keep = np.asarray(mask)
         if keep.dtype != np.bool_ or keep.shape != (len(self),):
-            raise ValueError(
-                f"select takes a boolean mask of shape ({len(self)},), got {keep.dtype} {keep.shape}; "
-                "compare a field, as in recordings.select(recordings.sessions == 0)"
-            )
+            wanted = f"select takes a boolean mask of shape ({len(self)},), got {keep.dtype} {keep.shape}"
+            raise ValueError(f"{wanted}; compare a field: recordings.select(recordings.sessions == 0)")
         parts = (self.signals[keep], self.labels[keep], self.subjects[keep], self.sessions[keep])
         return SyntheticRecordings(*parts, sfreq=self.sfreq, ch_names=self.ch_names, kind=self.kind)
 

@@ -17,17 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from anchorinv.errors import shown
+from anchorinv.errors import looks_like, shown
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.live.record import EventLog, LivePrediction, Taught, Versions, identity_of, new_file
 from anchorinv.live.sources import StreamSource
 from anchorinv.live.stream import OVER, Classified, ClassifiedStream
 from anchorinv.live.tasks import DONE, REVIEW, Lesson, NoveltyWatch, Practice, teach
-from anchorinv.persistence.limits import looks_like
+from anchorinv.novelty import SHOTS
 from anchorinv.serving.smoothing import Smoothing
 from anchorinv.serving.streaming import Prediction
 from anchorinv.signal.drift import Drift
-from anchorinv.suggestion import SHOTS
 from anchorinv.validation import as_label
 
 #: Seconds between decisions, and of the countdown before windows are recorded.

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.serving.learning_report import add_examples, learn_classes
+from anchorinv.novelty import REJECT, SHOTS
+from anchorinv.serving.evaluation import add_examples, learn_classes
 from anchorinv.serving.streaming import Prediction
 from anchorinv.signal.pipeline import Window
-from anchorinv.suggestion import REJECT, SHOTS
 
 COUNTDOWN, RECORDING, REVIEW = "countdown", "recording", "review"
 READY, HOLD, DONE = "ready", "hold", "done"

@@ -14,8 +14,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.backbones import BackboneFor, MissingBackbone, asked_for
-from anchorinv.core.calls import BackboneError
+from anchorinv.backbones import BackboneFor, MissingBackbone, asked_for, version_here
+from anchorinv.core.cut import BackboneError
 from anchorinv.core.networks import Geometry
 from anchorinv.core.privacy import privacy_facts, privacy_from
 from anchorinv.core.registry import METHODS, Keeps
@@ -32,59 +32,40 @@ from anchorinv.persistence.format import (
     unpacked,
     write_container,
 )
-from anchorinv.persistence.limits import MOST_CURVE_VALUES, Architecture, recipe_for
-from anchorinv.persistence.validate import (
+from anchorinv.persistence.limits import (
+    MOST_CURVE_VALUES,
+    Architecture,
     check_parts,
     check_tensors,
     compressed_anchors,
     needs_network,
+    recipe_for,
     restored_anchors,
 )
-from anchorinv.pretrained import version_here
+from anchorinv.signal.drift import SHAPES, BaseStatistics, MeanStd
 from anchorinv.signal.preprocessing import Preprocessing, facts_of
-from anchorinv.signal.statistics import SHAPES, BaseStatistics, MeanStd
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle:
-    """A fitted model as a value: what was learned, and the metadata of the signals.
-
-    Parameters
-    ----------
-    classes : tuple of str, int or bool
-        The names of ``state.classes``, all of one type.
-    statistics : BaseStatistics
-        Of the base data, in the unit of the signals.
-    counts : tuple of int
-        Examples behind each class.
-    seed : int, default=0
-        For later sessions.
-    settings : mapping
-        Parameters of the estimator, without geometry, sfreq and preprocessing.
-    geometry_given : bool, default=False
-        Whether the estimator's user chose the geometry.
-    package : str
-        Version that wrote it.
-    backbone : BackboneFor or None, default=None
-        The network, where it is not this package's own.
-    """
+    """A fitted model as a value: what was learned, and the metadata of the signals."""
 
     method: str
     geometry: Geometry
     state: State
-    classes: tuple[Label, ...]
+    classes: tuple[Label, ...]  # names of ``state.classes``, all of one type
     standardisation: Standardisation
-    statistics: BaseStatistics
-    counts: tuple[int, ...]
-    seed: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    geometry_given: bool = False
+    statistics: BaseStatistics  # of the base data, in the unit of the signals
+    counts: tuple[int, ...]  # examples behind each class
+    seed: int = 0  # for later sessions
+    settings: Mapping[str, Any] = field(default_factory=dict)  # parameters of the estimator, as stored
+    geometry_given: bool = False  # whether the estimator's user chose the geometry
     history: tuple[dict[str, Any], ...] = ()
     sfreq: float | None = None
     ch_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = None
-    package: str = __version__
-    backbone: BackboneFor | None = None
+    package: str = __version__  # version that wrote it
+    backbone: BackboneFor | None = None  # the network, where it is not this package's own
 
     @property
     def memory(self) -> Keeps:
@@ -92,6 +73,8 @@ class Bundle:
         return "real recordings" if self.state.recordings else METHODS[self.method].keeps
 
 
+# Fields of a bundle that are facts of the header as they are.
+_SAME = ("package", "method", "classes", "counts", "seed", "sfreq", "ch_names", "geometry_given")
 # Parameters that a model file stores in another form, or that depend on the machine.
 _STORED_APART = {"method", "geometry", "backbone", "preprocessing", "sfreq", "device", "privacy"}
 
@@ -127,17 +110,9 @@ def params_of(bundle: Bundle) -> dict[str, Any]:
 def save_bundle(
     path: Path | str, bundle: Bundle, *, with_signals: bool = False, allow_recordings: bool = False
 ) -> None:
-    """Write a model to one file, atomically.
+    """Write a model to one file, atomically; an existing file is replaced once the new one is complete.
 
-    Parameters
-    ----------
-    path : Path or str
-        An existing file is replaced once the new one is complete.
-    bundle : Bundle
-    with_signals : bool, default=False
-        Include the inverted signals, for inspection only.
-    allow_recordings : bool, default=False
-        Permit a model that contains recordings of people.
+    The inverted signals are for inspection only; recordings of people are written if they are allowed.
     """
     path = Path(path)
     if bundle.memory == "real recordings" and not allow_recordings:
@@ -174,19 +149,11 @@ def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, T
         for name, value in kept.items()
         for part in ("mean", "std")
     }
-    facts = {
-        "package": bundle.package,
-        "method": bundle.method,
+    facts = {name: getattr(bundle, name) for name in _SAME} | {
         "memory": bundle.memory,
         "geometry": asdict(bundle.geometry),
         "state": facts,
-        "classes": bundle.classes,
-        "counts": bundle.counts,
-        "seed": bundle.seed,
-        "sfreq": bundle.sfreq,
-        "ch_names": bundle.ch_names,
         "settings": dict(bundle.settings),
-        "geometry_given": bundle.geometry_given,
         "preprocessing": facts_of(bundle.preprocessing) if bundle.preprocessing else None,
         "history": [Entry.facts(line) for line in bundle.history],
     }
@@ -267,21 +234,14 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) ->
     if odd := sorted(tensors.keys() - packed(state)[0].keys()):
         raise ValueError(f"it contains {odd[0][:60]!r}, which does not belong to a model")
     bundle = Bundle(
-        method=header.method,
+        **{name: getattr(header, name) for name in _SAME},
         geometry=geometry,
         state=state,
-        classes=header.classes,
         standardisation=standardisation,
         statistics=BaseStatistics(mean, std, *shapes),
-        counts=header.counts,
-        seed=header.seed,
         settings=header.settings.model_dump(exclude_unset=True),
-        geometry_given=header.geometry_given,
         history=tuple(entry.line for entry in header.history),
-        sfreq=header.sfreq,
-        ch_names=header.ch_names,
-        preprocessing=None if header.preprocessing is None else header.preprocessing.value,
-        package=header.package,
+        preprocessing=header.preprocessing,
         backbone=architecture if isinstance(architecture, BackboneFor) else None,
     )
     if bundle.memory != header.memory:

@@ -9,31 +9,31 @@ import math
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from torch import Tensor, nn
 
 from anchorinv import __version__
 from anchorinv.backbones import Backbone, BackboneFor, as_backbone, not_given
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
-from anchorinv.core.head import HEADS, Count, Head
+from anchorinv.core.heads import HEADS, Count
 from anchorinv.core.networks import Geometry, frozen
 from anchorinv.core.privacy import privacy_from
 from anchorinv.core.registry import METHODS, Keeps
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.core.views import TrunkWithViews, add_views, without_views
+from anchorinv.errors import LONGEST_NAME, check_names
 from anchorinv.files import replacing
 from anchorinv.persistence import limits
-from anchorinv.persistence.limits import Name, check_names
+from anchorinv.persistence.limits import Name, in_one_sentence, under, unpacked_head
 from anchorinv.persistence.provenance import Origin
-from anchorinv.signal.preprocessing import PreprocessingFacts
+from anchorinv.signal.preprocessing import Preprocessing
 
 _BATCHES = ("anchors", "replay", "recordings", "signals")
 
@@ -74,21 +74,16 @@ def _encoder_facts(encoder: Encoder) -> dict[str, Any]:
 def unpacked(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], backbone: Callable[[], nn.Module]
 ) -> State:
-    """Return the state that was packed.
+    """Return the state that was packed; tensors and facts are not trusted.
 
-    Parameters
-    ----------
-    tensors, facts : mapping
-        As :func:`packed` returned them; not trusted.
-    backbone : callable
-        Builds a network of the same architecture; its weights are replaced and never initialised.
+    ``backbone`` builds a network of the same architecture; its weights are replaced and never initialised.
     """
-    with _in_one_sentence():
+    with in_one_sentence():
         shape = (facts["shape"][0], facts["shape"][1])
         with torch.device("meta"):
             trunk, tail = _network_like(facts, shape, backbone)
         for part, module in {"trunk": trunk, "tail": tail}.items():
-            values = _under(part, tensors)
+            values = under(part, tensors)
             _check_kinds(module, values)
             module.load_state_dict(values, assign=True)
         head = unpacked_head(tensors, facts["head"])
@@ -100,6 +95,10 @@ def unpacked(
             for name in _BATCHES
             if f"{name}.values" in tensors
         }
+        scores, n_base = under("confidence", tensors), facts["n_base"]
+        confidence = (
+            Confidence.unpacked(scores, n_base=n_base, n_statistics=head.n_statistics) if scores else None
+        )
         curves = [
             Curve(name, session, tensors[f"curves.{i}"]) for i, (name, session) in enumerate(facts["curves"])
         ]
@@ -108,12 +107,12 @@ def unpacked(
             tail=frozen(tail),
             head=frozen(head),
             classes=tuple(facts["classes"]),
-            n_base=facts["n_base"],
+            n_base=n_base,
             shape=shape,
             seed=facts["seed"],
             session=facts["session"],
             curves=tuple(curves),
-            confidence=_confidence(tensors, facts["n_base"], head),
+            confidence=confidence,
             **batches,
         )
 
@@ -123,29 +122,6 @@ def _check_kinds(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         given = tensors[name].dtype
         if given != own.dtype and not (given.is_floating_point and own.dtype.is_floating_point):
             raise TypeError(f"{name[:60]!r} is {given}, {own.dtype} was expected")
-
-
-def _confidence(tensors: Mapping[str, Tensor], n_base: int, head: Head) -> Confidence | None:
-    packed = _under("confidence", tensors)
-    if not packed:
-        return None
-    return Confidence.unpacked(packed, n_base=n_base, n_statistics=head.n_statistics)
-
-
-def unpacked_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
-    """Return the head among packed tensors, not yet checked."""
-    with _in_one_sentence():
-        return HEADS[facts["kind"]].unpacked(_under("head", tensors), facts)
-
-
-@contextmanager
-def _in_one_sentence() -> Iterator[None]:
-    """Turn errors that malformed tensors and facts raise into a ValueError."""
-    try:
-        yield
-    except (LookupError, TypeError, RuntimeError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"the weights do not fit this network: {reason}") from None
 
 
 def _network_like(
@@ -165,11 +141,6 @@ def _network_like(
 
 def _halves(network: nn.Module) -> tuple[nn.Module, nn.Module]:
     return network.get_submodule("trunk"), network.get_submodule("tail")
-
-
-def _under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    prefix = f"{part}."
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 #: A class label. Strict: True is not 1, and 1 is not "1".
@@ -284,7 +255,7 @@ class BackboneFacts(_Facts):
         own, asked = spec.backbone.model is None, spec.backbone
         return {
             "kind": "own" if own else "braindecode",
-            "network": asked.name[: limits.LONGEST_NAME] if own else spec.backbone.model,
+            "network": asked.name[:LONGEST_NAME] if own else spec.backbone.model,
             "version": spec.version,
             "tail": asked.tail,
             "classifier": asked.classifier,
@@ -350,20 +321,21 @@ class Header(_Facts):
     ch_names: Annotated[tuple[Name, ...], Field(max_length=limits.MOST_CHANNELS)] | None
     settings: SettingsFacts
     geometry_given: bool
-    preprocessing: PreprocessingFacts | None
+    preprocessing: Preprocessing | None
     history: tuple[Entry, ...]
     backbone: BackboneFacts | None = None
 
 
-Some = TypeVar("Some", bound=BaseModel)
+Some = TypeVar("Some")
 # pydantic's names for members of a union, at the end of an error's location.
 _KIND = re.compile(r"function-\w+\[.*\]|(constrained-)?(str|int|float|bool)|\[key\]", re.DOTALL)
 
 
-def parsed(kind: type[Some], facts: bytes | Mapping[str, Any]) -> Some:
+def parsed(kind: type[Some], facts: Any) -> Some:
     """Validate facts, as JSON or as values; a ValueError names the first wrong one."""
     try:
-        return kind.model_validate_json(facts) if isinstance(facts, bytes) else kind.model_validate(facts)
+        adapter = TypeAdapter(kind)
+        return adapter.validate_json(facts) if isinstance(facts, bytes) else adapter.validate_python(facts)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         # It may contain a key of the file, which is escaped.
@@ -384,11 +356,6 @@ def parse_header(text: bytes) -> Header:
         raise ValueError("its ch_names are wrong (they are not those of its preprocessing)")
     check_names(header.classes)
     check_names(header.ch_names or ())
-    if header.preprocessing is not None:
-        try:
-            _ = header.preprocessing.value
-        except ValueError as error:
-            raise ValueError(f"its preprocessing is wrong ({error})") from None
     return header
 
 

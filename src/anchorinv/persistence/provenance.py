@@ -1,4 +1,4 @@
-"""Provenance of a model: date, author, data and loss curves of each lesson."""
+"""The history of a model: date, author, data, scores and loss curves of each lesson."""
 
 import hashlib
 import json
@@ -14,8 +14,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from anchorinv import __version__
 from anchorinv.core.rehearsal import FOLDS, SHOTS
-from anchorinv.core.types import Curve
-from anchorinv.persistence.limits import LONGEST_NAME, Name
+from anchorinv.core.types import Curve, State
+from anchorinv.errors import LONGEST_NAME
+from anchorinv.persistence.limits import Name
 from anchorinv.signal.preprocessing import Text
 
 _DATE = "%Y-%m-%dT%H:%M:%SZ"
@@ -131,6 +132,7 @@ def annotated(
     history: Iterable[Mapping[str, Any]], *, note: str | None, author: str | None
 ) -> list[dict[str, Any]]:
     """Return a history with the note and author in its last entry; None leaves them unchanged."""
+    check_words(note=note, author=author)
     lines = [dict(line) for line in history]
     given = {"note": note, "author": author}
     if lines:
@@ -216,3 +218,52 @@ def score_lines(line: Mapping[str, Any]) -> list[str]:
         for name, text in words.items()
         if line.get(name) is not None
     ]
+
+
+# Curves that are scores or choices, not losses.
+_CHOICES = {
+    "rehearsed macro-F1": "rehearsed_f1",
+    "shrinkage": "shrinkage",
+    "base macro-F1 without a network": "classical_base_f1",
+    "base macro-F1 of networks": "network_base_f1",
+}
+
+
+def check_converged(state: State, *, before: State | None = None) -> State:
+    """Return a state if its losses since an earlier state are finite."""
+    for curve in state.curves[len(before.curves) if before else 0 :]:
+        if curve.name in DESCENTS and not curve.values.isfinite().all():
+            *_, setting = DESCENTS[curve.name]
+            raise ValueError(f"training diverged (the loss is not finite); lower {setting}")
+    return state
+
+
+def count_labels(labels: np.ndarray) -> dict[Any, int]:
+    """Return the number of samples of each class in labels (n,)."""
+    names, counts = np.unique(labels, return_counts=True)
+    return dict(zip(names.tolist(), counts.tolist(), strict=True))
+
+
+def history_entry(
+    kind: str, session: int, samples: dict[Any, int], curves: tuple[Curve, ...], began: float
+) -> dict[str, Any]:
+    """Return an entry of the estimator's history.
+
+    The kind is ``"base"``, ``"session"``, ``"shots"`` or ``"forgotten"``; the lesson ``began`` at this
+    ``time.perf_counter()``.
+    """
+    line: dict[str, Any] = {
+        "kind": kind,
+        "session": session,
+        "samples": samples,
+        "seconds": time.perf_counter() - began,
+    }
+    for curve in curves:  # others are weights of priors
+        if curve.name in _CHOICES:
+            line[_CHOICES[curve.name]] = float(curve.values[-1])
+        elif curve.name in DESCENTS:
+            steps, loss, _ = DESCENTS[curve.name]
+            # The last value of an inversion's curve is its final error, not a step.
+            line[steps] = len(curve.values) - (curve.name == "invert")
+            line[loss] = float(curve.values[-1]) if len(curve.values) else float("nan")
+    return {**line, "curves": loss_curves(curves)}

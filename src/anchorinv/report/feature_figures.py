@@ -1,6 +1,6 @@
 """Figures of a base model: features and anchors in the plane (t-SNE), inverted signals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,15 +19,14 @@ from anchorinv.core.memory import InvertedAnchors
 from anchorinv.core.networks import encode
 from anchorinv.core.prototypes import selection, selection_title
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, State
+from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import Dataset
+from anchorinv.progress import tick
 from anchorinv.report.formats import COLUMN, N_DISTINCT, PAGE, Figure, canvas, colours, finished, grid, look
-from anchorinv.report.gather import Run
-from anchorinv.study.cache import ModelCache, digest
-from anchorinv.study.config import Experiment
-from anchorinv.study.execute import Condition
-from anchorinv.study.experiment import inversion_of, opened, people
+from anchorinv.report.gather import Run, slugged
+from anchorinv.study.config import Experiment, digest
+from anchorinv.study.execute import Condition, ModelCache
+from anchorinv.study.loading import inversion_of, opened, people
 from anchorinv.study.runner import shares_base
 from anchorinv.study.scores import method_title
 
@@ -69,6 +68,60 @@ class FittedRun:
             for curve in state.curves
             if curve.name == "invert"
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A figure that could not be made, and why."""
+
+    title: str
+    why: str
+
+
+def feature_figures(
+    run: Run, datasets: Mapping[str, Dataset], bases: Path | None, selections: Sequence[str]
+) -> tuple[list[Figure], list[Absent]]:
+    """Draw features, signals and inversion, a set for each data set; or say why not."""
+    drawn: list[Figure] = []
+    absent: list[Absent] = []
+    chosen = chosen_variants(run)
+    for variant in chosen:
+        data = run.study.variants[variant].data.name
+        slug, where = (f"{run.slug}-{slugged(data)}", f" ({data})") if len(chosen) > 1 else (run.slug, "")
+        tasks = _tasks(slug, where, selections, run.class_names(variant))
+        try:
+            fitted = fitted_run(run, variant, datasets, bases)
+        except Unavailable as problem:
+            absent += [Absent(f"{title}{where}", str(problem)) for title in tasks]
+            continue
+        for title, task in tasks.items():
+            try:
+                drawn += task(fitted)
+            except Unavailable as problem:
+                absent.append(Absent(f"{title}{where}", str(problem)))
+        tick(f"report of {run.label}", 2, 3)
+    return drawn, absent
+
+
+def _tasks(
+    slug: str, where: str, selections: Sequence[str], names: Sequence[str]
+) -> dict[str, Callable[[FittedRun], list[Figure]]]:
+    n_classes = 1 if where else 2  # with several data sets, one class of each is enough
+
+    def signals(fitted: FittedRun) -> list[Figure]:
+        pairs = {class_title(names, pair.label): pair for pair in inverted_pairs(fitted, n_classes)}
+        return [
+            signals_figure(f"{slug}-signals-{pair.label}", fitted, pair, name + where)
+            for name, pair in pairs.items()
+        ]
+
+    return {
+        "Inversion error": lambda fitted: [curves_figure(f"{slug}-inversion", fitted, where)],
+        "Features in the plane (t-SNE)": lambda fitted: [
+            tsne_figure(f"{slug}-tsne", fitted, selections, names, where)
+        ],
+        "Real and inverted signals": signals,
+    }
 
 
 def chosen_variants(run: Run) -> list[str]:
@@ -157,6 +210,7 @@ def selected_anchors(fitted: FittedRun, selections: Sequence[str], latents: Batc
     return shown
 
 
+@look()
 def tsne_figure(
     slug: str, fitted: FittedRun, selections: Sequence[str], class_names: Sequence[str], where: str = ""
 ) -> Figure:
@@ -178,31 +232,30 @@ def tsne_figure(
     shades = colours(labels, ordered=len(labels) > N_DISTINCT)
     by_class = dict(zip(state.classes, shades.values(), strict=True))
     titles = {name: selection_title(name).lower() for name in panels}
-    with look():
-        drawing, axes = grid(len(panels), 2.9, 0.45, most=2, sharex=True, sharey=True)
-        for ax, (name, each) in zip(axes.flat, panels.items(), strict=False):
-            drawn = [(real, chosen, _FEATURE), (next(places), each.anchors, _ANCHOR)]
-            if each.inverted:
-                drawn.append((next(places), each.inverted, _INVERTED))
-            _draw_features(ax, drawn, by_class)
-            ax.scatter(*centres.T, s=95, c=[*shades.values()], marker="*", **_PROTOTYPE)
-            ax.set_title(f"Anchors: {titles[name]}", loc="left")
-            ax.set_xticks([])
-            ax.set_yticks([])
-        ncols = 6 if len(panels) > 1 else 3
-        drawing.legend(handles=_signs(shades), loc="outside upper center", ncols=ncols, handletextpad=0.3)
-        missing = [titles[name] for name, each in panels.items() if each.inverted is None]
-        caption = (
-            f"t-SNE of base features (perplexity {perplexity:g}, {ITERATIONS} iterations; {len(real)} of "
-            f"{len(base)} training samples), with prototypes, anchors and the features of the signals "
-            "inverted from them; one arrangement for all panels."
-            + (f" The run inverted nothing for {', '.join(missing)}." if missing else "")
-        )
-        alt = (
-            f"Scatter plots of {len(real)} base features of {len(labels)} classes in the plane, with "
-            f"prototypes, anchors by {', '.join(titles.values())}, and inverted samples."
-        )
-        return finished(drawing, slug, f"Base features, anchors and inverted samples{where}", alt, caption)
+    drawing, axes = grid(len(panels), 2.9, 0.45, most=2, sharex=True, sharey=True)
+    for ax, (name, each) in zip(axes.flat, panels.items(), strict=False):
+        drawn = [(real, chosen, _FEATURE), (next(places), each.anchors, _ANCHOR)]
+        if each.inverted:
+            drawn.append((next(places), each.inverted, _INVERTED))
+        _draw_features(ax, drawn, by_class)
+        ax.scatter(*centres.T, s=95, c=[*shades.values()], marker="*", **_PROTOTYPE)
+        ax.set_title(f"Anchors: {titles[name]}", loc="left")
+        ax.set_xticks([])
+        ax.set_yticks([])
+    ncols = 6 if len(panels) > 1 else 3
+    drawing.legend(handles=_signs(shades), loc="outside upper center", ncols=ncols, handletextpad=0.3)
+    missing = [titles[name] for name, each in panels.items() if each.inverted is None]
+    caption = (
+        f"t-SNE of base features (perplexity {perplexity:g}, {ITERATIONS} iterations; {len(real)} of "
+        f"{len(base)} training samples), with prototypes, anchors and the features of the signals "
+        "inverted from them; one arrangement for all panels."
+        + (f" The run inverted nothing for {', '.join(missing)}." if missing else "")
+    )
+    alt = (
+        f"Scatter plots of {len(real)} base features of {len(labels)} classes in the plane, with "
+        f"prototypes, anchors by {', '.join(titles.values())}, and inverted samples."
+    )
+    return finished(drawing, slug, f"Base features, anchors and inverted samples{where}", alt, caption)
 
 
 # Style of points; their colour is that of their class.
@@ -296,6 +349,7 @@ def inverted_pairs(fitted: FittedRun, n_classes: int = 2) -> list[Pair]:
     return [Pair(*values, plan.steps) for values in columns]
 
 
+@look()
 def signals_figure(slug: str, fitted: FittedRun, pair: Pair, name: str) -> Figure:
     """Draw a recording and its inversion, channel by channel, with their spectra."""
     data = fitted.data
@@ -303,38 +357,37 @@ def signals_figure(slug: str, fitted: FittedRun, pair: Pair, name: str) -> Figur
     seconds = np.arange(n_times) / data.sfreq
     gap = 1.1 * float(np.quantile(np.abs(np.concatenate([pair.real, pair.inverted])), 0.995)) * 2
     heights = -gap * np.arange(n_chans)
-    with look():
-        drawing = canvas(PAGE, 0.2 * n_chans + 1.2)
-        left, middle, right = drawing.subplots(1, 3, width_ratios=[1, 1, 0.75])
-        for ax, values, shade, title in (
-            (left, pair.real, REAL, "Real"),
-            (middle, pair.inverted, INVERTED, "Inverted, from zeros"),
-        ):
-            for height, trace in zip(heights, values, strict=True):
-                ax.plot(*thinned(seconds, trace + height), color=shade, linewidth=0.55)
-            ax.set_title(title, loc="left")
-            ax.set_xlabel("time (s)")
-            ax.set_ylim(heights[-1] - 0.75 * gap, 0.75 * gap)
-            ax.set_xlim(0, seconds[-1])
-            ax.grid(axis="y", visible=False)
-        left.set_yticks(heights, data.ch_names, fontsize=6)
-        middle.set_yticks(heights, [""] * n_chans)
-        _draw_spectra(right, pair, data.sfreq)
-        error = f"feature MAE {pair.error:.3f}"
-        drawing.suptitle(f"{name}: {error} (paper: {FEATURE_MAE}); {pair.start:.2f} at zeros", fontsize=8)
-        caption = (
-            f"A training sample of {name} and the signal inverted from zeros in {pair.steps} steps until "
-            f"its features are the same: {error}, the paper reports {FEATURE_MAE}. In standard deviations of "
-            f"the training data, channels one below the other, {gap:.1f} apart. Right: power spectra "
-            "(Welch), logarithmic, each about its own mean level."
-        )
-        if fitted.experiment.synthetic is None:
-            caption += " This figure shows a person's recording: ask before sharing it."
-        alt = (
-            f"{n_chans} channels of a real signal, of the signal inverted from the same features, and the "
-            f"spectra of both; {error}."
-        )
-        return finished(drawing, slug, f"Real and inverted signal: {name}", alt, caption)
+    drawing = canvas(PAGE, 0.2 * n_chans + 1.2)
+    left, middle, right = drawing.subplots(1, 3, width_ratios=[1, 1, 0.75])
+    for ax, values, shade, title in (
+        (left, pair.real, REAL, "Real"),
+        (middle, pair.inverted, INVERTED, "Inverted, from zeros"),
+    ):
+        for height, trace in zip(heights, values, strict=True):
+            ax.plot(*thinned(seconds, trace + height), color=shade, linewidth=0.55)
+        ax.set_title(title, loc="left")
+        ax.set_xlabel("time (s)")
+        ax.set_ylim(heights[-1] - 0.75 * gap, 0.75 * gap)
+        ax.set_xlim(0, seconds[-1])
+        ax.grid(axis="y", visible=False)
+    left.set_yticks(heights, data.ch_names, fontsize=6)
+    middle.set_yticks(heights, [""] * n_chans)
+    _draw_spectra(right, pair, data.sfreq)
+    error = f"feature MAE {pair.error:.3f}"
+    drawing.suptitle(f"{name}: {error} (paper: {FEATURE_MAE}); {pair.start:.2f} at zeros", fontsize=8)
+    caption = (
+        f"A training sample of {name} and the signal inverted from zeros in {pair.steps} steps until "
+        f"its features are the same: {error}, the paper reports {FEATURE_MAE}. In standard deviations of "
+        f"the training data, channels one below the other, {gap:.1f} apart. Right: power spectra "
+        "(Welch), logarithmic, each about its own mean level."
+    )
+    if fitted.experiment.synthetic is None:
+        caption += " This figure shows a person's recording: ask before sharing it."
+    alt = (
+        f"{n_chans} channels of a real signal, of the signal inverted from the same features, and the "
+        f"spectra of both; {error}."
+    )
+    return finished(drawing, slug, f"Real and inverted signal: {name}", alt, caption)
 
 
 def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -366,6 +419,7 @@ def _draw_spectra(ax: Axes, pair: Pair, sfreq: float) -> None:
     )
 
 
+@look()
 def curves_figure(slug: str, fitted: FittedRun, where: str) -> Figure:
     """Draw how the error fell while the base classes' replay was inverted; labels and anchors apart."""
     curves = fitted.curves()
@@ -382,27 +436,26 @@ def curves_figure(slug: str, fitted: FittedRun, where: str) -> Figure:
         if any(METHODS[method].uses_anchors == anchors for _, method in curves)
     }
     shades = colours(list(everything))
-    with look():
-        drawing = canvas(COLUMN, 1.7 * len(panels) + 0.35 + 0.07 * len(everything))
-        axes = drawing.subplots(len(panels), 1, squeeze=False)[:, 0]
-        for ax, (words, panel) in zip(axes, panels.items(), strict=True):
-            for name, values in panel.items():
-                ax.plot(values, color=shades[name], label=name)
-            if max(values.max() / values.min() for values in panel.values()) > 5:
-                ax.set_yscale("log")  # smaller ranges are clearer on a linear scale
-            ax.set_ylabel(words)
-            ax.locator_params(axis="x", integer=True)
-        axes[-1].set_xlabel("step")
-        handles = [handle for ax in axes for handle in ax.get_legend_handles_labels()[0]]
-        ncols = 2 if max(map(len, everything)) > 12 else 3
-        drawing.legend(handles=handles, loc="outside upper center", ncols=ncols)
-        ends = "; ".join(f"{name} {values[-1]:.3g}" for name, values in everything.items())
-        alt = f"Error of the inversion over its steps. It ends at: {ends}."
-        caption = (
-            f"Mean error of the base classes' replay while it is inverted from noise. Ends: {ends}. The "
-            f"paper's feature MAE, from zeros, is {FEATURE_MAE}."
-        )
-        return finished(drawing, slug, f"Inversion error{where}", alt, caption)
+    drawing = canvas(COLUMN, 1.7 * len(panels) + 0.35 + 0.07 * len(everything))
+    axes = drawing.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for ax, (words, panel) in zip(axes, panels.items(), strict=True):
+        for name, values in panel.items():
+            ax.plot(values, color=shades[name], label=name)
+        if max(values.max() / values.min() for values in panel.values()) > 5:
+            ax.set_yscale("log")  # smaller ranges are clearer on a linear scale
+        ax.set_ylabel(words)
+        ax.locator_params(axis="x", integer=True)
+    axes[-1].set_xlabel("step")
+    handles = [handle for ax in axes for handle in ax.get_legend_handles_labels()[0]]
+    ncols = 2 if max(map(len, everything)) > 12 else 3
+    drawing.legend(handles=handles, loc="outside upper center", ncols=ncols)
+    ends = "; ".join(f"{name} {values[-1]:.3g}" for name, values in everything.items())
+    alt = f"Error of the inversion over its steps. It ends at: {ends}."
+    caption = (
+        f"Mean error of the base classes' replay while it is inverted from noise. Ends: {ends}. The "
+        f"paper's feature MAE, from zeros, is {FEATURE_MAE}."
+    )
+    return finished(drawing, slug, f"Inversion error{where}", alt, caption)
 
 
 def _curve_name(variant: str, method: str, beside: Sequence[tuple[str, str]]) -> str:

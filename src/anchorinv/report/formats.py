@@ -265,17 +265,22 @@ _LOOK: dict[Any, Any] = {
 class Figure:
     """A rendered figure: an SVG for the page, PNG and PDF for files, named after its slug.
 
-    ``alt`` is the alternative text; ``wide`` figures span both columns.
+    ``alt`` is the alternative text, ``width`` in inches.
     """
 
     slug: str
     title: str
     alt: str
     caption: str
-    wide: bool
+    width: float
     svg: str
     png: bytes
     pdf: bytes
+
+    @property
+    def wide(self) -> bool:
+        """Whether it spans both columns."""
+        return self.width > COLUMN + 0.1
 
     def write(self, folder: Path, endings: Sequence[str] = ("svg", "png", "pdf")) -> None:
         """Write the files."""
@@ -327,9 +332,8 @@ def finished(drawing: Canvas, slug: str, title: str, alt: str, caption: str) -> 
         buffer = io.BytesIO()
         drawing.savefig(buffer, format=kind, metadata=metadata)
         rendered[kind] = buffer.getvalue()
-    wide = float(drawing.get_size_inches()[0]) > COLUMN + 0.1
-    svg = shortened(rendered["svg"].decode())
-    return Figure(slug, title, _listenable(alt), caption, wide, svg, rendered["png"], rendered["pdf"])
+    svg, width = shortened(rendered["svg"].decode()), float(drawing.get_size_inches()[0])
+    return Figure(slug, title, _listenable(alt), caption, width, svg, rendered["png"], rendered["pdf"])
 
 
 def shortened(svg: str) -> str:

@@ -1,26 +1,36 @@
-"""Data of a report: runs, the lines compared in them, and verdicts on the comparisons."""
+"""Data of a report: runs, the lines compared in them, verdicts on the comparisons, and provenance."""
 
 import hashlib
+import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from anchorinv import __version__
 from anchorinv.core.prototypes import selection_title
+from anchorinv.datasets.npz_sets import EMG_DEMO
 from anchorinv.study.config import Experiment, Study, dotted
 from anchorinv.study.folder import Record, RunFolder, Start
+from anchorinv.study.loading import load, scaled, shipped
 from anchorinv.study.results import Job
 from anchorinv.study.runner import SessionResult
-from anchorinv.study.scores import PARTS, Cell, Compared, compared, method_title, paired, summarise, tidy
+from anchorinv.study.scores import PARTS, Cell, Comparison, compared, method_title, paired, summarise, tidy
 
 #: Significance level.
 LEVEL = 0.05
 #: The paper's value of settings that a study varies, used as reference.
 USUAL = {"anchors.select": "random", "anchors.per_class": 50, "protocol.shots": 10}
+#: What holds for every run of this package.
+SEEN = (
+    "A method sees the base classes' training part, then each session's shots, and nothing else. Test data "
+    "go to the scorer alone. In a trial all methods get the same shots."
+)
+_NOT_THE_PAPERS = ("synthetic", "threads", "not_published", "methods")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +79,7 @@ class Run:
 
     def class_names(self, variant: str) -> list[str]:
         """Return the names of the classes by number."""
-        known = self.about.get("data", {}).get(self.study.variants[variant].data.name, {})
-        return [str(name) for name in known.get("classes", [])]
+        return list(self.about["data"][self.study.variants[variant].data.name]["classes"])
 
     def variants(self) -> dict[str, Experiment]:
         """Return the variants that have results."""
@@ -149,11 +158,9 @@ class Group:
 
     def best(self, session: int, part: str = "f1_all") -> str:
         """Return the line with the highest mean as printed; "" for ties or a single line."""
-        means = {line: round(cell.mean, 2) for line, cell in self.cells(session, part).items()}
-        leading = [line for line, mean in means.items() if mean == max(means.values())]
-        return leading[0] if len(leading) == 1 and len(means) > 1 else ""
+        return only_best({line: round(cell.mean, 2) for line, cell in self.cells(session, part).items()})
 
-    def compared(self, part: str = "f1_all", reference: str | None = None) -> list[Compared]:
+    def compared(self, part: str = "f1_all", reference: str | None = None) -> list[Comparison]:
         """Return the paired comparisons of all lines that have reached the last session."""
         return _compared(self, part, reference or self.reference)
 
@@ -164,13 +171,24 @@ class Group:
         values = paired(frame, "f1_all", lines="line").reindex(columns=[line, reference]).dropna()
         return values[line] - values[reference]
 
+    @property
+    def measured(self) -> pd.DataFrame:
+        """The scores after the last session that have a reliability."""
+        return self.scores[(self.scores["session"] == self.last) & self.scores["reliability"].notna()]
+
     @cached_property
     def _cells(self) -> dict[tuple[object, ...], Cell]:
         return summarise(self.scores, ["line", "session"], list(PARTS))
 
 
+def only_best(values: Mapping[str, float], best: Callable[..., float] = max) -> str:
+    """Return the key of the best value; "" for ties or a single one."""
+    leading = [key for key, value in values.items() if value == best(values.values())]
+    return leading[0] if len(leading) == 1 < len(values) else ""
+
+
 @lru_cache(maxsize=256)  # used by every table and figure
-def _compared(group: Group, part: str, reference: str | None) -> list[Compared]:
+def _compared(group: Group, part: str, reference: str | None) -> list[Comparison]:
     there = [line for line in group.lines if group.last in group.sessions(line)]
     if reference not in there or group.last == 0:
         return []
@@ -297,12 +315,12 @@ def _against_next(group: Group, ranked: Sequence[str]) -> tuple[str, str, bool]:
     best, second, last = ranked[0], ranked[1], group.last
     if group.reference is None and group.of == "variants":
         return f"next is {second}", "Their classes differ, so they are not tested against each other.", False
-    compared = [each.comparison for each in group.compared(reference=best)
-                if (each.session, each.over, each.comparison.method) == (last, "trials", second)]  # fmt: skip
+    where = (last, "trials", second)
+    tested = [c for c in group.compared(reference=best) if (c.session, c.over, c.method) == where]
     won = group.differences(best, second, last)
-    if not compared or not len(won):
+    if not tested or not len(won):
         return f"next is {second}", "No trial is finished in both, so they cannot be compared.", False
-    c = compared[0]
+    (c,) = tested
     margin = (
         f"{-c.difference:.1f} points above {second}, ahead in {int((won > 0).sum())} of {len(won)} trials"
     )
@@ -311,9 +329,172 @@ def _against_next(group: Group, ranked: Sequence[str]) -> tuple[str, str, bool]:
     if c.n < 2:
         return margin, "One trial is too few for a test.", False
     tests = len(ranked) - 1
-    tested = f"95 % interval {-c.high:+.1f} to {-c.low:+.1f} points".replace("-", "−") + (
-        f"; p = {c.p_holm:.2g}" + (f", Holm-corrected over {tests} comparisons" if tests > 1 else "")
+    interval = f"95 % interval {-c.high:+.1f} to {-c.low:+.1f} points".replace("-", "−")
+    corrected = f", Holm-corrected over {tests} comparisons" if tests > 1 else ""
+    clear = c.p_holm < LEVEL
+    said = "Clear, for other draws of the shots" if clear else "Not significant"
+    return margin, f"{said}: {interval}; p = {c.p_holm:.2g}{corrected}.", clear
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Provenance of a run, in sentences and facts, and the commands that reproduce it."""
+
+    sentences: list[str]
+    facts: dict[str, str]
+    commands: list[str]
+
+
+def provenance(run: Run, asked: str) -> Provenance:
+    """Return the provenance of a run; ``asked`` is the command that made the report."""
+    seeds = sorted({seed for each in run.study.variants.values() for seed in each.protocol.seeds})
+    start, unknown = run.starts[-1] if run.starts else {}, "not recorded"
+    device = start.get("device", "cpu")
+    on_device = None if device == "cpu" else f"networks on {device}"
+    machine = (start.get("processor"), f"{start.get('cores')} cores", start.get("system"), on_device)
+    libraries = ("python", "torch", "numpy", "scipy", "scikit-learn")
+    versions = dict.fromkeys(str(each.get("anchorinv")) for each in run.starts)
+    data = run.about["data"].items()
+    facts = {
+        "Seeds of base sessions": ", ".join(map(str, seeds)),
+        "anchorinv": f"{', '.join(versions)} (report: {__version__})",
+        "Libraries": ", ".join(f"{name} {start[name]}" for name in libraries if name in start) or unknown,
+        "Machine": ", ".join(str(each) for each in machine if each) if start else unknown,
+        "Started": ", ".join(str(each.get("started")) for each in run.starts) or unknown,
+        "Hash of the settings": run.about["hash"],
+        "Fingerprint of the data": ", ".join(f"{name}: {about['fingerprint']}" for name, about in data),
+        f"SHA-256 of {run.file.name}": run.results_hash,
+    }
+    return Provenance([_lengths(run), SEEN, _standardised(run)], facts, [command(run), asked])
+
+
+def command(run: Run) -> str:
+    """Return the command that repeats the run."""
+    study = run.study
+    # The folder of the run, or a possible one if there is only a record.
+    record = run.path == run.file
+    folder = Path("runs") / run.name if record else run.path
+    settings = f"the first line of {run.file.name}" if record else "config.json"
+    if study.name not in shipped():
+        return f"anchorinv run YOUR-CONFIG.toml --out {folder}  # all settings are in {settings}"
+    usual = scaled(load(study.name), study.scale)
+    ours, theirs = next(iter(study.variants.values())), next(iter(usual.variants.values()))
+    options = {
+        f"--scale {study.scale}": study.scale != "full",
+        f"--methods {','.join(ours.methods)}": ours.methods != theirs.methods,
+        f"--trials {ours.protocol.trials}": ours.protocol.trials != theirs.protocol.trials,
+        f"--seed {ours.protocol.seeds[0]}": ours.protocol.seeds != theirs.protocol.seeds,
+        f"--threads {ours.threads}": ours.threads != theirs.threads,
+    }
+    names = dict.fromkeys(each.data.name for each in study.variants.values() if each.synthetic is None)
+    data = [f"--data {name}=FOLDER" for name in names if name != EMG_DEMO.name]  # it is in the package
+    # What the command line can change.
+    changed: Any = {"methods": True, "threads": True, "protocol": {"trials", "seeds"}}
+    one, other = (
+        {name: each.model_dump(exclude=changed) for name, each in variants.items()}
+        for variants in (study.variants, usual.variants)
     )
-    if c.p_holm < LEVEL:
-        return margin, f"Clear, for other draws of the shots: {tested}.", True
-    return margin, f"Not significant: {tested}.", False
+    own = "" if one == other else f"  # and settings of its own, in {settings}"
+    asked = [option for option, differs in options.items() if differs]
+    return " ".join(["anchorinv run", study.name, *asked, *data, f"--out {folder}"]) + own
+
+
+def _lengths(run: Run) -> str:
+    name = run.study.name
+    if not (load(name).paper if name in shipped() else name.endswith("-published")):
+        return (
+            "The numbers of finetuning steps are the config's. No code of this package chooses them by test "
+            "data; how they were chosen in the config is not known to this page."
+        )
+    prefix, scale = "finetuning.steps.", run.study.scale
+    ours = ", ".join(key.removeprefix(prefix) for key in not_published(run) if key.startswith(prefix))
+    ranges = (
+        f" Those of {ours} were published as ranges or not at all; the config takes their middles, or those "
+        "of AnchorInv."
+    )
+    return (
+        "The numbers of finetuning steps are the paper's, which chose them on the test set with ten trials "
+        "(its appendix says so); nothing was chosen by this run's test data."
+        + (ranges if ours else "")
+        + ("" if scale == "full" else f" At this scale ({scale}) all are cut to a few steps.")
+    )
+
+
+def _standardised(run: Run) -> str:
+    if {each.standardise.by for each in run.study.variants.values()} == {"base"}:
+        return "Signals are standardised by the base classes' training part: nothing of later classes leaks."
+    return (
+        "Signals are standardised by the whole training part, later classes included, as in the authors' "
+        "runs: statistics of classes that are not known yet are a leak."
+    )
+
+
+@cache
+def of_the_paper() -> dict[str, Any]:
+    """Return what is known of the paper: its tables, and reasons why settings differ from its text."""
+    return tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A setting that differs from the paper's: its variants (empty for all), and the reason, if known."""
+
+    key: str
+    paper: str
+    run: str
+    where: str
+    why: str
+
+
+def deviations(run: Run) -> list[Deviation] | None:
+    """Return how a run's settings differ from the text; None where it is no study of the paper."""
+    name = run.study.name.removesuffix("-published")
+    if name not in shipped() or not load(name).paper:
+        return None
+    text, authors = load(name), {}
+    if run.study.name != name:  # the settings of the authors' own runs
+        authors = dotted(load(run.study.name).variants[""].model_dump())
+    differing: dict[tuple[str, str, str], list[str]] = {}
+    compared = [variant for variant in run.study.variants if variant in text.variants]
+    for variant in compared:
+        for key, (paper, ours) in _differences(text.variants[variant], run.study.variants[variant]).items():
+            differing.setdefault((key, paper, ours), []).append(variant)
+    small = "" if run.study.scale == "full" else f"a {run.study.scale} run"
+    made = []
+    for (key, paper, ours), variants in differing.items():
+        more = f" and {len(variants) - 3} more" if len(variants) > 3 else ""
+        where = "" if len(variants) == len(compared) else ", ".join(variants[:3]) + more
+        as_theirs = key in authors and _shown(authors[key]) == ours
+        why = of_the_paper()["reasons"].get(key) or ("as in the authors' run" if as_theirs else small)
+        made.append(Deviation(key, paper, ours, where, why))
+    return made
+
+
+def not_published(run: Run) -> list[str]:
+    """Return the keys whose values the paper does not give."""
+    return list(dict.fromkeys(key for each in run.study.variants.values() for key in each.not_published))
+
+
+def _differences(text: Experiment, ours: Experiment) -> dict[str, tuple[str, str]]:
+    """Return the values of text and run, by the keys in which they differ."""
+    paper, run = (dotted(each.model_dump()) for each in (text, ours))
+    paper["standardise.by"] = "paper"
+    if text.data.name == "grabmyo":
+        paper["data.sfreq"] = 64.0
+    differing = {}
+    if ours.synthetic is not None and text.synthetic is None:
+        differing["data"] = (f"recordings ({text.data.name})", "synthetic recordings")
+    if missing := [name for name in text.methods if name not in ours.methods]:
+        differing["methods"] = ("all of its table", f"without {', '.join(missing)}")
+    unused = {f"finetuning.steps.{name}" for name in text.finetuning.steps if name not in ours.methods}
+    for key in {**paper, **run}:
+        skipped = key.split(".")[0] in _NOT_THE_PAPERS or key in unused or key in text.not_published
+        if not skipped and paper.get(key) != run.get(key):
+            differing[key] = (_shown(paper.get(key)), _shown(run.get(key)))
+    return differing
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_shown, value))
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

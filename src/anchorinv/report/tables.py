@@ -1,21 +1,18 @@
-"""The tables of a report: scores in the paper's layout, differences from the paper, tests, costs."""
+"""The tables of a report: scores in the paper's layout, differences from it, tests, costs, calibration."""
 
-import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from functools import cache, lru_cache
 
 import pandas as pd
 
+from anchorinv.core.reliability import N_BINS
 from anchorinv.report.formats import SIGNIFICANT, Cell, Column, Number, Table
-from anchorinv.report.gather import LEVEL, Group, Run, groups_of, varied
-from anchorinv.study.scores import PARTS, TRIAL, assumptions, method_title
+from anchorinv.report.gather import LEVEL, Group, Run, groups_of, of_the_paper, only_best, varied
+from anchorinv.study.scores import CALIBRATION, PARTS, TRIAL, assumptions, method_title, summarise
 
 #: Scores over classes, and their names in columns and panels.
 CLASSES = {part: f"{words} classes" for part, words in PARTS.items()}
-
-
 #: In the authors' code, runs of at most this many trials search for the number of steps.
 MOST_CHOOSING = 10
 CHOSEN_BY_TEST = (
@@ -28,59 +25,75 @@ CHOSEN_BY_TEST = (
 def run_tables(run: Run) -> list[Table]:
     """Return all tables of a run."""
     made = [scores_table(run), selection_table(run), pairs_table(run), n_base_table(run), paper_table(run),
-            comparisons_table(run), cost_table(run)]  # fmt: skip
+            comparisons_table(run), cost_table(run), calibration_table(run)]  # fmt: skip
     return [table for table in made if table]
 
 
-def score(
-    group: Group, line: str, session: int, part: str = "f1_all", *, digits: int = 2,
-    marked: Collection[tuple[str, int]] = (),
-) -> Cell:  # fmt: skip
-    """Return a line's score as a cell, the best in bold; empty where there is none.
-
-    ``marked`` are the lines and sessions of :func:`significant`.
-    """
+def _score(
+    group: Group, line: str, session: int, part: str = "f1_all", *, digits: int = 2, tested: bool = True
+) -> Cell:
+    """Return a line's score as a cell, the best in bold; empty where there is none."""
     cell = group.cell(line, session, part) if line in group.lines else None
     if cell is None:
         return ""
-    mark = SIGNIFICANT if (line, session) in marked else ""
+    mark = SIGNIFICANT if tested and (line, session) in _significant(group, part) else ""
     return Number(cell.mean, cell.std, digits, best=group.best(session, part) == line, mark=mark)
+
+
+@lru_cache(maxsize=256)
+def _significant(group: Group, part: str) -> set[tuple[str, int]]:
+    """Return the lines and sessions that differ significantly from the reference, by the corrected test."""
+    return {
+        (each.method, each.session)
+        for each in group.compared(part)
+        if each.over == "trials" and each.p_holm < LEVEL
+    }
+
+
+def _line_columns(groups: Sequence[Group]) -> list[Column]:
+    """Return the columns that identify a line, and its group where there are several."""
+    methods = groups[0].of == "methods"
+    first = [Column("Variant" if methods else "Data")] if len(groups) > 1 else []
+    return [*first, Column("Method" if methods else "Variant")]
+
+
+def _lines_table(
+    run: Run, slug: str, title: str, heads: Sequence[Column], cells: Callable[[Group, str], list[Cell]],
+    notes: Sequence[str],
+) -> Table:  # fmt: skip
+    """Return a table with a row for each line of each group."""
+    groups = groups_of(run)
+    rows = [
+        [*_group_cells(group, groups), line, *cells(group, line)] for group in groups for line in group.lines
+    ]
+    return Table(f"{run.slug}-{slug}", title, [*_line_columns(groups), *heads], rows, notes)
+
+
+def _group_cells(group: Group, groups: Sequence[Group]) -> list[Cell]:
+    return [group.title] if len(groups) > 1 else []
 
 
 def scores_table(run: Run) -> Table:
     """Return macro-F1 over all, base and new classes per session: the paper's main table."""
-    groups = groups_of(run)
-    last = max(group.last for group in groups)
-    shown = [(part, s) for part in CLASSES for s in range(0 if part == "f1_all" else 1, last + 1)]
-    heads = [
-        Column("Base session" if s == 0 else f"Session {s}", f"Macro-F1 ({CLASSES[p]})") for p, s in shown
-    ]
-    rows: list[list[Cell]] = []
-    for group in groups:
-        marked = {part: significant(group, part) for part in CLASSES}
-        for line in group.lines:
-            cells = [score(group, line, session, part, marked=marked[part]) for part, session in shown]
-            rows.append([*of_group(group, groups), line, *cells])
+    last = max(group.last for group in groups_of(run))
+    shown = [(s, part) for part in CLASSES for s in range(0 if part == "f1_all" else 1, last + 1)]
+    heads = [Column(_session(s), f"Macro-F1 ({CLASSES[part]})") for s, part in shown]
     title = f"{run.study.title}: macro-F1 in percent"
-    notes = [averaged_over(run), *test_notes(run, groups)]
-    return Table(f"{run.slug}-scores", title, [*line_columns(groups), *heads], rows, notes)
+    notes = [averaged_over(run), *test_notes(run)]
+
+    def cells(group: Group, line: str) -> list[Cell]:
+        return [_score(group, line, *each) for each in shown]
+
+    return _lines_table(run, "scores", title, heads, cells, notes)
 
 
-def significant(group: Group, part: str = "f1_all") -> set[tuple[str, int]]:
-    """Return the lines and sessions that differ significantly from the reference, by the corrected test."""
-    return {
-        (each.comparison.method, each.session)
-        for each in group.compared(part)
-        if each.over == "trials" and each.comparison.p_holm < LEVEL
-    }
-
-
-def test_notes(run: Run, groups: Sequence[Group]) -> list[str]:
+def test_notes(run: Run) -> list[str]:
     """Explain the marks and the assumptions of the test, if there was one."""
+    groups = groups_of(run)
     tested = [each for group in groups for each in group.compared()]
     if not tested:
         return []
-    n = min(each.comparison.n for each in tested if each.over == "trials")
+    n = min(each.n for each in tested if each.over == "trials")
     reference = next(group.reference for group in groups if group.reference)
     notes = [
         f"{SIGNIFICANT} differs from {reference} with p < {LEVEL}: two-sided Wilcoxon signed-rank test over "
@@ -97,25 +110,23 @@ def comparisons_table(run: Run) -> Table | None:
     groups = groups_of(run)
     rows: list[list[Cell]] = []
     for group in groups:
-        for each in group.compared():
-            c = each.comparison
-            interval = [Number(limit, signed=True) if c.n > 1 else "" for limit in (c.low, c.high)]
+        for c in group.compared():
             rows.append([
-                *of_group(group, groups),
+                *_group_cells(group, groups),
                 c.method,
-                Number(each.session, digits=0),
+                Number(c.session, digits=0),
                 Number(c.difference, signed=True),
-                *interval,
+                *(Number(limit, signed=True) if c.n > 1 else "" for limit in (c.low, c.high)),
                 Number(c.p, digits=4),
                 Number(c.p_holm, digits=4, mark=SIGNIFICANT if c.p_holm < LEVEL else ""),
                 Number(c.effect, signed=True),
-                f"{c.n} {each.over if c.n > 1 else each.over.removesuffix('s')}",
+                f"{c.n} {c.over if c.n > 1 else c.over.removesuffix('s')}",
             ])  # fmt: skip
     if not rows:
         return None
     reference = next(group.reference for group in groups if group.reference)
     columns = [
-        *line_columns(groups),
+        *_line_columns(groups),
         *map(Column, ("Session", "Difference")),
         *(Column(name, "95 % interval") for name in ("from", "to")),
         *map(Column, ("p", "p (Holm)", "Effect", "Over")),
@@ -123,27 +134,27 @@ def comparisons_table(run: Run) -> Table | None:
     notes = [
         f"Line minus {reference}, macro-F1 over all classes in points. Effect: matched-pairs rank-biserial "
         f"correlation, from −1 (always worse) to 1 (always better).",
-        *test_notes(run, groups),
+        *test_notes(run),
     ]
     return Table(f"{run.slug}-tests", f"Paired differences from {reference}", columns, rows, notes)
 
 
 def paper_table(run: Run) -> Table | None:
     """Return our scores, the paper's and their difference for each session; None where the paper has none."""
-    numbers = published(run.study.name)
     lines = {
         (group.variants[line], frame["method"].iloc[0]): (group, line)
         for group in groups_of(run)
         for line, frame in group.lines.items()
     }
+    numbers = published(run.study.name)
     cells: dict[tuple[str, str, str], dict[str, list[Cell]]] = {}
     doubts: list[str] = []
     for number in numbers:
-        if (number.variant, number.method) not in lines:
+        group, line = lines.get((number.variant, number.method), (None, ""))
+        if group is None:
             continue
-        group, line = lines[number.variant, number.method]
-        ours = group.cell(line, number.session if number.session >= 0 else group.last, number.score)
-        if ours is None:
+        session = number.session if number.session >= 0 else group.last
+        if (ours := group.cell(line, session, number.score)) is None:
             continue
         column = _session(number.session)
         if number.doubt:
@@ -172,15 +183,8 @@ def paper_table(run: Run) -> Table | None:
         ]
         for (variant, method, part), by_session in cells.items()
     ]
-    notes = [f"The paper's numbers are as printed in its {numbers[0].table}; difference is ours − paper."]
-    if any(number.marked for number in numbers):
-        notes.append(f"{SIGNIFICANT} in the paper: differs from random sampling with p < 0.05, uncorrected.")
-    if warning := caveat(run.study.name):
-        notes.append(warning)
-    if run.synthetic:
-        notes.insert(0, "This run is on synthetic recordings: the differences mean nothing.")
     title = f"Comparison with the paper ({numbers[0].table}): macro-F1 in percent"
-    return Table(f"{run.slug}-paper", title, columns, rows, [*notes, *doubts])
+    return Table(f"{run.slug}-paper", title, columns, rows, [*_paper_notes(run, numbers), *doubts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ class Published:
 def published(config: str) -> tuple[Published, ...]:
     """Return the paper's numbers for a shipped config; none for other studies."""
     numbers: list[Published] = []
-    for table in tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))["tables"]:
+    for table in of_the_paper()["tables"]:
         if config not in table["configs"]:
             continue
         doubts = {(row, column): why for row, column, why in table.get("misprints", [])}
@@ -230,47 +234,51 @@ def published(config: str) -> tuple[Published, ...]:
     return tuple(numbers)
 
 
-def caveat(config: str) -> str:
-    """Return caveats of the comparison with the paper's numbers."""
-    chosen = any(number.trials and number.trials <= MOST_CHOOSING for number in published(config))
-    return CHOSEN_BY_TEST if chosen else ""
+def _paper_notes(run: Run, numbers: Sequence[Published]) -> list[str]:
+    notes = [f"The paper's numbers are as printed in its {numbers[0].table}; difference is ours − paper."]
+    if any(number.marked for number in numbers):
+        notes.append(f"{SIGNIFICANT} in the paper: differs from random sampling with p < 0.05, uncorrected.")
+    if any(number.trials and number.trials <= MOST_CHOOSING for number in numbers):
+        notes.append(CHOSEN_BY_TEST)
+    if run.synthetic:
+        notes.insert(0, "This run is on synthetic recordings: the differences mean nothing.")
+    return notes
 
 
 def selection_table(run: Run) -> Table | None:
     """Return the last session's macro-F1 by selection (rows) and data set (columns): the paper's Table 3."""
-    groups = [group for group in groups_of(run) if group.of == "variants"]
-    keys = [varied([run.study.variants[name] for name in group.variants.values()]) for group in groups]
-    groups = [group for group, key in zip(groups, keys, strict=True) if key == ["anchors.select"]]
-    columns = [Column(run.study.variants[group.variant].data.name) for group in groups]
-    return _last_session_table(run, groups, "selection", "Anchor selection", "Anchor selection", columns)
+    experiments = run.study.variants
+    groups = {
+        experiments[group.variant].data.name: group
+        for group in groups_of(run)
+        if group.of == "variants"
+        and varied([experiments[name] for name in group.variants.values()]) == ["anchors.select"]
+    }
+    return _last_session_table(run, "selection", "Anchor selection", "Anchor selection", groups)
 
 
 def pairs_table(run: Run) -> Table | None:
     """Return the last session's macro-F1 by method (rows) and base classes (columns): the paper's Table 9."""
     choices = {experiment.protocol.base_classes for experiment in run.variants().values()}
-    groups = [group for group in groups_of(run) if group.of == "methods"]
     if len(choices) < 2 or len({len(choice) for choice in choices}) > 1:
         return None
-    columns = [Column(group.title, "Base classes") for group in groups]
-    return _last_session_table(run, groups, "pairs", "Choice of base classes", "Method", columns)
+    groups = {group.title: group for group in groups_of(run) if group.of == "methods"}
+    return _last_session_table(run, "pairs", "Choice of base classes", "Method", groups, "Base classes")
 
 
 def _last_session_table(
-    run: Run, groups: Sequence[Group], slug: str, title: str, head: str, columns: Sequence[Column]
+    run: Run, slug: str, title: str, head: str, groups: Mapping[str, Group], over: str = ""
 ) -> Table | None:
     if not groups:
         return None
-    notes = ["Macro-F1 over all classes after the last session, in percent.", *test_notes(run, groups)]
-    return Table(f"{run.slug}-{slug}", title, [Column(head), *columns], _last_scores(groups), notes)
+    notes = ["Macro-F1 over all classes after the last session, in percent.", *test_notes(run)]
+    columns = [Column(head), *(Column(name, over) for name in groups)]
+    return Table(f"{run.slug}-{slug}", title, columns, _last_scores(list(groups.values())), notes)
 
 
 def _last_scores(groups: Sequence[Group]) -> list[list[Cell]]:
     lines = dict.fromkeys(line for group in groups for line in group.lines)
-    marked = [significant(group) for group in groups]
-    return [
-        [line, *(score(g, line, g.last, marked=m) for g, m in zip(groups, marked, strict=True))]
-        for line in lines
-    ]
+    return [[line, *(_score(group, line, group.last) for group in groups)] for line in lines]
 
 
 def n_base_table(run: Run) -> Table | None:
@@ -346,6 +354,47 @@ def costs(scores: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return pd.DataFrame(columns).reindex(scores.groupby(by, sort=False).size().index)
 
 
+def calibration_table(run: Run) -> Table | None:
+    """Return calibration error and Brier score of base and of new classes after the last session.
+
+    None where no result has probabilities.
+    """
+    groups = groups_of(run)
+    last = pd.concat([group.scores[group.scores["session"] == group.last] for group in groups])
+    n_missing = int(last["reliability"].isna().sum())
+    if n_missing == len(last):
+        return None
+    notes = [
+        "After the last session, on windows of base and of new classes apart, by their true class; lower is "
+        f"better. {averaged_over(run)}",
+        f"Expected calibration error: {N_BINS} bins of equal width of the largest probability; with few "
+        "windows it is above 0 by chance alone. Brier score: squared error of the probabilities, summed over "
+        "classes, from 0 to 2.",
+    ]
+    if n_missing:
+        notes.append(
+            f"{n_missing} of {len(last)} results have no probabilities and are left out: their method gives "
+            "none, or they were computed by an earlier version."
+        )
+    measures = ("Expected calibration error", "Brier score")
+    heads = [Column(part, measure) for measure in measures for part in ("base classes", "new classes")]
+    cells = {group.title: _calibration(group) for group in groups}
+    return _lines_table(run, "calibration", "Calibration", heads, lambda g, line: cells[g.title][line], notes)
+
+
+def _calibration(group: Group) -> dict[str, list[Cell]]:
+    """Return the cells of each line, a unique lowest value in bold."""
+    cells = summarise(group.measured, ["line"], CALIBRATION)
+    rows: dict[str, list[Cell]] = {line: [] for line in group.lines}
+    for name in CALIBRATION:
+        there = {line: c for line in rows if (c := cells.get((line, name))) and not pd.isna(c.mean)}
+        best = only_best({line: round(cell.mean, 3) for line, cell in there.items()}, min)
+        for line, row in rows.items():
+            cell = there.get(line)
+            row.append(Number(cell.mean, cell.std, 3, best=line == best) if cell else "")
+    return rows
+
+
 def averaged_over(run: Run) -> str:
     """Describe what a table's means are over."""
     if (n_people := run.scores["subject"].nunique()) > 1:
@@ -363,37 +412,97 @@ def _session(number: int) -> str:
     return {-1: "Last session", 0: "Base session"}.get(number, f"Session {number}")
 
 
-def of_group(group: Group, groups: Sequence[Group]) -> list[Cell]:
-    """Return the first cell of a group's rows, where there are several groups."""
-    return [group.title] if len(groups) > 1 else []
-
-
-def line_columns(groups: Sequence[Group]) -> list[Column]:
-    """Return the columns that identify a row's line."""
-    methods = groups[0].of == "methods"
-    first = [Column("Variant" if methods else "Data")] if len(groups) > 1 else []
-    return [*first, Column("Method" if methods else "Variant")]
-
-
 def choices_table(run: Run) -> Table:
     """Return macro-F1 over all, base and new classes after the last session, for every variant and method."""
-    groups = groups_of(run) if run.results else []
-    if not any(group.last for group in groups):
+    if not run.results or not any(group.last for group in groups_of(run)):
         raise ValueError(f"{run.path} has no results of a session; run the study first")
-    several = len(groups) > 1
-    rows: list[list[Cell]] = []
-    for group in groups:
-        for line, frame in group.lines.items():
-            seconds = frame.loc[frame["session"] > 0, "seconds"]
-            rows.append([
-                *([group.title] if several else []),
-                line,
-                *(score(group, line, group.last, part, digits=1) for part in CLASSES),
-                Number(int((frame["session"] == group.last).sum()), digits=0),
-                Number(seconds.mean(), digits=1) if len(seconds) else "",
-            ])  # fmt: skip
-    names = (*(["Variant"] if several else []), "Method" if groups[0].of == "methods" else "Variant",
-             *CLASSES.values(), "Trials", "Seconds a session")  # fmt: skip
+
+    def cells(group: Group, line: str) -> list[Cell]:
+        frame = group.lines[line]
+        seconds = frame.loc[frame["session"] > 0, "seconds"]
+        return [
+            *(_score(group, line, group.last, part, digits=1, tested=False) for part in CLASSES),
+            Number(int((frame["session"] == group.last).sum()), digits=0),
+            Number(seconds.mean(), digits=1) if len(seconds) else "",
+        ]
+
+    heads = [*map(Column, (*CLASSES.values(), "Trials", "Seconds a session"))]
     note = "Macro-F1 in percent after the last session: mean ± population standard deviation; best in bold."
-    title = f"{run.study.title}: after the last session"
-    return Table(f"{run.slug}-choices", title, [*map(Column, names)], rows, [note])
+    return _lines_table(run, "choices", f"{run.study.title}: after the last session", heads, cells, [note])
+
+
+def brief_scores(run: Run, *, between: bool = True) -> Table:
+    """Return macro-F1 after each session, or without those ``between``; of base and new ones at the end."""
+    last = only_group(run).last
+    shown = [
+        *((s, "f1_all", str(s) if s else "base") for s in range(last + 1) if between or s in (0, last)),
+        *((last, part, f"{CLASSES[part]} after {last}") for part in ("f1_base", "f1_new")),
+    ]
+    when = "each session" if between else "the base session and the last"
+    notes = [
+        f"Macro-F1 in percent after {when}, over all classes seen so far unless the column says otherwise. "
+        f"{averaged_over(run)} The base session is one for each base seed.",
+        *test_notes(run)[:-1],  # the table of differences says what that means
+    ]
+
+    def cells(group: Group, line: str) -> list[Cell]:
+        return [_score(group, line, s, p, digits=1, tested=p == "f1_all") for s, p, _ in shown]
+
+    heads = [Column(name) for _, _, name in shown]
+    return _lines_table(run, "brief-scores", f"{run.study.title}: macro-F1", heads, cells, notes)
+
+
+def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Table:
+    """Return the paired differences between one method and each other after the last session.
+
+    By default the method is the study's reference; ``turned`` is that method minus the other.
+    """
+    group = only_group(run)
+    one, sign = line_of(run, group, method), -1 if turned else 1
+    tested = [c for c in group.compared(reference=one) if (c.session, c.over) == (group.last, "trials")]
+    by_seed = pd.DataFrame({
+        c.method: sign * group.differences(c.method, one, group.last).groupby("seed").mean() for c in tested
+    })  # fmt: skip
+    rows: list[list[Cell]] = []
+    for c in tested:
+        means = by_seed[c.method]
+        low, high = sorted((sign * c.low, sign * c.high))
+        mark = SIGNIFICANT if c.p_holm < LEVEL else ""
+        rows.append([
+            c.method,
+            Number(sign * c.difference, signed=True),
+            f"{Number(low, signed=True)} to {Number(high, signed=True)}" if c.n > 1 else "",
+            Number(c.p_holm, digits=4, mark=mark) if c.p_holm >= 1e-4 else f"< 0.0001{mark}",
+            Number(c.n, digits=0),
+            *("" if pd.isna(mean) else Number(mean, signed=True) for mean in means),
+            "yes" if (means.dropna() > 0).all() or (means.dropna() < 0).all() else "no",
+        ])  # fmt: skip
+    names = (f"{one} minus" if turned else "Method", "Difference", "95 % interval", "p (Holm)", "Pairs",
+             *(f"Seed {seed}" for seed in by_seed.index), "Same sign for every seed")  # fmt: skip
+    what = f"{one} minus each other method" if turned else f"Each method minus {one}"
+    note = (
+        f"{what}: macro-F1 over all classes after session {group.last}, in points. A pair is a trial with "
+        "the same base seed and the same shots for both; interval by Student's t, p by the two-sided "
+        f"Wilcoxon signed-rank test, Holm-corrected over the {len(rows)} comparisons; "
+        f"{SIGNIFICANT} p < {LEVEL}. Trials of a base seed share base model and test set: interval and p "
+        "generalise to other draws of the shots; the seeds' means, to other base models."
+    )
+    slug = f"{run.slug}-{'advantage' if turned else 'differences'}"
+    return Table(slug, f"Paired differences: {one}", [*map(Column, names)], rows, [note])
+
+
+def only_group(run: Run) -> Group:
+    """Return the group of methods compared in a run, if it is the only one and has a first session."""
+    groups = groups_of(run) if run.results else []
+    if len(groups) != 1 or groups[0].of != "methods" or not groups[0].last:
+        raise ValueError(f"{run.path} does not compare methods in one variant; make its own report instead")
+    return groups[0]
+
+
+def line_of(run: Run, group: Group, method: str = "") -> str:
+    """Return the line of a method in a group; the reference where none is named."""
+    line = method_title(method) if method else group.reference
+    if line is None or line not in group.lines or group.last not in group.sessions(line):
+        there = ", ".join(frame["method"].iloc[0] for frame in group.lines.values())
+        raise ValueError(f"{run.path} has no results of {method or run.study.reference}; it has {there}")
+    return line

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from anchorinv.core.metrics import auroc
 from anchorinv.core.views import VIEWS
@@ -120,14 +122,11 @@ class Figure:
 
     def facts(self) -> dict[str, Any]:
         """Return plain JSON values."""
+        facts = dict.fromkeys(("value", "low", "high", "n"))
+        if self.estimate is not None:
+            facts |= {name: number for name, number in asdict(self.estimate).items() if math.isfinite(number)}
         named = {"attack": self.attack, "target": self.target, "measure": self.measure, "chance": self.chance}
-        numbers = (
-            dict.fromkeys(("value", "low", "high", "n")) if self.estimate is None else asdict(self.estimate)
-        )
-        return named | {
-            name: number if number is None or math.isfinite(number) else None
-            for name, number in numbers.items()
-        }
+        return named | facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +137,11 @@ class Membership:
     ----------
     auroc : Estimate
         0.5 is guessing.
-    error : float
-        Standard error of the AUROC.
     found : mapping of float to Estimate or None
         True positives at each of :data:`FALSE_POSITIVES`; None where there are too few others to tell.
     """
 
     auroc: Estimate
-    error: float
     found: Mapping[float, Estimate | None]
 
     @classmethod
@@ -157,21 +153,23 @@ class Membership:
     ) -> "Membership":
         """Measure scores (n,) and (m,), larger for members; windows of a group are not independent."""
         inside, outside = (np.asarray(scores, dtype=np.float64) for scores in (members, others))
-        area, error = clustered_auroc(inside, outside, groups)
         places = _places(len(inside), len(outside), groups)
-        n_groups = min(len(set(each)) for each in places)
+        area, error = clustered_auroc(inside, outside, groups)
         low, high = max(0.0, area - _Z * error), min(1.0, area + _Z * error)
         if not error > 0:  # all right or all wrong: no spread to judge by, but few may be lucky
-            none = Estimate.share(area * n_groups, n_groups)
-            low, high = none.low, none.high
-        found: dict[float, Estimate | None] = dict.fromkeys(FALSE_POSITIVES)
-        for rate in FALSE_POSITIVES:
-            if rate * len(outside) >= 1 - 1e-9:
-                share = float(_true_positives(inside, outside, rate, *map(np.ones_like, (inside, outside))))
-                drawn = _resampled(inside, outside, rate, places)
-                number = effective_number(share, float(np.nanvar(drawn)), len(set(places[0])))
-                found[rate] = Estimate.share(share * len(inside), len(inside), min(number, len(inside)))
-        return cls(Estimate(area, low, high, len(inside) + len(outside)), error, found)
+            n_groups = min(len(set(each)) for each in places)
+            share = Estimate.share(area * n_groups, n_groups)
+            low, high = share.low, share.high
+        found = {rate: _true_positives(inside, outside, rate, places) for rate in FALSE_POSITIVES}
+        return cls(Estimate(area, low, high, len(inside) + len(outside)), found)
+
+    def figures(self, target: str) -> list[Figure]:
+        """Return them as lines of an audit."""
+        shares = [
+            Figure("membership", target, f"TPR at {100 * rate:g} % FPR", share, rate)
+            for rate, share in self.found.items()
+        ]
+        return [Figure("membership", target, "AUROC", self.auroc, 0.5), *shares]
 
 
 def effective_number(share: float, variance: float, n_groups: int) -> float:
@@ -197,36 +195,31 @@ def _places(n: int, m: int, groups: tuple[ArrayLike, ArrayLike] | None) -> tuple
 
 
 def _true_positives(
-    inside: np.ndarray, outside: np.ndarray, rate: float, counts: np.ndarray, others: np.ndarray
-) -> np.ndarray:
-    """Return the share of members (n,) above a threshold that at most ``rate`` of the others (m,) pass.
-
-    Each counts as often as counts (..., n) and others (..., m) say.
-    """
-    order = np.argsort(-outside, kind="stable")
-    above = np.cumsum(others[..., order], axis=-1)
-    allowed = np.floor(rate * above[..., -1:] + 1e-9)
-    first = (above > allowed).argmax(-1)  # the first other that must not pass
-    threshold = outside[order][first]
-    passed = inside > threshold[..., None]
-    return np.asarray((passed * counts).sum(-1) / counts.sum(-1))
-
-
-def _resampled(
     inside: np.ndarray, outside: np.ndarray, rate: float, places: tuple[np.ndarray, np.ndarray]
-) -> np.ndarray:
-    """Return true positives of resampled groups (RESAMPLES,): the threshold is as uncertain as the share."""
-    n_groups = int(max(each.max() for each in places)) + 1
-    rng = np.random.default_rng(0)
-    drawn = []
+) -> Estimate | None:
+    """Return the share of members above a threshold that at most ``rate`` of the others pass.
+
+    Groups are resampled for its interval: the threshold is as uncertain as the share.
+    """
+    n, n_groups = len(inside), int(max(each.max() for each in places)) + 1
+    if rate * len(outside) < 1 - 1e-9:
+        return None
     order = np.argsort(-outside, kind="stable")
-    outside, places = outside[order], (places[0], places[1][order])
-    for _ in range(RESAMPLES):
-        counts = np.bincount(rng.integers(0, n_groups, n_groups), minlength=n_groups)
-        weights = [counts[each] for each in places]
-        if all(each.any() for each in weights):
-            drawn.append(_true_positives(inside, outside, rate, *weights))
-    return np.array(drawn) if drawn else np.zeros(1)
+
+    def share(times: np.ndarray) -> float:
+        members, others = times[places[0]], times[places[1][order]]
+        if not (members.any() and others.any()):
+            return math.nan
+        above = np.cumsum(others)
+        first = (above > math.floor(rate * above[-1] + 1e-9)).argmax()  # the first that must not pass
+        return float(members[inside > outside[order[first]]].sum() / members.sum())
+
+    value, rng = share(np.ones(n_groups)), np.random.default_rng(0)
+    drawn = [
+        share(np.bincount(rng.integers(0, n_groups, n_groups), minlength=n_groups)) for _ in range(RESAMPLES)
+    ]
+    number = effective_number(value, float(np.nanvar(drawn)), len(set(places[0])))
+    return Estimate.share(value * n, n, min(number, n))
 
 
 def clustered_auroc(
@@ -250,7 +243,7 @@ def clustered_auroc(
     n_groups = int(max(each.max() for each in places)) + 1
     parts = _placements(inside, outside) - area, 1 - _placements(outside, inside) - area
     rows, cols = (np.bincount(own, part, n_groups) for own, part in zip(places, parts, strict=True))
-    n_rows, n_cols = len(set(places[0])), len(set(places[1]))
+    n_rows, n_cols = (len(set(each)) for each in places)
     if n_rows < 2 or n_cols < 2:  # of one group nothing is known but its windows
         return clustered_auroc(inside, outside)
     variance = n_rows / (n_rows - 1) * (rows**2).sum() / n**2 + n_cols / (n_cols - 1) * (cols**2).sum() / m**2
@@ -275,17 +268,9 @@ def confidence_of(logits: Tensor, columns: Tensor) -> np.ndarray:
 def likelihood_ratios(target: np.ndarray, shadows: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Return how much likelier a model's confidences (n,) are if it learned each window than if it did not.
 
-    See Carlini et al., Membership Inference Attacks From First Principles, IEEE S&P 2022. The spread is that
-    of all windows together, as is advised where shadow models are few.
-
-    Parameters
-    ----------
-    target : ndarray, shape (n,)
-        Confidences of the model, see :func:`confidence_of`.
-    shadows : ndarray, shape (n_shadows, n)
-        Those of shadow models.
-    inside : ndarray of bool, shape (n_shadows, n)
-        Which shadow model learned which window.
+    By those of shadow models (n_shadows, n), of which some have each window inside (n_shadows, n); see
+    Carlini et al., Membership Inference Attacks From First Principles, IEEE S&P 2022. The spread is that of
+    all windows together, as is advised where shadow models are few.
     """
     n_in, n_out = inside.sum(0), (~inside).sum(0)
     if not (n_in.min() and n_out.min()):
@@ -293,10 +278,8 @@ def likelihood_ratios(target: np.ndarray, shadows: np.ndarray, inside: np.ndarra
     ratio = np.zeros(len(target))
     for sign, chosen, count in ((1, inside, n_in), (-1, ~inside, n_out)):
         mean = np.where(chosen, shadows, 0.0).sum(0) / count
-        spread = math.sqrt(
-            max(float((np.where(chosen, shadows - mean, 0.0) ** 2).sum() / chosen.sum()), 1e-12)
-        )
-        ratio += sign * (-0.5 * ((target - mean) / spread) ** 2 - math.log(spread))
+        variance = max(float(((shadows - mean)[chosen] ** 2).mean()), 1e-12)
+        ratio -= sign * 0.5 * ((target - mean) ** 2 / variance + math.log(variance))
     return ratio
 
 
@@ -308,10 +291,7 @@ def whitening_of(features: np.ndarray, cells: np.ndarray) -> np.ndarray:
     from sklearn.covariance import ledoit_wolf
 
     places = np.unique(cells, return_inverse=True)[1]
-    counts = np.bincount(places)
-    means = np.zeros((len(counts), features.shape[1]))
-    np.add.at(means, places, features)
-    residuals = features - (means / counts[:, None])[places]
+    residuals = features - class_means(features, places, int(places.max()) + 1)[places]
     if not np.abs(residuals).max() > 0:
         residuals = features - features.mean(0)
     covariance, _ = ledoit_wolf(residuals, assume_centered=True)
@@ -319,12 +299,19 @@ def whitening_of(features: np.ndarray, cells: np.ndarray) -> np.ndarray:
     return np.asarray(vectors / np.sqrt(np.maximum(levels, 1e-9 * levels.max())))
 
 
+def class_means(values: np.ndarray, columns: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return the mean (n_classes, dim) of values (n, dim) by their columns (n,), 0 without any."""
+    sums = np.zeros((n_classes, values.shape[1]))
+    np.add.at(sums, columns, values)
+    return np.asarray(sums / np.maximum(np.bincount(columns, minlength=n_classes), 1)[:, None])
+
+
 def nearness(features: np.ndarray, columns: np.ndarray, means: np.ndarray) -> np.ndarray:
     """Return minus the squared distance (n,) of whitened features (n, dim) to the means of their columns."""
     return np.asarray(-((features - means[columns]) ** 2).sum(1))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Gallery:
     """Recordings of people that an attacker has, and finds them again by.
 
@@ -341,6 +328,14 @@ class Gallery:
     labels: np.ndarray
     names: np.ndarray
 
+    @cached_property
+    def _whitened(self) -> tuple[np.ndarray, np.ndarray]:
+        """Whitened features (n, dim), by their covariance within names and labels, and what whitens."""
+        values = self.features.double().numpy()
+        cells = [f"{label}\n{name}" for label, name in zip(self.labels, self.names, strict=True)]
+        whitening = whitening_of(values, np.array(cells))
+        return values @ whitening, whitening
+
     def linked(self, features: Tensor, labels: np.ndarray) -> np.ndarray:
         """Return the likeliest name (n,) for features (n, dim) of known labels (n,).
 
@@ -348,26 +343,21 @@ class Gallery:
         shrunk (Ledoit & Wolf): a discriminant of people. A name without a label is compared by all others.
         """
         known = np.unique(self.names)
-        values = self.features.double().numpy()
-        whitening = whitening_of(
-            values, np.array([f"{a}\n{b}" for a, b in zip(self.labels, self.names, strict=True)])
-        )
+        asked = features.double().numpy() @ self._whitened[1]
         found = np.empty(len(labels), dtype=known.dtype)
         for label in np.unique(labels):
-            places = np.stack([self._place(values, label, name) for name in known]) @ whitening
-            asked = features[torch.from_numpy(labels == label)].double().numpy() @ whitening
-            found[labels == label] = known[((asked[:, None] - places) ** 2).sum(2).argmin(1)]
+            places = np.stack([self._place(label, name) for name in known])
+            distances = ((asked[labels == label, None] - places) ** 2).sum(2)
+            found[labels == label] = known[distances.argmin(1)]
         return found
 
-    def _place(self, values: np.ndarray, label: Any, name: Any) -> np.ndarray:
+    def _place(self, label: Any, name: Any) -> np.ndarray:
         """Return where somebody's windows of a label lie, or probably would."""
-        own = self.names == name
-        here = own & (self.labels == label)
-        if here.any():
-            return np.asarray(values[here].mean(0))
-        others = self.labels == label
-        shift = values[own].mean(0) - values.mean(0)
-        return np.asarray((values[others].mean(0) if others.any() else values.mean(0)) + shift)
+        values, own, same = self._whitened[0], self.names == name, self.labels == label
+        if (own & same).any():
+            return np.asarray(values[own & same].mean(0))
+        middle = values[same if same.any() else slice(None)].mean(0)
+        return np.asarray(middle + values[own].mean(0) - values.mean(0))
 
 
 def linked_share(
@@ -393,13 +383,7 @@ def compared(some: Tensor, others: Tensor) -> dict[str, np.ndarray]:
     Correlation at no lag, averaged over channels; root mean square difference of log band powers; distance of
     log covariances. Each (n, m).
     """
-
-    def standard(signals: Tensor) -> Tensor:
-        centred = signals - signals.mean(2, keepdim=True)
-        scaled: Tensor = centred / centred.norm(dim=2, keepdim=True).clamp(min=1e-12)
-        return scaled
-
-    a, b = standard(some).flatten(1), standard(others).flatten(1)
+    a, b = (normalize(each - each.mean(2, keepdim=True), dim=2).flatten(1) for each in (some, others))
     result = {"correlation": (a @ b.T / some.shape[1]).numpy()}
     for name, view in (("spectral distance", "spectrum"), ("covariance distance", "covariance")):
         module = VIEWS[view]()

@@ -1,29 +1,31 @@
 """What a model reveals about the people it was trained on, measured by attacks; see docs/privacy.md."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.head import StatisticalHead
-from anchorinv.core.heads import PrototypeHead
+from anchorinv.core.encoder import fit_encoder
+from anchorinv.core.inversion import Inversion, invert
 from anchorinv.core.networks import encode
-from anchorinv.datasets.window_files import channels_for, open_windows
-from anchorinv.errors import listed
+from anchorinv.core.types import Batch, stream
+from anchorinv.core.views import view_sizes, without_views
+from anchorinv.datasets.dataset import open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
-from anchorinv.serving.attacks import Figure, Membership, confidence_of, likelihood_ratios
-from anchorinv.serving.shadows import People, means_ratios, shadow_logits, standardised
-from anchorinv.serving.tracing import kept_of, linking, reconstruction, replay_name
-from anchorinv.signal.limits import missing_labels
+from anchorinv.serving.attacks import MEASURES, Estimate, Figure, Gallery, Membership, compared, linked_share
+from anchorinv.serving.membership import People, membership, replay_name, standardised
+from anchorinv.signal.headers import missing_labels
+from anchorinv.signal.readers import channels_for
 
-#: The attack by loss on shadow models in place of the model: what it reaches is not membership.
-CONTROL = "loss of shadow models (control)"
+#: Windows that stand for all, as the reference of raw storage.
+MOST_LINKED = 600
+#: Items of a kind that are inverted, and steps of it.
+MOST_INVERTED, STEPS = 40, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +63,18 @@ class Audit:
 
     def lines(self) -> list[str]:
         """Return a table to read."""
-        widths = [max(map(len, column)) for column in zip(*self._cells(), strict=True)]
-        rows = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-                for row in self._cells()]  # fmt: skip
-        return [f"memory: {self.memory}", *rows, *self.notes]
-
-    def _cells(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [("attack", "target", "measure", "estimate (95 % CI)", "chance", "n")]
+        cells = [("attack", "target", "measure", "estimate (95 % CI)", "chance", "n")]
         for each in self.figures:
-            found = "too few windows" if each.estimate is None else str(each.estimate)
+            found = (
+                ("too few windows", "")
+                if each.estimate is None
+                else (str(each.estimate), str(each.estimate.n))
+            )
             chance = "" if each.chance is None else f"{each.chance:.3f}"
-            rows.append((each.attack, each.target, each.measure, found, chance,
-                         "" if each.estimate is None else str(each.estimate.n)))  # fmt: skip
-        return rows
+            cells.append((each.attack, each.target, each.measure, found[0], chance, found[1]))
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        rows = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+        return [f"memory: {self.memory}", *rows, *self.notes]
 
 
 def audit(
@@ -123,7 +124,7 @@ def audit(
     # As anybody has it who opens the file, wherever it was trained.
     model = AnchorInvClassifier.from_bundle(model.to_bundle(), device="cpu")
     members, others, notes = _known(model, members, others)
-    figures = [*_membership(model, members, others, shadows, seed, notes)]
+    figures = [*membership(model, members, others, notes, shadows=shadows, seed=seed)]
     kept = kept_of(model, members, invert=invert)
     figures += linking(model, kept, members, others, notes, seed=seed)
     if invert:
@@ -149,145 +150,230 @@ def _known(model: AnchorInvClassifier, members: People, others: People) -> tuple
     return parts[0], parts[1], notes
 
 
-def _membership(
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """Items of one kind that a model file holds, or that can be computed from it.
+
+    Parameters
+    ----------
+    name : str
+    space : str
+        "signals" or "features": what ``values`` are.
+    values : Tensor, shape (n, ...)
+    labels : ndarray, shape (n,)
+    weights : ndarray, shape (n, n_members)
+        How much of each member's window is in each item.
+    inverted : bool, default=False
+        Whether they are signals made from features.
+    """
+
+    name: str
+    space: str
+    values: Tensor
+    labels: np.ndarray
+    weights: np.ndarray
+    inverted: bool = False
+
+    def shares_of(self, names: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return how much of each item is of each known name (n, n_known), by the members' names."""
+        return np.asarray(self.weights @ (names[:, None] == known))
+
+
+def kept_of(model: AnchorInvClassifier, members: People, *, invert: bool = True) -> list[Kept]:
+    """Return all that a model holds of single people or classes, and signals inverted from it if asked."""
+    state = model.state_
+    signals, labels = standardised(model, members), members.labels
+    names = dict(zip(state.classes, model._names.tolist(), strict=True))
+    features = model._features(signals)
+    found: dict[str, Kept] = {}
+    if state.recordings is not None:
+        found["recordings"] = _traced("recordings", "signals", state.recordings, signals, labels, names)
+    if state.anchors is not None and state.anchors.values.shape[1]:
+        found["anchors"] = _traced("anchors", "features", state.anchors, features, labels, names)
+    if (name := replay_name(model)) is not None and state.replay is not None:
+        replay = state.replay.with_values(encode(state.tail, state.replay.values))
+        found[name] = (
+            _replayed(replay, found.get("anchors"), labels, names)
+            if name == "inverted replay"
+            else _traced(name, "features", replay, features, labels, names)
+        )
+    means = getattr(state.head, "prototypes", None)
+    if means is not None and means.shape[1] == features.shape[1]:
+        own = np.array([names[each] for each in state.classes])
+        found["class means"] = Kept("class means", "features", means.detach(), own, _alike(own, labels))
+    vectors = [item for item in found.values() if item.space == "features" and item.name != "inverted replay"]
+    return [*found.values(), *(inverted(model, item) for item in vectors if invert)]
+
+
+def _alike(own: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return weights (n, n_members) of items that all windows of their class have equal parts in."""
+    same = own[:, None] == labels
+    return np.asarray(same / np.maximum(same.sum(1, keepdims=True), 1))
+
+
+def _replayed(replay: Batch, anchors: Kept | None, labels: np.ndarray, names: dict[int, Any]) -> Kept:
+    """Return inverted replay: of the windows of its anchors, in their order, or of its whole class."""
+    own = np.array([names[label] for label in replay.labels.tolist()])
+    weights = _alike(own, labels)
+    if anchors is not None:
+        for label in np.unique(own):
+            places = np.flatnonzero(own == label)
+            weights[places] = anchors.weights[anchors.labels == label][: len(places)]
+    return Kept("inverted replay", "features", replay.values, own, weights)
+
+
+def _traced(
+    name: str, space: str, batch: Batch, values: Tensor, labels: np.ndarray, names: dict[int, Any]
+) -> Kept:
+    """Return items with the members' windows that they are made of, each one or a mean of several."""
+    from scipy.optimize import nnls
+
+    own = np.array([names[label] for label in batch.labels.tolist()])
+    weights = np.zeros((len(own), len(labels)))
+    flat, known = batch.values.flatten(1).double().numpy(), values.flatten(1).double().numpy()
+    for number, label in enumerate(own):
+        peers = np.flatnonzero(labels == label)
+        if not len(peers):
+            continue
+        distances = ((known[peers] - flat[number]) ** 2).sum(1)
+        if distances.min() < 1e-4 * max(float((flat[number] ** 2).sum()), 1e-12):
+            weights[number, peers[distances.argmin()]] = 1.0
+            continue
+        # A mean of several windows: the one combination without negative weights says of which.
+        solution, _ = nnls(known[peers].T, flat[number], maxiter=10 * len(peers))
+        if solution.sum() > 0:
+            weights[number, peers] = solution / solution.sum()
+    return Kept(name, space, batch.values, own, weights)
+
+
+def inverted(model: AnchorInvClassifier, item: Kept) -> Kept:
+    """Return signals whose features match an item's, by the strongest inversion there is (L-BFGS)."""
+    state = model.state_
+    chosen = np.linspace(0, len(item.labels) - 1, min(MOST_INVERTED, len(item.labels))).astype(int)
+    targets = item.values[torch.from_numpy(chosen)].float()
+    own = targets.shape[1] - sum(view_sizes(state))
+    network = nn.Sequential(*without_views(state))
+    plan = Inversion.lbfgs(STEPS)
+    start = 0.5 * plan.start(len(chosen), state.shape, rng=stream(0, "audit", item.name))
+    tick("inverting", 0, 1)
+    result = invert(network, targets[:, :own], start, plan)
+    tick("inverting", 1, 1)
+    return Kept(
+        f"signals inverted from {item.name}",
+        "signals",
+        result.signals,
+        item.labels[chosen],
+        item.weights[chosen],
+        inverted=True,
+    )
+
+
+def linking(
     model: AnchorInvClassifier,
+    kept: Sequence[Kept],
     members: People,
     others: People,
-    shadows: int | None,
-    seed: int,
-    notes: list[str],
-) -> Iterator[Figure]:
-    signals, labels = (
-        np.concatenate([getattr(data, name) for data in (members, others)]) for name in ("signals", "labels")
-    )
-    inside = np.arange(len(labels)) < len(members)
-    units, unit = _units(members, others, notes)
-    whole = People(signals, labels, units)
-    scores = _scores(model, whole, shadows, seed, notes, by_unit=bool(unit))
-    for by, values in scores.items():
-        yield from membership_figures(values, inside, units, unit, by)
-
-
-def membership_figures(
-    scores: np.ndarray, inside: np.ndarray, units: np.ndarray | None, unit: str, by: str
-) -> Iterator[Figure]:
-    """Measure scores (n,) of windows, inside (n,) or not; and of whole units (n,) if these have a name."""
-    grouped = None if units is None else (units[inside], units[~inside])
-    yield from _lines(f"window, by {by}", Membership.of(scores[inside], scores[~inside], grouped))
-    if units is not None and unit:
-        first, second = (_by_unit(scores[part], units[part]) for part in (inside, ~inside))
-        if min(len(first), len(second)) >= 3:
-            yield from _lines(f"{unit}, by {by}", Membership.of(first, second))
-
-
-def _lines(target: str, found: Membership) -> Iterator[Figure]:
-    yield Figure("membership", target, "AUROC", found.auroc, 0.5)
-    for rate, share in found.found.items():
-        if share is not None or target.startswith("window"):
-            yield Figure("membership", target, f"TPR at {100 * rate:g} % FPR", share, rate)
-
-
-def _scores(
-    model: AnchorInvClassifier,
-    whole: People,
-    shadows: int | None,
-    seed: int,
     notes: list[str],
     *,
-    by_unit: bool,
-) -> dict[str, np.ndarray]:
-    """Return scores (n,) of all windows by each attack, larger for members."""
-    columns = torch.from_numpy(np.searchsorted(model.classes_, whole.labels))
-    signals = standardised(model, whole)
-    tick("membership", 0, 2)
-    own = torch.log_softmax(model._logits_of(signals), 1).gather(1, columns[:, None]).squeeze(1)
-    scores = {"loss": own.double().numpy(), **_distances(model, signals, whole.labels)}
-    tick("membership", 1, 2)
-    ratios = means_ratios(model, whole, shadows, by_unit=by_unit, seed=seed)
-    if ratios is not None:
-        scores["likelihood ratio of class means"] = ratios
-    missing = [name for name in model.classes_.tolist() if name not in whole.labels]
-    shadowed = None if missing else shadow_logits(model, whole, shadows, by_unit=by_unit, seed=seed)
-    if shadowed is None:
-        why = (
-            f"shadow models learn every class, and there are no windows of {listed(list(map(str, missing)))}"
-            if missing
-            else "it needs shadow models (shadows=, --shadows), trained as this one was"
-        )
-        notes.append(f"No likelihood ratio of confidence: {why}.")
-        return scores
-    # Half of them learned each window: what they tell members by is the split, not what the model remembers.
-    theirs = [
-        torch.log_softmax(each, 1).gather(1, columns[:, None]).squeeze(1).double().numpy()
-        for each in shadowed.logits
-    ]
-    scores[CONTROL] = np.mean(theirs, axis=0)
-    ways: dict[str, Callable[[Tensor], np.ndarray]] = {"confidence": lambda z: confidence_of(z, columns)}
-    if isinstance(model.state_.head, Discriminant):  # whose logits are densities, with a meaning of their own
-        ways["density"] = lambda z: z.gather(1, columns[:, None]).squeeze(1).double().numpy()
-    for name, way in ways.items():
-        of_shadows = np.stack([way(each) for each in shadowed.logits])
-        ratios = likelihood_ratios(way(shadowed.target), of_shadows, shadowed.inside)
-        scores[f"likelihood ratio of {name}"] = ratios
-    tick("membership", 2, 2)
-    return scores
+    seed: int,
+) -> Iterator[Figure]:
+    """Link what a model holds to people, and to sessions, by other recordings of them; raw storage beside it.
 
-
-def _units(members: People, others: People, notes: list[str]) -> tuple[np.ndarray | None, str]:
-    """Return which windows belong together (n,), and what that is called if it is a member as a whole.
-
-    A person, or a session where people are on both sides; "" where sessions are on both sides, too.
+    An attacker compares features by the model's own encoder, and signals by one made of the recordings at
+    hand. What could not be tried is added to ``notes``.
     """
-    if members.people is None or others.people is None:
-        notes.append("Whose the windows are is not known: intervals take each window by itself.")
-        return None, ""
-    shared = bool(set(map(str, members.people)) & set(map(str, others.people)))
-    first, second = (each.units(with_sessions=shared) for each in (members, others))
-    if first is None or second is None:
-        notes.append(
-            "The same people are on both sides, and sessions are not known: nothing is told by person."
-        )
-        first, second = (each.units(with_sessions=False) for each in (members, others))
-        assert first is not None and second is not None
-        return np.concatenate([first, second]), ""
-    if set(first) & set(second):
-        notes.append("The same sessions are on both sides: membership is told of windows, not of sessions.")
-        return np.concatenate([first, second]), ""
-    return np.concatenate([first, second]), "session" if shared else "person"
-
-
-def _by_unit(values: np.ndarray, units: np.ndarray) -> np.ndarray:
-    names, places = np.unique(units, return_inverse=True)
-    return np.bincount(places, values, len(names)) / np.bincount(places)
-
-
-def _distances(model: AnchorInvClassifier, signals: Tensor, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Return minus the distance of each window to the nearest of its class that the model holds (n,)."""
-    state, names = model.state_, np.array(model._names)
-    features = model._features(signals)
-    classes = np.array(state.classes)[np.array([int(np.flatnonzero(names == label)[0]) for label in labels])]
-    found = {}
-    held = {"recordings": (state.recordings, signals.flatten(1)), "anchors": (state.anchors, features)}
-    if (name := replay_name(model)) is not None:
-        held[name] = (state.replay, encode(state.trunk, signals).flatten(1))
-    for name, (batch, values) in held.items():
-        if batch is None or not batch.values.shape[1]:
+    raw = standardised(model, others)
+    own = fit_encoder(raw, most_random=0, rng=stream(seed, "attacker"))
+    spaces = {"signals": encode(own, raw), "features": model._features(raw)}
+    units = members.units(with_sessions=members.sessions is not None)
+    for attack, column in (("re-identification", "people"), ("attribute", "sessions")):
+        given, known = getattr(members, column), getattr(others, column)
+        if given is None or known is None:
             continue
-        score = np.full(len(labels), -np.inf)
-        for label in set(classes.tolist()):
-            near = torch.cdist(values[classes == label], batch.of(label).values.flatten(1).to(values))
-            score[classes == label] = -near.min(1).values.double().numpy()
-        found[f"distance to {name}"] = score
-    head = state.head
-    if isinstance(head, StatisticalHead | PrototypeHead):
-        with torch.no_grad():
-            if isinstance(head, StatisticalHead):
-                near = head.similarity(head.embedded(features), head.prototypes)
-            else:
-                near = torch.cosine_similarity(features[:, None], head.prototypes, dim=2)
-        columns = state.columns(torch.from_numpy(classes))
-        found["distance to class means"] = near.gather(1, columns[:, None]).squeeze(1).double().numpy()
-    return found
+        names, known = given.astype(str), known.astype(str)
+        shared = np.array(sorted(set(names) & set(known)))
+        if len(shared) < 2:
+            notes.append(f"No {attack} by {column}: fewer than two are among members and others.")
+            continue
+        here = np.isin(known, shared)
+        galleries = {
+            space: Gallery(features[torch.from_numpy(here)], others.labels[here], known[here])
+            for space, features in spaces.items()
+        }
+        items = (*kept, _raw_storage(model, members, np.isin(names, shared), seed))
+        for number, item in enumerate(items):
+            tick(attack, number + 1, len(items))
+            shares = item.shares_of(names, shared)
+            if not (whole := shares.sum(1) > 1e-6).any():
+                continue
+            values = item.values[torch.from_numpy(whole)]
+            values = encode(own, values) if item.space == "signals" else values
+            found = galleries[item.space].linked(values, item.labels[whole])
+            shares = shares[whole] / shares[whole].sum(1, keepdims=True)
+            sources = None if units is None else units[item.weights[whole].argmax(1)]
+            share = linked_share(found, shares, shared, sources)
+            yield Figure(attack, item.name, f"top-1 of {len(shared)} {column}", share, 1 / len(shared))
+
+
+def _raw_storage(model: AnchorInvClassifier, members: People, known: np.ndarray, seed: int) -> Kept:
+    """Return members' windows as they are: what an attacker would have of a file that holds recordings."""
+    places = np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(known))[:MOST_LINKED])
+    weights = (places[:, None] == np.arange(len(known))).astype(float)
+    return Kept(
+        "raw storage", "signals", standardised(model, members.of(places)), members.labels[places], weights
+    )
+
+
+def reconstruction(
+    model: AnchorInvClassifier, kept: Sequence[Kept], members: People, notes: list[str]
+) -> Iterator[Figure]:
+    """Compare inverted signals with the windows behind them, and these with the nearest other windows."""
+    signals = standardised(model, members)
+    made = [item for item in kept if item.inverted]
+    for item in made:
+        found = np.array([
+            _closeness(item, number, signals, members)
+            for number, label in enumerate(item.labels)
+            if (members.labels == label).sum() > 2
+        ])  # (n, measures, 3)  # fmt: skip
+        if len(found) < 2:
+            continue
+        for column, (name, larger) in enumerate(MEASURES.items()):
+            of_item, same, apart = found[:, column].T
+            for what, values in (("", of_item), (", nearest other window of the person", same),
+                                 (", nearest window of other people", apart)):  # fmt: skip
+                finite = values[np.isfinite(values)]
+                if len(finite) > 1:
+                    yield Figure("reconstruction", item.name, name + what, Estimate.mean(finite))
+            rivals = np.fmax(same, apart) if larger else np.fmin(same, apart)
+            closer = of_item > rivals if larger else of_item < rivals
+            share = Estimate.share(int(closer.sum()), len(closer))
+            yield Figure("reconstruction", item.name, f"closer than any real window, {name}", share)
+    if not made:
+        notes.append("No reconstruction: the model holds no features that an inversion could start from.")
+
+
+def _closeness(item: Kept, number: int, signals: Tensor, members: People) -> np.ndarray:
+    """Return how close an item is to its window, and this to the nearest of its person and of others.
+
+    (measures, 3); nan where there is no such window. Of a mean of many windows its window is whichever it
+    comes closest to.
+    """
+    peers = np.flatnonzero(members.labels == item.labels[number])
+    real = signals[torch.from_numpy(peers)]
+    near = compared(item.values[number : number + 1], real)
+    single = item.weights[number].max() > 0.5
+    source = int(np.flatnonzero(peers == item.weights[number].argmax())[0]) if single else -1
+    rows = []
+    for name, larger in MEASURES.items():
+        best, sign = (np.max, 1) if larger else (np.min, -1)
+        own = source if single else int((sign * near[name][0]).argmax())
+        among = compared(real[own : own + 1], real)[name][0]
+        others = np.arange(len(peers)) != own
+        whose = np.zeros(len(peers)) if members.people is None else members.people[peers]
+        parts = [others & (whose == whose[own]), others & (whose != whose[own])]
+        rows.append([near[name][0][own], *(best(among[part]) if part.any() else np.nan for part in parts)])
+    return np.array(rows, dtype=np.float64)
 
 
 def audit_forgetting(model: AnchorInvClassifier, label: Any, members: People, others: People) -> Audit:
@@ -320,21 +406,19 @@ def audit_forgetting(model: AnchorInvClassifier, label: Any, members: People, ot
         new = without.labels == name
         never.partial_fit(without.signals[new], without.labels[new])
     after = AnchorInvClassifier.from_bundle(model.to_bundle()).forget_class(label)
+    own = [data.of(data.labels == label) for data in (members, others)]
+    first, second = (each.units(with_sessions=each.sessions is not None) for each in own)
+    grouped = None if first is None or second is None else (first, second)
     figures = []
     for name, each in {"before": model, "after": after, "never taught": never}.items():
-        scores, groups_of = [], []
-        for data in (members, others):
-            own = data.of(data.labels == label)
+        scores = []
+        for data in own:
             with torch.no_grad():
-                features = each._features(standardised(each, own))
-                statistics, _ = each.state_.head.novelty(features)
+                statistics, _ = each.state_.head.novelty(each._features(standardised(each, data)))
             # Of a discriminant's statistics the second is the distance to the nearest class.
             scores.append(-statistics[:, min(1, statistics.shape[1] - 1)].double().numpy())
-            groups_of.append(own.units(with_sessions=own.sessions is not None))
-        grouped = None if groups_of[0] is None or groups_of[1] is None else (groups_of[0], groups_of[1])
-        figures.append(
-            Figure("forgetting", name, "AUROC", Membership.of(scores[0], scores[1], grouped).auroc, 0.5)
-        )
+        told = Membership.of(scores[0], scores[1], grouped).auroc
+        figures.append(Figure("forgetting", name, "AUROC", told, 0.5))
     return Audit(model.to_bundle().memory, tuple(figures))
 
 

@@ -1,24 +1,348 @@
-"""Export a model as an ONNX graph, with a JSON file that describes its input and outputs."""
+"""Export a model as one ONNX graph, with a JSON file that describes its input and outputs.
+
+The model's own modules are traced, except for eigendecompositions, which ONNX lacks, and the tables of
+p-values, which are looked up with numpy elsewhere.
+"""
 
 import hashlib
+import logging
+import math
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from anchorinv import __version__
+from anchorinv.core.confidence import GATE, SHARES, Confidence, Scores, scaled_by
+from anchorinv.core.encoder import Encoder
+from anchorinv.core.heads import StatisticalHead
 from anchorinv.core.registry import METHODS
-from anchorinv.core.rng import stream
+from anchorinv.core.types import stream
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.files import replacing, write_json
 from anchorinv.progress import tick
-from anchorinv.serving.graph import INPUT, OPSET, REJECTED, ModelGraph, onnx_graph
 from anchorinv.signal.preprocessing import facts_of
 
 if TYPE_CHECKING:
+    from onnx import FunctionProto, ModelProto
     from onnxruntime import InferenceSession
+
+#: ONNX opset of a graph.
+OPSET = 20
+INPUT = "signals"
+#: Label of rejected windows.
+REJECTED = -1
+
+
+class ModelGraph(nn.Module):
+    """Signals (n, n_chans, n_times), not standardised -> the outputs of a model.
+
+    ``outputs`` names them: probabilities (n, n_classes), in the order of ``classes_``; labels (n,), the
+    column of the predicted class or ``REJECTED``; and the p-values of novelty (n,), if the model has them.
+    """
+
+    def __init__(self, model: AnchorInvClassifier) -> None:
+        super().__init__()
+        state, standardisation = model.state_, model.standardisation_
+        state.head.prepare()
+        self.trunk, self.tail, self.head = state.trunk, state.tail, state.head
+        self.mean: Tensor
+        self.std: Tensor
+        self.columns: Tensor
+        self.register_buffer("mean", torch.from_numpy(np.asarray(standardisation.mean, np.float64)))
+        self.register_buffer("std", torch.from_numpy(np.asarray(standardisation.std, np.float64)))
+        self.register_buffer("columns", torch.from_numpy(np.asarray(model._columns, np.int64)))
+        self.n_base, self.reject, self.p_values = state.n_base, model.reject, None
+        if state.confidence is not None:
+            counts = state.head.counts if isinstance(state.head, StatisticalHead) else None
+            self.p_values = PValues(state.confidence)
+            self.factors: Tensor
+            factors = state.confidence.factors_of(len(state.classes), counts, state.n_base)
+            self.register_buffer("factors", factors)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return ("probabilities", "label") if self.p_values is None else ("probabilities", "label", "novelty")
+
+    def forward(self, signals: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs, in the order of ``outputs``."""
+        standardised = ((signals.double() - self.mean) / self.std).to(signals.dtype)
+        features = self.tail(self.trunk(standardised))
+        if self.p_values is None:
+            logits = self.head(features)[:, self.columns]
+            return F.softmax(logits, dim=1), logits.argmax(1)
+        logits, statistics, nearest = self.head.answers(features)
+        logits = scaled_by(logits, self.factors)[:, self.columns]
+        novelty = self.p_values(statistics, nearest >= self.n_base)
+        label = logits.argmax(1)
+        if self.reject is not None:
+            label = torch.where(novelty <= self.reject, REJECTED, label)
+        return F.softmax(logits, dim=1), label, novelty
+
+
+class PValues(nn.Module):
+    """Statistics of windows -> p-values of novelty: :meth:`Confidence.p_values` in operators of torch alone.
+
+    Examples
+    --------
+    >>> scores = Scores.stack([Scores.of(torch.linspace(0, 1, 100))] * 2)
+    >>> confidence = Confidence(torch.ones(4), scores, scores, Scores.stack([scores.rows[0]] * 5))
+    >>> PValues(confidence)(torch.tensor([[0.3], [3.0]]), torch.tensor([False, False])).round(decimals=2)
+    tensor([0.6500, 0.0000])
+    """
+
+    def __init__(self, confidence: Confidence) -> None:
+        super().__init__()
+        self.n_statistics = confidence.n_statistics
+        self.base, self.taught = (
+            nn.ModuleList(map(_Table, table.rows)) for table in (confidence.base, confidence.taught)
+        )
+
+    def forward(self, statistics: Tensor, taught: Tensor) -> Tensor:
+        """Return p-values (n,) of statistics (n, n_statistics); ``taught`` (n,) if the nearest class was."""
+        shares = SHARES[self.n_statistics]
+        inside = statistics[:, : self.n_statistics].double()
+        first = self._log_p(0, inside[:, 0], taught)
+        large = (-((-first.clamp(-20, -1e-12).expm1()).log() / shares[0]).expm1()).log()
+        smallest = torch.where(first < -20, first - math.log(shares[0]), large)
+        for i, share in enumerate(shares[1:], start=1):
+            log_p = self._log_p(i, inside[:, i], taught)
+            gated = torch.where(log_p < math.log(GATE), log_p - math.log(share), 0.0)
+            smallest = torch.minimum(smallest, gated)
+        # The smallest value needs no lower bound: beyond its ends the last table is constant.
+        log_p = self._log_p(-1, -smallest, taught)
+        return log_p.exp().to(statistics.dtype).clamp(min=torch.finfo(statistics.dtype).tiny)
+
+    def _log_p(self, row: int, scores: Tensor, taught: Tensor) -> Tensor:
+        return torch.where(taught, self.taught[row](scores), self.base[row](scores))
+
+
+class _Table(nn.Module):
+    """Scores (n,) -> logs of their p-values, interpolated in a table and constant beyond its ends."""
+
+    def __init__(self, scores: Scores) -> None:
+        super().__init__()
+        places, logs = scores.curve
+        self.places: Tensor
+        self.logs: Tensor
+        self.register_buffer("places", torch.from_numpy(places))
+        self.register_buffer("logs", torch.from_numpy(logs))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        places, logs = self.places, self.logs
+        right = (scores[:, None] > places[:-1]).sum(1).clamp(min=1)
+        low, high = places[right - 1], places[right]
+        # Clamp the share, not the score, which several tables use: the exporter would mix up the bounds.
+        share = ((scores - low) / (high - low)).clamp(0, 1)
+        return logs[right - 1] + share * (logs[right] - logs[right - 1])
+
+
+def onnx_graph(model: AnchorInvClassifier) -> "ModelProto":
+    """Return a fitted model as an ONNX graph; raise an error that names the part that cannot be exported."""
+    graph = ModelGraph(model).eval()
+    example = torch.zeros(3, model.n_chans_, model.n_times_)
+    try:
+        return onnx_of(graph, (example,), inputs=[INPUT], outputs=list(graph.outputs))
+    except ImportError as error:
+        raise ValueError(f"export needs the package {error.name}; pip install 'anchorinv[onnx]'") from None
+    except Exception as error:  # a custom module can make torch raise anything
+        raise ValueError(
+            f"{_culprit(graph, example)} cannot be exported to ONNX: torch's exporter does not support it "
+            f"({str(error).strip().splitlines()[0]}); use another network, or serve the model from Python"
+        ) from error
+
+
+def onnx_of(
+    module: nn.Module,
+    examples: tuple[Tensor, ...],
+    *,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+) -> "ModelProto":
+    """Return a module in evaluation mode as an ONNX graph, for any batch size."""
+    import onnx.inliner
+    import onnxscript  # noqa: F401 - torch's exporter needs it
+
+    sizes: set[int] = set()
+    rows = tuple({0: torch.export.Dim("n")} for _ in examples)
+    # A function with *args has one entry for all of its inputs.
+    shapes = (rows,) if len(rows) > 1 else rows
+    with _quiet(), torch.no_grad():
+        with _Replaced(sizes):
+            traced = torch.export.export(module, examples, dynamic_shapes=shapes, strict=False)
+        program = torch.onnx.export(
+            traced,
+            dynamo=True,
+            verbose=False,
+            input_names=inputs,
+            output_names=outputs,
+            opset_version=OPSET,
+        )
+    assert program is not None
+    proto = program.model_proto
+    proto.functions.extend(eigh_function(size, opset=OPSET) for size in sorted(sizes))
+    if not any(each.domain == DOMAIN for each in proto.opset_import):
+        proto.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
+    inlined: ModelProto = onnx.inliner.inline_local_functions(proto)
+    return inlined
+
+
+class _Replaced(TorchFunctionMode):
+    """Replace eigendecompositions by functions of the graph, and note the sizes of their matrices."""
+
+    def __init__(self, sizes: set[int]) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.linalg.eigh:
+            return self._eigh(args[0])
+        if func is torch.linalg.eigvalsh:
+            return self._eigh(args[0])[0]
+        return func(*args, **(kwargs or {}))
+
+    def _eigh(self, matrices: Tensor) -> Sequence[Tensor]:
+        size = matrices.shape[-1]
+        self.sizes.add(size)
+        return torch.onnx.ops.symbolic_multi_out(
+            f"{DOMAIN}::{eigh_name(size)}",
+            (matrices,),
+            dtypes=(matrices.dtype, matrices.dtype),
+            shapes=(matrices.shape[:-1], matrices.shape),
+            version=1,
+        )
+
+
+def _culprit(graph: ModelGraph, example: Tensor) -> str:
+    """Return the name of the first part that cannot be exported."""
+    if isinstance(graph.trunk, Encoder):
+        for block in graph.trunk.blocks:
+            if not _has_graph(block, example):
+                return f"the feature block {block.name!r}"
+    for name, part in (("trunk", graph.trunk), ("tail", graph.tail), ("head", graph.head)):
+        if not _has_graph(part, example):
+            return f"the model's {name} ({type(part).__name__})"
+        example = part(example)
+    return "the model"
+
+
+def _has_graph(module: nn.Module, example: Tensor) -> bool:
+    try:
+        onnx_of(module, (example,))
+    except Exception:
+        return False
+    return True
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence torch's exporter, whose messages are not about the model."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+#: Domain of our functions, before they are inlined in the graph.
+DOMAIN = "anchorinv"
+# Eigendecompositions are parallel Jacobi rotations. A round pairs all rows, and a rotation of each pair sets
+# its off-diagonal entry to zero; a sweep is as many rounds as it takes to pair every row with every other.
+# The off-diagonal norm falls with each sweep, in the end quadratically (Golub & Van Loan, Matrix
+# Computations, 2013, section 8.5).
+#: Maximum number of sweeps; matrices of 32 rows take about nine.
+_SWEEPS = 12
+
+
+def eigh_name(size: int) -> str:
+    """Return the name of the function for matrices of a size."""
+    return f"Eigh{size}"
+
+
+def eigh_function(size: int, *, opset: int) -> "FunctionProto":
+    """Return ``torch.linalg.eigh`` as an ONNX function, which ONNX has no operator for.
+
+    Matrices (n, size, size) are float64; eigenvalues (n, size) ascend, eigenvectors are in the columns.
+    """
+    from onnx.numpy_helper import from_array
+    from onnxscript import script
+    from onnxscript.values import Opset
+
+    op: Any = Opset("", opset)
+    even = size + size % 2
+    places, seats = np.arange(even), _next_seats(even)
+    # A rotation of all pairs, followed by the permutation for the next round, is cosine and sine times these.
+    turns = np.zeros((2, even, even))
+    turns[0, places, seats] = 1
+    turns[1, places, seats[places ^ 1]] = np.where(places % 2, -1, 1)
+    straight, across = (from_array(each.reshape(even // 2, 2, even)) for each in turns)
+    # An odd size is padded by a row whose eigenvalue is larger than all others; it is cropped at the end.
+    pads, corner = from_array(np.repeat([0, size % 2], [4, 2])), from_array(np.diag(places >= size) + 0.0)
+    identity = from_array(np.eye(even))
+    # Rows 2i and 2i + 1 are a pair: a and b are their diagonal entries, c the off-diagonal one.
+    at_a, at_b, at_c = (from_array(places[::2] * (even + 1) + k) for k in (0, even + 1, 1))
+    shapes = [0, even**2], [0, even, even], [size], [1, size, 1]
+    flat, square, own, by_row = (from_array(np.array(shape)) for shape in shapes)
+    n_rounds, sweep = _SWEEPS * even, even - 1
+
+    def eigh(matrices: Any) -> Any:
+        beyond = op.ReduceSum(op.Abs(matrices), [1, 2], keepdims=1) + 1.0
+        matrix = op.Pad(matrices, pads) + beyond * corner
+        turned = identity + 0.0 * matrix
+        calm = op.Constant(value_int=0)
+        for _ in range(n_rounds):
+            entries = op.Reshape(matrix, flat)
+            a = op.Gather(entries, at_a, axis=1)
+            b = op.Gather(entries, at_b, axis=1)
+            c = op.Gather(entries, at_c, axis=1)
+            half = (b - a) / 2.0
+            tangent = op.Where(half < 0.0, -c, c) / (op.Abs(half) + op.Sqrt(half * half + c * c) + 1e-30)
+            cosine = 1.0 / op.Sqrt(tangent * tangent + 1.0)
+            pairs = op.Unsqueeze(cosine, [2, 3]) * straight + op.Unsqueeze(tangent * cosine, [2, 3]) * across
+            turn = op.Reshape(pairs, square)
+            matrix = op.MatMul(op.Transpose(turn, perm=[0, 2, 1]), op.MatMul(matrix, turn))
+            turned = op.MatMul(turned, turn)
+            # Done when every c was negligible next to its a and b for a whole sweep.
+            large = op.Cast(c * c > op.Abs(a * b) * 1e-20 + 1e-37, to=7)
+            calm = op.Where(op.ReduceSum(large, keepdims=0) == 0, calm + 1, 0)
+            done = calm >= sweep
+            if done:
+                break
+        unsorted = op.ReduceSum(matrix * identity, [2], keepdims=0)
+        eigenvalues, order = op.TopK(unsorted, own, axis=1, largest=0, sorted=1)
+        orders = op.Expand(op.Unsqueeze(order, [1]), by_row)
+        return eigenvalues, op.GatherElements(op.Slice(turned, [0], own, [1]), orders, axis=2)
+
+    function: FunctionProto = script(Opset(DOMAIN, 1), default_opset=op)(eigh).to_function_proto()
+    function.name = eigh_name(size)
+    return function
+
+
+def _next_seats(n: int) -> np.ndarray:
+    """Return the permutation of n rows (n even) that pairs each with every other in n - 1 rounds.
+
+    Places 2i and 2i + 1 are opposite each other. One stays, the others move on by one around the table.
+    """
+    table = np.arange(n).reshape(-1, 2)
+    upper, lower = table[:, 0].tolist(), table[:, 1].tolist()
+    if n > 2:
+        upper, lower = [upper[0], lower[0], *upper[1:-1]], [*lower[1:], upper[-1]]
+    return np.argsort(np.stack([upper, lower], axis=1).ravel())
+
 
 #: Largest allowed difference of a graph's probabilities and p-values from the model's.
 TOLERANCE = 1e-4
@@ -114,10 +438,12 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
     """Return the description of a graph, as plain values for JSON."""
     how, classes = model.preprocessing_, model.classes_.tolist()
     shape = ["n", model.n_chans_, model.n_times_]
-    shapes = {"probabilities": ["n", len(classes)], "label": ["n"], "novelty": ["n"]}
-    types = {"label": "int64"}
     outputs = [
-        {"name": name, "shape": shapes[name], "type": types.get(name, "float32")}
+        {
+            "name": name,
+            "shape": ["n", len(classes)] if name == "probabilities" else ["n"],
+            "type": "int64" if name == "label" else "float32",
+        }
         for name in ModelGraph(model).outputs
     ]
     rejecting = model.reject is not None
@@ -143,8 +469,6 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
 
 def random_windows(model: AnchorInvClassifier) -> np.ndarray:
     """Return noise (n, n_chans, n_times) with the mean and standard deviation of the base data, float32."""
-    import torch
-
     shape = (N_RANDOM, model.n_chans_, model.n_times_)
     noise = torch.randn(shape, generator=stream(model.seed_, "windows to check a graph")).numpy()
     scaled: np.ndarray = (noise * model.standardisation_.std + model.standardisation_.mean).astype(np.float32)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from anchorinv.datasets.dataset import open_windows
 from anchorinv.datasets.own import Labelling, rows_of_events
 from anchorinv.datasets.own_files import ManifestRow
-from anchorinv.datasets.window_files import channels_for, is_windowed, open_windows
 from anchorinv.errors import raise_if_any
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.files import replacing
@@ -19,7 +19,7 @@ from anchorinv.serving.smoothing import Smoothing, smoother_of
 from anchorinv.serving.streaming import classify
 from anchorinv.signal.pipeline import Pipeline, Window, Windows, resampled_length
 from anchorinv.signal.preprocessing import conversion
-from anchorinv.signal.readers import Recording, open_recording, select_inputs
+from anchorinv.signal.readers import Recording, channels_for, is_windowed, open_recording, select_inputs
 from anchorinv.validation import read_signals, shape_mismatch
 
 #: Called with the windows (n, n_chans, n_times) passed to a model.

@@ -11,11 +11,9 @@ from torch import from_numpy
 
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.serving.smoothing import Smoother, Smoothing, smoother_of
-from anchorinv.signal.drift import FEWEST, Drift, drift
+from anchorinv.signal.drift import FEWEST, Drift, Statistics, drift
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
-from anchorinv.signal.preprocessing import UNITS, Preprocessing, unit_of
-from anchorinv.signal.readers import pick_channels, renamed
-from anchorinv.signal.statistics import Statistics
+from anchorinv.signal.preprocessing import UNITS, Preprocessing, pick_channels, renamed, unit_of
 from anchorinv.validation import warn_drift
 
 #: Windows classified at once.

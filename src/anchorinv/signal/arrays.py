@@ -1,4 +1,4 @@
-"""Read ``.npz``, ``.npy`` and text tables safely: no pickles, and headers are checked."""
+"""Read ``.npz``, ``.npy``, ``.mat`` and text tables safely: no pickles, and headers are checked."""
 
 import csv
 import gzip
@@ -6,6 +6,7 @@ import lzma
 import math
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -19,19 +20,7 @@ import numpy.typing as npt
 
 from anchorinv.errors import listed
 from anchorinv.files import check_regular
-from anchorinv.signal import limits
-from anchorinv.signal.limits import (
-    FASTEST,
-    KNOWN,
-    ROWS,
-    SLOWEST,
-    check_claim,
-    check_size,
-    damaged,
-    read_text,
-    reading,
-    room,
-)
+from anchorinv.signal import headers
 
 _HEADERS = {
     b"\x01\x00": (2, np.lib.format.read_array_header_1_0),
@@ -42,6 +31,11 @@ _BESIDE = 64 << 20  # bytes of an array that is not the signals
 _COLUMNS = 1000  # of a table
 _LINE = 1 << 20  # characters of a line of samples
 _SKIPPED = 1000  # excess of lines without values
+#: Types of elements in a MATLAB file, and classes of arrays: cells, structs, text and numbers.
+_MAT_MATRIX, _MAT_COMPRESSED = 14, 15
+_MAT_TYPES = (*range(1, 8), 9, *range(12, 19))
+_MAT_CELL, _MAT_STRUCT = 1, 2
+_MAT_TEXT, _MAT_VALUES = 4, (4, *range(6, 16))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +56,7 @@ class StoredArray:
     member: str  # its name in an .npz file; "" in an .npy file
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fortran_order: bool  # Fortran order
+    fortran_order: bool
     offset: int  # of its values in the file, in bytes
 
     @property
@@ -94,7 +88,7 @@ class StoredArray:
 
     def memmap(self) -> npt.NDArray[Any]:
         """Memory-map the array of an ``.npy`` file."""
-        with reading(self.path):
+        with headers.reading(self.path):
             if not self.n_bytes:
                 return np.empty(self.shape, self.dtype)
             return np.memmap(self.path, self.dtype, "r", self.offset, self.shape, self._order)
@@ -121,7 +115,7 @@ class StoredArray:
 def open_array(path: Path, *, anew: str | None = None) -> StoredArray:
     """Return the array of an ``.npy`` file, values unread; ``anew`` is the remedy for a damaged one."""
     anew = _anew(path) if anew is None else anew
-    with reading(path, anew=anew):
+    with headers.reading(path, anew=anew):
         _refuse_text(path)
         with path.open("rb") as file:
             return _described(path, "", file, path.stat().st_size, anew)
@@ -135,7 +129,7 @@ def open_arrays(path: Path, names: Collection[str]) -> dict[str, StoredArray]:
     with _reading(path), zipfile.ZipFile(path) as archive:
         held = {m.filename.removesuffix(".npy"): m for m in archive.infolist() if m.filename.endswith(".npy")}
         for name in held.keys() & set(names):
-            if held[name].file_size > room(min(held[name].compress_size, path.stat().st_size)):
+            if held[name].file_size > headers.room(min(held[name].compress_size, path.stat().st_size)):
                 raise ValueError(f"{path} unpacks to more than 200 times its size ({name}); {_anew(path)}")
             with archive.open(f"{name}.npy") as file:
                 arrays[name] = _described(path, name, file, held[name].file_size, _anew(path))
@@ -151,13 +145,11 @@ def load_array(array: StoredArray) -> npt.NDArray[Any]:
     """Return the values of an array of bounded size: ``X`` as a recording is, others as columns are."""
     count = math.prod(array.shape)
     if array.member == "X":
-        check_size(array.path, 1, count, in_one=False)
-    elif count > ROWS:
+        headers.check_size(array.path, 1, count, in_one=False)
+    elif count > headers.ROWS:
         raise ValueError(f"{array.path}: {array.member} has {count} values, and at most a million are read")
     elif array.n_bytes > _BESIDE:
-        raise ValueError(
-            f"{array.path}: {array.member} has {array.n_bytes} bytes, and at most 64 MB are read"
-        )
+        raise ValueError(f"{array.path}: {array.member} has {array.n_bytes} bytes, at most 64 MB are read")
     values = array.read()
     if values.dtype.kind == "U" and values.dtype.itemsize and not _is_text(values):
         raise ValueError(f"{array.path}: {array.member} contains invalid text; is it damaged?")
@@ -174,21 +166,18 @@ def read_sfreq(path: Path, values: npt.NDArray[Any] | None) -> float | None:
     """Return the one sampling rate that an array ``sfreq`` holds, if there is such an array."""
     if values is None:
         return None
-    rates = np.ravel(values)
-    if len(rates) != 1 or rates.dtype.kind not in "fiu" or not SLOWEST <= rates[0] <= FASTEST:
-        raise ValueError(
-            f"{path}: sfreq is {listed(rates.tolist(), most=3)}; expected one rate in Hz above 0, "
-            f"from {SLOWEST:g} to {FASTEST:g}"
-        )
+    rates, low, high = np.ravel(values), headers.SLOWEST, headers.FASTEST
+    if len(rates) != 1 or rates.dtype.kind not in "fiu" or not low <= rates[0] <= high:
+        wanted = f"expected one rate in Hz above 0, from {low:g} to {high:g}"
+        raise ValueError(f"{path}: sfreq is {listed(rates.tolist(), most=3)}; {wanted}")
     return float(rates[0])
 
 
 def _reading(path: Path) -> AbstractContextManager[None]:
-    return reading(path, anew=_anew(path))
+    return headers.reading(path, anew=_anew(path))
 
 
 def _anew(path: Path) -> str:
-    """Return the remedy for a damaged file of arrays."""
     call = "np.savez({!r}, X=X, y=y)" if path.suffix.lower() == ".npz" else "np.save({!r}, X)"
     return f"save it again with {call.format(path.name)}, or copy it anew"
 
@@ -200,7 +189,7 @@ def _refuse_text(path: Path) -> None:
         start = file.read(1000)
     text = start.decode("utf-8", errors="ignore")
     if len(text.encode()) >= len(start) - 3 and text and all(c.isprintable() or c.isspace() for c in text):
-        raise ValueError(f"{path} is a text file without arrays; known formats: {KNOWN}")
+        raise ValueError(f"{path} is a text file without arrays; known formats: {headers.KNOWN}")
 
 
 def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> StoredArray:
@@ -210,23 +199,21 @@ def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> 
     width, parse = _HEADERS.get(start[6:], (0, None))
     if start[:6] != np.lib.format.MAGIC_PREFIX or parse is None:
         raise ValueError(
-            damaged(source, "it is not an array in NumPy's format 1 or 2" if start else "", anew)
+            headers.damaged(source, "it is no array in NumPy's format 1 or 2" if start else "", anew)
         )
     prefix = file.read(width)
     if (length := int.from_bytes(prefix, "little")) > _LONGEST_HEADER:
-        raise ValueError(damaged(source, f"it has a header of {length} bytes", anew))
+        raise ValueError(headers.damaged(source, f"it has a header of {length} bytes", anew))
     header = prefix + file.read(length)
     shape, fortran_order, dtype = parse(BytesIO(header))
     if dtype.hasobject:
-        signals = name in ("", "X")
-        raise ValueError(
-            f"{source} holds Python objects; save it as numbers{'' if signals else ' or text'}, as in "
-            f"np.array({name or 'X'}, dtype={'float' if signals else 'str'})"
-        )
+        kinds, example = ("numbers", "float") if name in ("", "X") else ("numbers or text", "str")
+        call = f"np.array({name or 'X'}, dtype={example})"
+        raise ValueError(f"{source} holds Python objects; save it as {kinds}, as in {call}")
     array = StoredArray(path, name, shape, dtype, fortran_order, len(start) + len(header))
     if dtype.kind == "V" or min(shape, default=0) < 0 or array.n_bytes != size - array.offset:
         reason = f"it declares {dtype} {shape}, and has {size - array.offset} bytes"
-        raise ValueError(damaged(source, reason, anew))
+        raise ValueError(headers.damaged(source, reason, anew))
     return array
 
 
@@ -253,7 +240,7 @@ def read_table(path: Path, wanted: Collection[str], *, delimiters: str = ",") ->
 
     Missing columns are left out. The delimiter is the most frequent one of the first line.
     """
-    text = read_text(path)
+    text = headers.read_text(path)
     first = text.partition("\n")[0]
     if max(map(first.count, delimiters)) >= _COLUMNS:
         raise ValueError(f"{path} has more than {_COLUMNS} columns; is it the right table?")
@@ -265,7 +252,7 @@ def read_table(path: Path, wanted: Collection[str], *, delimiters: str = ",") ->
         places = {name: i for i, name in enumerate(names) if name in wanted}
         columns: dict[str, list[str]] = {name: [] for name in places}
         for cells in filter(None, rows):
-            if len(lines) == ROWS:
+            if len(lines) == headers.ROWS:
                 raise ValueError(f"{path} has more than a million rows; is it the right table?")
             lines.append(rows.line_num)
             for name, i in places.items():
@@ -293,16 +280,15 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
     with openers.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig") as file:
         lines = _lines(path, file)
         names = [name.strip().strip('"') for name in next(lines, "").rstrip("\r\n").split(",")]
-        check_claim(path, len(names), 0)
+        headers.check_claim(path, len(names), 0)
         if len(names) == 1 and (other := re.search("[;\t]", names[0])):
-            raise ValueError(
-                f"{path} separates its columns by {other[0]!r}; write it with commas, and points in numbers "
-                f"(pandas: read_csv(..., sep={other[0]!r}, decimal=',').to_csv(..., index=False))"
-            )
+            pandas = f"pandas: read_csv(..., sep={other[0]!r}, decimal=',').to_csv(..., index=False)"
+            wanted = "write it with commas, and points in numbers"
+            raise ValueError(f"{path} separates its columns by {other[0]!r}; {wanted} ({pandas})")
         if names and all(map(_is_number, names)):
             raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
         # One row more than allowed: numpy would allocate all of them at once.
-        most = min(limits.LONGEST, limits.LARGEST // len(names)) + 1
+        most = min(headers.LONGEST, headers.LARGEST // len(names)) + 1
         form: dict[str, Any] = {"delimiter": ",", "ndmin": 2, "usecols": range(len(names))}
         try:
             values = np.loadtxt(islice(lines, most), **form)
@@ -314,7 +300,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
             lines = _lines(path, file)
             next(lines)
             values = np.loadtxt(islice(lines, most), converters=lambda x: float(x.strip() or "nan"), **form)
-    check_size(path, len(names), len(values))
+    headers.check_size(path, len(names), len(values))
     times = next((i for i, name in enumerate(names) if name.casefold() in ("time", "time_s")), None)
     sfreq = _rate(path, values[:, times]) if times is not None and len(values) > 1 else None
     ch_names = tuple(name for i, name in enumerate(names) if i != times)
@@ -325,7 +311,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:
     """Yield the lines of a table; too long lines, or too many, are refused."""
-    left, skipped = room(path.stat().st_size), -_SKIPPED
+    left, skipped = headers.room(path.stat().st_size), -_SKIPPED
     while line := file.readline(_LINE + 1):
         left -= len(line)
         skipped += 1 if line.lstrip()[:1] in ("", "#") else -1
@@ -351,7 +337,88 @@ def _rate(path: Path, times: npt.NDArray[np.float64]) -> float:
     steps = np.diff(times)
     rate = (len(times) - 1) / (times[-1] - times[0])
     if not np.isfinite(rate) or np.abs(steps * rate - 1).max() > 0.5:
-        raise ValueError(
-            f"{path}: the column time is not evenly spaced seconds; samples are missing or out of order"
-        )
+        raise ValueError(f"{path}: the column time is not evenly spaced; samples are missing or unordered")
     return float(round(rate)) if abs(rate - round(rate)) < 1e-3 * rate else float(rate)
+
+
+def load_mat(path: Path, *names: str) -> dict[str, Any]:
+    """Return the named variables of a MATLAB file, after :func:`check_mat`."""
+    from scipy.io import loadmat
+
+    check_mat(path)
+    variables: dict[str, Any] = loadmat(path, variable_names=names)
+    if missing := [name for name in names if name not in variables]:
+        raise ValueError(f"{path} has no variable {', '.join(missing)}; is it the right file?")
+    return variables
+
+
+def check_mat(path: Path) -> None:
+    """Refuse a MATLAB file that declares more than its bytes: scipy would allocate it before reading."""
+    content = memoryview(path.read_bytes())
+    order = {b"IM": "<", b"MI": ">"}.get(bytes(content[126:128]))
+    if order is None:
+        newer = " (7.3: save it with -v7)" if bytes(content[:128]).startswith(b"MATLAB 7.3") else ""
+        raise ValueError(f"{path} is not a MATLAB file of version 5 to 7{newer}; is it damaged or cut short?")
+    for kind, block in _mat_elements(content[128:], order, padded=False):
+        inner = [(kind, block)]
+        if kind == _MAT_COMPRESSED:
+            most = min(headers.room(len(block)), 8 * headers.LARGEST)
+            stream = zlib.decompressobj()
+            unpacked = memoryview(stream.decompress(block, most))  # checks its checksum, which scipy does not
+            if not stream.eof:
+                raise ValueError(f"a variable is cut short or unpacks to more than {most} bytes")
+            inner = list(_mat_elements(unpacked, order))
+        if [number for number, _ in inner] != [_MAT_MATRIX]:
+            raise ValueError(f"a variable of type {kind}")
+        _check_mat_array(inner[0][1], order)
+
+
+def _mat_elements(block: memoryview, order: str, *, padded: bool = True) -> Iterator[tuple[int, memoryview]]:
+    """Yield type and content of the data elements in a block; each must fit into it."""
+    at = 0
+    while at < len(block):
+        if at + 8 > len(block):
+            raise ValueError("an element without its size")
+        kind, size = (int(n) for n in np.frombuffer(block, f"{order}u4", 2, at))
+        start = at + 8
+        if kind >> 16:  # small elements have their content in place of their size
+            kind, size, start = kind & 0xFFFF, kind >> 16, at + 4
+        if kind not in _MAT_TYPES:  # scipy would crash
+            raise ValueError(f"an element of type {kind}")
+        if start + size > len(block) or (start == at + 4 and size > 4):
+            raise ValueError(f"an element of {size} bytes where {len(block) - start} are left")
+        yield kind, block[start : start + size]
+        at = max(at + 8, start + size)
+        if padded or kind != _MAT_COMPRESSED:
+            at += -at % 8
+
+
+def _check_mat_array(block: memoryview, order: str) -> None:
+    """Refuse an array whose elements do not match its header."""
+    elements = list(_mat_elements(block, order))
+    if not elements:  # an empty cell
+        return
+    kinds, parts = [kind for kind, _ in elements], [content for _, content in elements]
+    if kinds[:3] != [6, 5, 1] or len(parts[0]) != 8:
+        raise ValueError("an array without flags, dimensions or name")
+    flags = int(np.frombuffer(parts[0], f"{order}u4", 1)[0])
+    kind, n_blocks = flags & 0xFF, 2 if flags & 0x800 else 1  # of complex numbers two
+    dims = np.frombuffer(parts[1][: len(parts[1]) // 4 * 4], f"{order}i4").tolist()
+    count = math.prod(dims)
+    if not 2 <= len(dims) <= 32 or min(dims) < 0 or count > min(len(block), headers.LARGEST):
+        raise ValueError(f"an array of dimensions {dims[:8]} in {len(block)} bytes")
+    if kind not in (_MAT_CELL, _MAT_STRUCT):
+        if kind not in _MAT_VALUES or {_MAT_MATRIX, _MAT_COMPRESSED} & set(kinds):
+            raise ValueError(f"an array of kind {kind}; expected numbers, text, cells or structs")
+        if len(parts) - 3 != n_blocks and (count or kind != _MAT_TEXT):
+            raise ValueError(f"{len(parts) - 3} blocks of values where {n_blocks} are claimed")
+        return
+    first = 3
+    if kind == _MAT_STRUCT:  # before its entries: the length of a field's name, and the names
+        if kinds[3:5] != [5, 1] or (length := int(np.frombuffer(parts[3], f"{order}i4", 1)[0])) < 1:
+            raise ValueError("a struct without field names")
+        first, count = 5, count * (len(parts[4]) // length)
+    if len(kinds) - first != count or set(kinds[first:]) - {_MAT_MATRIX}:
+        raise ValueError(f"{len(kinds) - first} entries where {count} arrays are claimed")
+    for entry in parts[first:]:
+        _check_mat_array(entry, order)

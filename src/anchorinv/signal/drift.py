@@ -1,15 +1,31 @@
 """Drift: how much new recordings differ from the base data of a model, in numbers and in a sentence.
 
-Compared are the scale and offset of each channel, its spectrum, and its correlations with the others.
+Compared are mean and standard deviation of each channel and, independent of scale, its spectrum and its
+correlations with the others. A model stores those of its base windows, all averages over windows: nothing of
+a single window is stored, and of few windows only what standardisation needs.
 """
 
+import operator
 from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from anchorinv.errors import listed
-from anchorinv.signal.statistics import BaseStatistics, MeanStd, Statistics, band_edges
 
+#: Statistics independent of scale, by their names in files.
+SHAPES = ("spectra", "pairs", "shared")
+#: Minimum number of base windows to store spectra and correlations, which would reveal single windows.
+FEWEST_BASE = 10
+_AT_ONCE = 1 << 18  # values, to bound memory
+#: Bands of equal width up to half the sampling rate; fewer where a window has fewer frequencies.
+BANDS = 8
+#: Maximum number of channels for correlations of all pairs.
+MOST_CORRELATED = 128
+_QUIET = 1e-3  # smallest share of power: below it, bands differ by the last bit of a converter
+_CLOSEST = 0.999  # correlations are clipped to this, so that Fisher's transform is finite
+_CHANCE = 0.01  # smallest squared correlation, about that of independent channels in a short window
 #: Ratio of standard deviations, or offset in standard deviations: odd, and extreme.
 ODD, EXTREME = 3.0, 30.0
 #: Ratio at which a smaller spread is extreme: resting muscles are thirty times quieter than active ones.
@@ -30,8 +46,199 @@ _STEADY_BAND, _STEADY_PAIR, _STEADY_SHARE = 0.3, 0.1, 0.35
 _ONE, _NEW = 3.6, 3.0
 #: A swap is reported if it explains this share of the distance, of so many windows, where there is one.
 _EXPLAINED, _WINDOWS, _DISTANT = 0.5, 10, 0.05
-#: Mains frequencies in Hz.
-_MAINS = (50.0, 60.0)
+_MAINS = (50.0, 60.0)  # Hz
+
+
+def n_bands(n_times: int) -> int:
+    """Return how many bands the spectrum of a window has; 0 where it is too short for any."""
+    return min(BANDS, n_times // 2) if n_times >= 4 else 0
+
+
+def band_edges(n_times: int) -> np.ndarray:
+    """Return where bands begin and end, shape (n_bands + 1,), as shares of half the sampling rate."""
+    return _edges(n_times) / (n_times // 2)
+
+
+def standardised(signals: np.ndarray) -> np.ndarray:
+    """Return each channel of each window with mean 0 and standard deviation 1, float32; a flat one is 0."""
+    centred = signals - signals.mean(axis=2, keepdims=True)
+    # By the peak first: squares could overflow.
+    peak = np.abs(centred).max(axis=2, keepdims=True)
+    centred = (centred / np.where(peak > 0, peak, 1)).astype(np.float32)
+    power = np.einsum("nct,nct->nc", centred, centred)[:, :, None] / signals.shape[2]
+    return np.asarray(centred / np.sqrt(np.where(power > 0, power, 1)))
+
+
+def spectra(unit: np.ndarray) -> np.ndarray:
+    """Return the log share of power in each band, (n, n_chans, n_bands), of standardised windows."""
+    n_times = unit.shape[2]
+    taper = np.hanning(n_times + 2)[1:-1].astype(np.float32)
+    waves = np.fft.rfft(unit * taper, axis=2)[:, :, 1:]  # without the mean
+    power = waves.real**2 + waves.imag**2
+    bands = np.add.reduceat(power, _edges(n_times)[:-1], axis=2, dtype=np.float64)
+    whole = bands.sum(axis=2, keepdims=True)
+    return np.asarray(np.log(bands / np.where(whole > 0, whole, 1) + _QUIET))
+
+
+def correlations(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Fisher's transform of each pair's correlation, and each channel's shared variance.
+
+    For standardised windows: pairs (n, n_chans * (n_chans - 1) / 2) in the order of ``np.triu_indices``, and
+    the logarithm of each channel's mean squared correlation with the others (n, n_chans).
+    """
+    n_chans = unit.shape[1]
+    matrices = (unit @ unit.transpose(0, 2, 1)).astype(np.float64) / unit.shape[2]
+    pairs = matrices[(slice(None), *np.triu_indices(n_chans, 1))]
+    itself = np.einsum("ncc->nc", matrices)
+    squares = np.einsum("nij,nij->ni", matrices, matrices) - itself**2
+    shared = np.log(np.maximum(squares, 0) / (n_chans - 1) + _CHANCE)
+    return np.arctanh(np.clip(pairs, -_CLOSEST, _CLOSEST)), shared
+
+
+def _edges(n_times: int) -> np.ndarray:
+    return np.round(np.linspace(0, n_times // 2, n_bands(n_times) + 1)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """Running mean and variance of ``n`` values, of any shape.
+
+    Examples
+    --------
+    >>> first, second = (Moments.over(np.array(values)) for values in ([1.0, 2.0], [3.0]))
+    >>> float((first + second).mean)
+    2.0
+    """
+
+    n: int
+    mean: np.ndarray
+    variance: np.ndarray
+
+    @classmethod
+    def of(cls, signals: np.ndarray) -> Self:
+        """Return those of each channel of signals, shape (n, n_chans, n_times)."""
+        values = np.asarray(signals, dtype=np.float64)
+        return cls(values.shape[0] * values.shape[2], values.mean(axis=(0, 2)), values.var(axis=(0, 2)))
+
+    @classmethod
+    def over(cls, features: np.ndarray) -> Self:
+        """Return those of features, shape (n, ...), over the first axis."""
+        return cls(len(features), features.mean(axis=0), features.var(axis=0))
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation."""
+        return np.asarray(np.sqrt(self.variance))
+
+    def __add__(self, other: "Moments") -> "Moments":
+        n = self.n + other.n
+        share, apart = other.n / n, other.mean - self.mean
+        variance = self.variance + share * (other.variance - self.variance) + share * (1 - share) * apart**2
+        return Moments(n, self.mean + share * apart, variance)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statistics:
+    """Statistics of ``n`` windows that are compared with the base data.
+
+    ``samples`` are those of each channel, ``shapes`` those over windows, of the ``SHAPES`` that they have;
+    None where not computed.
+
+    Examples
+    --------
+    >>> noise = np.random.default_rng(0).normal(size=(20, 3, 64))
+    >>> statistics = Statistics.of(noise) + Statistics.of(noise)
+    >>> statistics.n, statistics.shapes["spectra"].mean.shape
+    (40, (3, 8))
+    """
+
+    n: int
+    samples: Moments
+    shapes: dict[str, Moments] | None
+
+    @classmethod
+    def of(cls, signals: np.ndarray, *, shapes: bool = True) -> "Statistics":
+        """Return those of signals, shape (n, n_chans, n_times), with or without spectra and correlations."""
+        size = max(1, _AT_ONCE // (signals.shape[1] * max(signals.shape[1:])))
+        blocks = (signals[i : i + size] for i in range(0, len(signals), size))
+        parts = (cls(len(b), Moments.of(b), _shape_moments(b) if shapes else None) for b in blocks)
+        return reduce(operator.add, parts)
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        known = self.shapes is not None and other.shapes is not None
+        shapes = _added(self.shapes or {}, other.shapes or {}) if known else None
+        return Statistics(self.n + other.n, self.samples + other.samples, shapes)
+
+
+def _shape_moments(signals: np.ndarray) -> dict[str, Moments]:
+    unit, features = standardised(signals), {}
+    known = shapes_of(*signals.shape[1:])
+    if "spectra" in known:
+        features["spectra"] = spectra(unit)
+    if "pairs" in known:
+        features["pairs"], features["shared"] = correlations(unit)
+    return {name: Moments.over(values) for name, values in features.items()}
+
+
+def _added(one: dict[str, Moments], other: dict[str, Moments]) -> dict[str, Moments]:
+    return {name: one[name] + other[name] for name in one}
+
+
+class MeanStd(NamedTuple):
+    """Mean and standard deviation of a feature over windows."""
+
+    mean: np.ndarray
+    std: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BaseStatistics:
+    """Statistics of the base data, kept with a model: ``mean`` and ``std`` of each channel (n_chans, 1).
+
+    Those of :func:`spectra` and :func:`correlations` over windows are None where they were not kept: of few
+    base windows, of a shape that has none, and in files from earlier versions.
+
+    Examples
+    --------
+    >>> noise = np.random.default_rng(0).normal(size=(20, 3, 64))
+    >>> base = BaseStatistics.of(noise)
+    >>> base.std.shape, base.has_shapes
+    ((3, 1), True)
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    spectra: MeanStd | None = None
+    pairs: MeanStd | None = None
+    shared: MeanStd | None = None
+
+    @classmethod
+    def of(cls, signals: np.ndarray) -> "BaseStatistics":
+        """Return those of base windows, shape (n, n_chans, n_times)."""
+        windows = Statistics.of(signals, shapes=len(signals) >= FEWEST_BASE)
+        shapes = {name: MeanStd(part.mean, part.std) for name, part in (windows.shapes or {}).items()}
+        return cls(windows.samples.mean[:, None], windows.samples.std[:, None], **shapes)
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether there are spectra or correlations to compare with."""
+        return any(getattr(self, name) is not None for name in SHAPES)
+
+
+def shapes_of(n_chans: int, n_times: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each of ``SHAPES`` that windows (n_chans, n_times) have.
+
+    Examples
+    --------
+    >>> shapes_of(3, 64)
+    {'spectra': (3, 8), 'pairs': (3,), 'shared': (3,)}
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    if bands := n_bands(n_times):
+        shapes["spectra"] = (n_chans, bands)
+    if 2 <= n_chans <= MOST_CORRELATED:
+        shapes |= {"pairs": (n_chans * (n_chans - 1) // 2,), "shared": (n_chans,)}
+    return shapes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,8 +326,8 @@ multiply it by 0.001 (--scale 0.001)
     @property
     def shape_distance(self) -> float:
         """The largest distance of any channel's spectrum or covariance; 0 where they were not compared."""
-        parts = [part.distance for part in (self.spectrum, self.covariance) if part is not None]
-        return float(max((part.max() for part in parts), default=0.0))
+        parts = (part for part in (self.spectrum, self.covariance) if part is not None)
+        return max((float(part.distance.max()) for part in parts), default=0.0)
 
     @property
     def far(self) -> bool:
@@ -176,9 +383,8 @@ multiply it by 0.001 (--scale 0.001)
     def verdict(self) -> str:
         """One sentence: like the base data, or what differs in which channels, and a likely cause."""
         parts = [*_scale_words(self), *_spectrum_words(self), *_covariance_words(self)]
-        if not parts:
-            parts = ["the recordings are like the base data in every channel"]
-        return "; ".join([*parts, *filter(None, [self.missing])])
+        parts = parts or ["the recordings are like the base data in every channel"]
+        return "; ".join(parts + ([self.missing] if self.missing else []))
 
     @property
     def units(self) -> str:
@@ -211,12 +417,11 @@ def drift(
     elif new.n < FEWEST or new.shapes is None:
         missing = f"spectra and covariances are not compared with fewer than {FEWEST} windows"
     else:
-        means = {name: part.mean for name, part in new.shapes.items()}
-        if base.spectra and "spectra" in means:
-            spectrum = _spectrum_drift(means["spectra"], base.spectra, new.n, alive)
-        if base.pairs and base.shared and "pairs" in means:
-            pairs, shared = means["pairs"], means["shared"]
-            covariance = _covariance_drift((pairs, shared), base.pairs, base.shared, new.n, alive)
+        if base.spectra and "spectra" in new.shapes:
+            spectrum = _spectrum_drift(new.shapes["spectra"].mean, base.spectra, new.n, alive)
+        if base.pairs and base.shared and "pairs" in new.shapes:
+            means = new.shapes["pairs"].mean, new.shapes["shared"].mean
+            covariance = _covariance_drift(means, base.pairs, base.shared, new.n, alive)
     return Drift(names, scale, shift, was_flat, spectrum, covariance, missing, n_times, sfreq)
 
 
@@ -290,15 +495,12 @@ def _scale_words(drift: Drift) -> list[str]:
 def _unit_words(drift: Drift) -> str:
     unit = drift.unit_factor
     where = "every channel" if len(drift.channels) > 1 else drift.channels[0]
-    if unit is None:
-        return (
-            f"{where}: far from the base data, about {drift.factor:.2g} times its spread; is the recording "
-            f"in another unit, or at another gain? bring it to that of the base data (--scale)"
-        )
-    return (
-        f"{where}: far from the base data, about {unit:g} times its spread; is the recording in another "
-        f"unit? multiply it by {1 / unit:g} (--scale {drift.scaled / unit:g})"
-    )
+    times = f"{drift.factor:.2g}" if unit is None else f"{unit:g}"
+    remedy = ", or at another gain? bring it to that of the base data (--scale)"
+    if unit is not None:
+        remedy = f"? multiply it by {1 / unit:g} (--scale {drift.scaled / unit:g})"
+    far = f"{where}: far from the base data, about {times} times its spread"
+    return f"{far}; is the recording in another unit{remedy}"
 
 
 def _guess(drift: Drift, far: np.ndarray) -> str:
@@ -315,11 +517,9 @@ def _guess(drift: Drift, far: np.ndarray) -> str:
 
 def _spectrum_words(drift: Drift) -> list[str]:
     spectrum = drift.spectrum
-    if spectrum is None or not (unlike := spectrum.distance > UNLIKE).any():
+    if spectrum is None or not (spectrum.distance > UNLIKE).any():
         return []
-    if (far := spectrum.distance > FAR).any():
-        unlike = far
-    word = "far from" if far.any() else "somewhat unlike"
+    unlike, word = _worst(spectrum.distance)
     away = spectrum.bands[unlike].mean(axis=0)
     # Gained power is more informative than the shares it reduced.
     band = int(np.argmax(np.where(away > 0, 2 * away, -away)))
@@ -350,25 +550,25 @@ def _covariance_words(drift: Drift) -> list[str]:
     if covariance.swapped:
         first, second = covariance.swapped
         words.append(f"{names[first]} and {names[second]} go with the others as if they were swapped")
-    unlike = covariance.distance > UNLIKE
-    if not unlike.any():
+    if not (covariance.distance > UNLIKE).any():
         return words
-    if (far := covariance.distance > FAR).any():
-        unlike = far
+    unlike, away = _worst(covariance.distance)
     channels = _named(drift, unlike)
     if (covariance.alone[unlike] > UNLIKE).all():
-        much = "far" if far.any() else "somewhat"
-        words.append(
-            f"{channels}: {much} less in common with the other channels than in the base data: is an "
-            f"electrode off?"
-        )
-    elif not words or far.any():
-        away = "far from" if far.any() else "somewhat unlike"
+        less = f"{away.split()[0]} less in common with the other channels than in the base data"
+        words.append(f"{channels}: {less}: is an electrode off?")
+    elif not words or away == "far from":
         words.append(
             f"the correlations of {channels} with the others are {away} the base data's: are channels "
             f"swapped, shorted or referenced in another way?"
         )
     return words
+
+
+def _worst(distance: np.ndarray) -> tuple[np.ndarray, str]:
+    """Return the channels that are far from the base data, or else those unlike it, and the words for it."""
+    far = distance > FAR
+    return (far, "far from") if far.any() else (distance > UNLIKE, "somewhat unlike")
 
 
 def _named(drift: Drift, which: np.ndarray) -> str:

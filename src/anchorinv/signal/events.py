@@ -12,24 +12,11 @@ from typing import Any
 import numpy as np
 
 from anchorinv.errors import import_extra, listed
+from anchorinv.signal import headers
 from anchorinv.signal.arrays import Table, read_table
-from anchorinv.signal.headers import check_wfdb
-from anchorinv.signal.limits import (
-    ANNOTATORS,
-    BEATS,
-    EVENTS,
-    TABLES,
-    WFDB,
-    WINDOWS,
-    check_rate,
-    has_suffix,
-    reading,
-)
 from anchorinv.signal.preprocessing import UNITS, unit_of
 from anchorinv.signal.readers import PIECE, open_mne, original_unit
 
-#: The class of each event, by the event's label.
-Classes = Mapping[str, str]
 _LATEST = 1e9  # seconds: thirty years
 _ROUNDING = 1e-6  # seconds: times in files are decimal, and the end of a recording is a quotient
 _SIGN = re.compile(r"\\?.", re.DOTALL)  # a backslash escapes the next character
@@ -84,10 +71,8 @@ def sort_events(path: Path, events: Iterable[Event], *, most: int) -> list[Event
     checked: list[Event] = []
     for event in events:
         if not (abs(event.onset) < _LATEST and 0 <= event.duration < _LATEST):
-            raise ValueError(
-                f"{path} has an event {event.label[:80]!r} at {event.onset} s for {event.duration} s, which "
-                "is impossible; is it damaged?"
-            )
+            when = f"at {event.onset} s for {event.duration} s, which is impossible"
+            raise ValueError(f"{path} has an event {event.label[:80]!r} {when}; is it damaged?")
         if len(checked) == most:
             raise ValueError(f"{path} has more than {most} events; is it damaged?")
         checked.append(event)
@@ -119,14 +104,10 @@ def parse_events(text: str) -> dict[str, str]:
     for item in _split(text, ","):
         pair = [_plain(part) for part in _split(item, "=")]
         if len(pair) > 2:
-            raise ValueError(
-                f"--events takes EVENT=CLASS, got {item.strip()!r}; a sign that is part of a name is \\="
-            )
+            raise ValueError(f"--events takes EVENT=CLASS, got {item.strip()!r}; part of a name is \\=")
         if not all(pair):
-            raise ValueError(
-                f"--events takes EVENT=CLASS, or EVENT alone, with commas between, got {text!r}; no name may "
-                "be empty"
-            )
+            wanted_form = "EVENT=CLASS, or EVENT alone, with commas between"
+            raise ValueError(f"--events takes {wanted_form}, got {text!r}; no name may be empty")
         if pair[0] in wanted:
             raise ValueError(f"--events names {pair[0]!r} twice; give each event one class")
         wanted[pair[0]] = pair[-1]
@@ -148,7 +129,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\\([\\,=])", r"\1", text.strip())
 
 
-def check_wanted(events: Sequence[Event], wanted: Classes, *, name: str) -> None:
+def check_wanted(events: Sequence[Event], wanted: Mapping[str, str], *, name: str) -> None:
     """Refuse events that do not occur; the message lists those that do, most frequent first."""
     present = {event.label for event in events}
     if not present:
@@ -165,7 +146,7 @@ def check_wanted(events: Sequence[Event], wanted: Classes, *, name: str) -> None
 
 def labelled_parts(
     events: Sequence[Event],
-    wanted: Classes,
+    wanted: Mapping[str, str],
     start: float = 0.0,
     stop: float | None = None,
     *,
@@ -203,28 +184,32 @@ def labelled_parts(
     check_wanted(events, wanted, name=name)
     parts, n_outside = stretches(events, wanted, start, stop, name=name, length=length)
     if not parts:
-        end = "its end" if stop is None else f"{stop:g} s"
-        raise ValueError(
-            f"{name} is {length:g} s long, and all {n_outside} stretches from {start:g} s to {end} of an "
-            "event reach beyond it; choose others with --from and --to"
-        )
+        asked = f"{start:g} s to {'its end' if stop is None else f'{stop:g} s'} of an event"
+        beyond = f"all {n_outside} stretches from {asked} reach beyond it"
+        raise ValueError(f"{name} is {length:g} s long, and {beyond}; choose others with --from and --to")
     return parts, n_outside
 
 
 def stretches(
-    events: Sequence[Event], wanted: Classes, start: float, stop: float | None, *, name: str, length: float
+    events: Sequence[Event],
+    wanted: Mapping[str, str],
+    start: float,
+    stop: float | None,
+    *,
+    name: str,
+    length: float,
 ) -> tuple[list[Stretch], int]:
     """As :func:`labelled_parts`, for one file of many: events need not occur in it."""
     check_stretch(start, stop)
     parts, n_outside = [], 0
-    for event in (event for event in events if event.label in wanted):
+    for event in events:
+        if event.label not in wanted:
+            continue
         end = event.duration if stop is None else stop
         if end <= start:
             lasts = f"lasts {event.duration:g} s" if event.duration else "has no duration"
-            raise ValueError(
-                f"{name}: event {event.label!r} at {event.onset:g} s {lasts}, and stretches start {start:g} "
-                "s after its onset; say with --to where they end"
-            )
+            starts = f"stretches start {start:g} s after its onset; say with --to where they end"
+            raise ValueError(f"{name}: event {event.label!r} at {event.onset:g} s {lasts}, and {starts}")
         first, last = event.onset + start, event.onset + end
         if first < -_ROUNDING or last > length + _ROUNDING:
             n_outside += 1
@@ -236,9 +221,7 @@ def stretches(
 def check_stretch(start: float, stop: float | None) -> None:
     """Refuse a stretch that does not start before it stops."""
     if not math.isfinite(start) or (stop is not None and not start < stop < math.inf):
-        raise ValueError(
-            f"a stretch lies from --from to --to, in seconds, got {start:g} to {stop}; --to is the later one"
-        )
+        raise ValueError(f"a stretch is from --from to --to, the later, in seconds, got {start:g} to {stop}")
 
 
 def events_beside(path: Path) -> Path | None:
@@ -265,25 +248,20 @@ def read_event_table(path: Path) -> list[Event]:
 
     An event is named by ``trial_type``, or by ``value`` where that column is missing or empty.
     """
-    with reading(path):
+    with headers.reading(path):
         table = read_table(path, _COLUMNS, delimiters="\t")
         if "onset" not in table.columns:
-            raise ValueError(
-                f"{path} has no column onset; its first line names {listed(table.names)}, with tabs between"
-            )
+            raise ValueError(f"{path} has no column onset; its first line names {listed(table.names)}")
         labels = _labels(path, table)
         durations = table.columns.get("duration", ["n/a"] * len(labels))
         rows = zip(table.lines, table.columns["onset"], durations, labels, strict=True)
-        events = (
-            Event(
-                _seconds(path, line, "onset", onset),
-                0.0 if _missing(duration) else _seconds(path, line, "duration", duration),
-                label,
-            )
-            for line, onset, duration, label in rows
-            if not _missing(label)
-        )
-        return sort_events(path, events, most=BEATS)
+        events = []
+        for line, onset, duration, label in rows:
+            if not _missing(label):
+                start = _seconds(path, line, "onset", onset)
+                lasts = 0.0 if _missing(duration) else _seconds(path, line, "duration", duration)
+                events.append(Event(start, lasts, label))
+        return sort_events(path, events, most=headers.BEATS)
 
 
 def _labels(path: Path, table: Table) -> list[str]:
@@ -292,10 +270,8 @@ def _labels(path: Path, table: Table) -> list[str]:
         if not all(map(_missing, labels)):
             return labels
     if table.lines and not {"trial_type", "value"} & table.columns.keys():
-        raise ValueError(
-            f"{path} has neither a column trial_type nor value to name its events; its first line names "
-            f"{listed(table.names)}"
-        )
+        there = f"its first line names {listed(table.names)}"
+        raise ValueError(f"{path} has neither a column trial_type nor value to name its events; {there}")
     return ["n/a"] * len(table.lines)
 
 
@@ -336,20 +312,18 @@ def find_events(path: Path) -> Events:
     a stimulus channel.
     """
     suffix = path.suffix.lower()
-    is_annotator = suffix[1:] in ANNOTATORS
-    is_wfdb = is_annotator or suffix in WFDB or not suffix
+    is_annotator = suffix[1:] in headers.ANNOTATORS
+    is_wfdb = is_annotator or suffix in headers.WFDB or not suffix
     if not path.is_file() and not (is_wfdb and not is_annotator and path.with_suffix(".hea").is_file()):
         raise FileNotFoundError(f"there is no recording {path}")
     table = None if is_annotator else events_beside(path)
     if table is not None and (events := read_event_table(table)):
         return Events(table.name, tuple(events))
-    if has_suffix(path, *TABLES, *WINDOWS):
-        raise ValueError(
-            f"{path} is of a format without events; list them in {without_suffix(path)}_events.tsv beside "
-            "it, with the columns onset, duration and trial_type"
-        )
+    if headers.has_suffix(path, *headers.TABLES, *headers.WINDOWS):
+        table_of = f"{without_suffix(path)}_events.tsv beside it (onset, duration, trial_type)"
+        raise ValueError(f"{path} is of a format without events; list them in {table_of}")
     path = path if suffix else path.with_suffix(".hea")
-    with reading(path):
+    with headers.reading(path):
         return _wfdb_events(path) if is_wfdb else _mne_events(path)
 
 
@@ -357,18 +331,20 @@ def _mne_events(path: Path) -> Events:
     raw = open_mne(path)
     notes = raw.annotations
     if len(notes):
-        if len(notes) > EVENTS:
-            raise ValueError(f"{path} has more than {EVENTS} annotations; is it damaged?")
+        if len(notes) > headers.EVENTS:
+            raise ValueError(f"{path} has more than {headers.EVENTS} annotations; is it damaged?")
         # mne counts from the start of the amplifier, which may precede a FIF file.
         onsets = np.asarray(notes.onset, dtype=float) - float(raw.first_time)
         # In GDF and BrainVision, a marker of one sample is an event without duration.
         durations = np.where(notes.duration * raw.info["sfreq"] < 1.5, 0.0, notes.duration)
         labels = [str(label).strip(" \t\r\n\0") for label in notes.description]
         rows = zip(onsets.tolist(), durations.tolist(), labels, strict=True)
-        if events := sort_events(path, (Event(*row) for row in rows if row[2]), most=EVENTS):
+        if events := sort_events(path, (Event(*row) for row in rows if row[2]), most=headers.EVENTS):
             return Events("annotations", tuple(events))
     channels = _stimulus_channels(raw)
-    codes = sort_events(path, (event for i in channels for event in _changes(path, raw, i)), most=EVENTS)
+    codes = sort_events(
+        path, (event for i in channels for event in _changes(path, raw, i)), most=headers.EVENTS
+    )
     names = listed([raw.ch_names[i] for i in channels])
     return Events(f"stimulus channel {names}" if codes else "", tuple(codes))
 
@@ -404,7 +380,7 @@ def _changes(path: Path, raw: Any, channel: int) -> Iterator[Event]:
 
 def _wfdb_events(path: Path) -> Events:
     wfdb = import_extra("wfdb", extra="recordings")
-    check_wfdb(path)
+    headers.check_wfdb(path)
     annotator = _annotator(path)
     if annotator is None:
         return Events("", ())
@@ -412,10 +388,10 @@ def _wfdb_events(path: Path) -> Events:
         raise ValueError(f"{path}: {annotator.name} has {size} bytes, and at most {_BEAT_BYTES} are read")
     record, elements = str(path.with_suffix("")), ["symbol", "label_store"]
     notes = wfdb.rdann(record, annotator.suffix[1:], return_label_elements=elements)
-    sfreq = check_rate(path, float(notes.fs or 0.0))  # that of the annotator, or of the header
+    sfreq = headers.check_rate(path, float(notes.fs or 0.0))  # that of the annotator, or of the header
     rows = zip(notes.sample.tolist(), notes.symbol, notes.label_store.tolist(), notes.aux_note, strict=True)
     events = (Event(sample / sfreq, 0.0, _beat(*label)) for sample, *label in rows)
-    return Events(annotator.name, tuple(sort_events(path, events, most=BEATS)))
+    return Events(annotator.name, tuple(sort_events(path, events, most=headers.BEATS)))
 
 
 def _beat(symbol: object, code: int, note: str | None) -> str:
@@ -427,13 +403,11 @@ def _beat(symbol: object, code: int, note: str | None) -> str:
 
 def _annotator(path: Path) -> Path | None:
     """Return the file of annotations: the one that was asked for, the reference, or the only one."""
-    if path.suffix[1:].lower() in ANNOTATORS:
+    if path.suffix[1:].lower() in headers.ANNOTATORS:
         return path
-    beside = (path.with_suffix(f".{name}") for name in ANNOTATORS)
+    beside = (path.with_suffix(f".{name}") for name in headers.ANNOTATORS)
     files = [file for file in beside if file.is_file()]
     if len(files) > 1 and files[0].suffix != ".atr":
-        raise ValueError(
-            f"{path} has several files of annotations, {listed([file.name for file in files])}; name one "
-            "of them instead"
-        )
+        names = listed([file.name for file in files])
+        raise ValueError(f"{path} has several files of annotations, {names}; name one of them instead")
     return files[0] if files else None

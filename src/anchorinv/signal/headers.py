@@ -1,8 +1,13 @@
-"""Checks of the headers of recordings against their files, before a reader trusts them."""
+"""Known file formats, limits on what files may allocate, and checks of headers before a reader trusts them.
+
+docs/data.md has the limits as a table.
+"""
 
 import gzip
 import re
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import IO, Any
@@ -10,10 +15,47 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.signal.limits import CHANNELS, EVENTS, FASTEST, SLOWEST, check_claim, room
+from anchorinv.errors import MissingExtra
+
+#: Suffixes of files: windows, tables of samples, WFDB, and all continuous recordings.
+WINDOWS = (".npz", ".npy")
+TABLES = (".csv", ".csv.gz", ".csv.xz")
+WFDB = (".hea", ".dat")
+RECORDINGS = (".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".vhdr", *WFDB, *TABLES)
+FILES = ".npz, .npy, EDF, BDF, GDF, FIF, BrainVision (.vhdr), WFDB (.hea, .dat), CSV"
+KNOWN = f"a prepared folder, {FILES}"
+
+#: mne's channel types that are voltages.
+VOLTAGES = frozenset(("eeg", "eog", "emg", "ecg", "seeg", "ecog", "dbs", "bio", "resp"))
+
+#: PhysioNet's annotator names; the first is the reference.
+ANNOTATORS = (
+    "atr", "ann", "ari", "ecg", "qrs", "gqrs", "sqrs", "wqrs", "man", "pu", "pu0", "pu1", "q1c", "q2c", "qt1",
+    "qt2", "q1t", "q2t", "st", "sta", "stb", "stc", "stf", "apn", "hyp", "pwave", "wabp", "xws",
+)  # fmt: skip
+
+#: Values of a recording in memory (480 MB).
+LARGEST = 60_000_000
+#: Samples of a channel that is filtered at once, which takes several copies.
+LONGEST = 15_000_000
+#: Bytes that a byte of a file may unpack to, and values that it may encode: signals stay far below.
+EXPANSION = 200
+#: Bytes always allowed: a short file of zeros is not an attack.
+SMALL = 16 << 20
+CHANNELS = 10_000
+#: Rows of a table, labels, windows.
+ROWS = 1_000_000
+#: Bytes of a text header or table.
+TEXT = 64 << 20
+#: Events in a recording, and in a separate file: heartbeats of two days.
+EVENTS, BEATS = 20_000, 250_000
+#: Sampling rates in Hz.
+SLOWEST, FASTEST = 0.01, 1e7
+#: Largest absolute value.
+REACH = 1e30
 
 _GDF_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8, 18: 16, 279: 3, 535: 3}
-#: FIF tags of the directory, and of references to the previous and next part of a split recording.
+#: Tags of a FIF file: its directory, and references to the previous and next part of a split recording.
 _DIRECTORY, _ROLE, _FILE_NUMBER, _FILE_NAME, _PREVIOUS, _NEXT = 101, 115, 117, 118, 1, 2
 _TAGS = 200_000
 #: Bytes of a text header, and characters of a line: readers' regular expressions take quadratic time.
@@ -21,6 +63,115 @@ _HEADER, _LINE = 4 << 20, 2_000
 _SIGNAL = re.compile(r"(\S+)\s+(\d{1,4})(?:x(\d{1,9}))?(?::(\d{1,9}))?(?:\+(\d{1,12}))?(?!\S)")
 _RECORD = re.compile(r"([^\s/]+)(/\d+)?\s+(\d{1,9})(?!\S)(?:\s+\S+)?(?:\s+(\d{1,12})(?!\S))?")
 _CODEPAGE = re.compile(r"utf-?8|ansi|ascii|latin-?1|(cp|windows-|iso-8859-)\d{1,4}", re.IGNORECASE)
+
+
+def has_suffix(path: Path, *suffixes: str) -> bool:
+    """Return whether a name has one of these suffixes, in any case; ``.fif.gz`` is one suffix."""
+    return path.name.lower().endswith(suffixes)
+
+
+def is_recording(path: Path) -> bool:
+    """Return whether a path is a continuous recording; a WFDB record may have no suffix."""
+    return has_suffix(path, *RECORDINGS) or header_of(path) is not None
+
+
+def header_of(path: Path) -> Path | None:
+    """Return the header of a WFDB record that is named without a suffix, or by one of its annotators."""
+    header = path.with_suffix(".hea")
+    is_record = not path.suffix or path.suffix[1:].lower() in ANNOTATORS
+    return header if is_record and header.is_file() else None
+
+
+def unknown_format(path: Path) -> ValueError:
+    """Return the error for a file of a format that is not read."""
+    header = path.with_suffix(".vhdr")
+    if has_suffix(path, ".eeg", ".vmrk") and header.is_file():
+        return ValueError(f"{path} is a part of a BrainVision recording; name its header, {header}")
+    return ValueError(f"{path} has an unknown format; known formats: {KNOWN}")
+
+
+def missing_labels(path: Path) -> ValueError:
+    """Return the error for windows, or a recording, without labels."""
+    events = "name its events with --events, or " if is_recording(path) else ""
+    remedy = f"{events}use a prepared folder (anchorinv prepare own), or an .npz with X and y"
+    return ValueError(f"{path} has no labels of its windows; {remedy}")
+
+
+def room(n_bytes: int) -> int:
+    """Return the bytes that a file of this size may unpack to."""
+    return SMALL + EXPANSION * n_bytes
+
+
+@contextmanager
+def reading(path: Path, *, anew: str | None = None) -> Iterator[None]:
+    """Turn any error of a reader into one that names the file, and silence its warnings.
+
+    ``anew`` is the remedy for a damaged file; with it, the library's own message is left out.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except MissingExtra:
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith(str(path)):  # already a message
+            raise
+        if anew is not None and not isinstance(error, OSError | MemoryError):
+            raise ValueError(damaged(path, "", anew)) from error
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"{path} cannot be read ({reason}); is it damaged or cut short?") from error
+
+
+def damaged(source: object, reason: str, anew: str) -> str:
+    """Return the message for a damaged file, with the remedy if known."""
+    return f"{source} is cut short or damaged{f': {reason}' if reason else ''}{f'; {anew}' if anew else ''}"
+
+
+def check_size(path: Path, n_chans: int, n_samples: int, *, in_one: bool = True) -> None:
+    """Refuse what does not fit into memory; with ``in_one`` the recording is filtered at once."""
+    if in_one and n_samples > LONGEST:
+        most = f"at most {LONGEST // 10**6} million are filtered at once; cut it into several files"
+        raise ValueError(f"{path} has {n_samples} samples in each channel, and {most}")
+    if (size := n_chans * n_samples) > LARGEST:
+        most = f"at most {LARGEST // 10**6} million are read at once"
+        raise ValueError(f"{path} holds {size} values, and {most}; choose fewer channels, or cut it")
+
+
+def check_claim(path: Path, n_chans: int, n_samples: int, *files: Path) -> None:
+    """Refuse a header that declares more values than the bytes of ``files`` (or ``path``) can encode."""
+    n_bytes = sum(file.stat().st_size for file in files or (path,))
+    if n_chans > CHANNELS:
+        raise ValueError(f"{path} declares {n_chans} channels, and at most {CHANNELS} are read")
+    if n_chans * n_samples > room(n_bytes):
+        claim = f"{n_samples} samples in {n_chans} channels, which {n_bytes} bytes cannot hold"
+        raise ValueError(f"{path} declares {claim}; is its header damaged?")
+
+
+def check_rate(path: Path, sfreq: float) -> float:
+    """Return a sampling rate if it is plausible."""
+    if not SLOWEST <= sfreq <= FASTEST:
+        taken = f"{SLOWEST:g} to {FASTEST:g} are allowed"
+        raise ValueError(f"{path} says a rate of {sfreq} Hz, {taken}; is its header damaged?")
+    return float(sfreq)
+
+
+def check_reach(path: Path, signals: npt.NDArray[np.float64]) -> None:
+    """Refuse signals (n_chans, n_samples), which may have gaps, with too large values."""
+    for channel in signals:
+        if (largest := np.max(np.abs(channel), where=np.isfinite(channel), initial=0.0)) > REACH:
+            why = "is its header damaged, or its unit another?"
+            raise ValueError(f"{path} reaches {largest:.1e}, beyond what can be computed with; {why}")
+
+
+def read_text(path: Path, *, encoding: str = "utf-8-sig") -> str:
+    """Return the text of a header or a table; binary or too long files are refused."""
+    if (size := path.stat().st_size) > TEXT:
+        raise ValueError(f"{path} has {size} bytes, and at most {TEXT >> 20} MB of a table or header")
+    try:
+        return path.read_bytes().decode(encoding)  # keep line ends: a quoted one is part of a name
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text; save the table as CSV (UTF-8)") from None
 
 
 def check_header(path: Path) -> None:
@@ -48,13 +199,13 @@ def check_wfdb(path: Path) -> None:
     signals = [_SIGNAL.match(line) for line in lines[1:]]
     if not signals or None in signals:
         raise ValueError(f"{path} has no signals, or invalid lines; is it damaged?")
-    fields = [signal.groups() for signal in signals if signal is not None]
-    files = {_beside(path, name) for name, *_ in fields}
+    fields = [signal for signal in signals if signal is not None]
+    files = {_beside(path, signal[1]) for signal in fields}
     n_samples = int(record[4] or 0)
-    per_frame = sum(int(many or 1) for _, _, many, _, _ in fields)
+    per_frame = sum(int(signal[3] or 1) for signal in fields)
     check_claim(path, len(fields), 0)
     check_claim(path, 1, per_frame * max(1, n_samples), *files)
-    if any(int(skew or 0) > n_samples for _, _, _, skew, _ in fields):
+    if any(int(signal[4] or 0) > n_samples for signal in fields):
         raise ValueError(f"{path} shifts signals by more than their length; is it damaged?")
 
 
@@ -93,7 +244,6 @@ def _check_brainvision(path: Path) -> None:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a header that are not empty."""
     if not path.is_file():
         raise ValueError(f"{path} is missing; keep the header next to its samples")
     if path.stat().st_size > _HEADER:
@@ -110,7 +260,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _beside(path: Path, *names: str) -> Path:
-    """Return the file of samples that a header names, in the header's folder."""
     if len(names) != 1:
         raise ValueError(f"{path} names {len(names)} files of samples, expected one; is it damaged?")
     _check_plain(path, names[0])
@@ -120,11 +269,8 @@ def _beside(path: Path, *names: str) -> Path:
 
 
 def _check_plain(path: Path, name: str) -> None:
-    """Refuse a file name in a header unless it is in the header's folder."""
     if not name or re.search(r"[/\\:%\0]", name) or name in (".", ".."):
-        raise ValueError(
-            f"{path} names {name[:80]!r}, which is not in its folder; files elsewhere are not read"
-        )
+        raise ValueError(f"{path} names {name[:80]!r}, which is not in its folder, so it is not read")
 
 
 def _check_records(path: Path) -> None:
@@ -141,10 +287,8 @@ def _check_records(path: Path) -> None:
         except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise ValueError(f"{path} has a damaged header ({error}); download or export it again") from None
     if claimed > size:
-        raise ValueError(
-            f"{path} is cut short: its header declares {claimed} bytes, the file has {size}; "
-            "download or export it again"
-        )
+        short = f"{path} is cut short: its header declares {claimed} bytes, the file has {size}"
+        raise ValueError(f"{short}; download or export it again")
 
 
 def _check_fif(path: Path, *before: Path) -> None:
@@ -157,15 +301,12 @@ def _check_fif(path: Path, *before: Path) -> None:
         _check_plain(path, name)
         following = path.parent / name
         if following in (path, *before) or not following.is_file():
-            raise ValueError(
-                f"{path} continues in another file, {name!r}, which is missing or was read already; keep all "
-                "parts of a recording in one folder, under their own names"
-            )
+            other = f"{path} continues in another file, {name!r}, which is missing or was read already"
+            raise ValueError(f"{other}; keep all parts of a recording in one folder, under their own names")
         _check_fif(following, path, *before)
 
 
 def _unpacked(path: Path) -> int:
-    """Return the uncompressed size of a file."""
     most, size = room(path.stat().st_size), 0
     with gzip.open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -176,7 +317,6 @@ def _unpacked(path: Path) -> int:
 
 
 def _next_part(path: Path, file: IO[bytes], size: int) -> str | None:
-    """Return the name of the next part of a FIF file, if there is one."""
     at, role, n_tags, directory = 0, 0, 0, -1
     name, places = None, set()
     while at < size:

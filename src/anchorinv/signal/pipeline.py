@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.signal.limits import LARGEST
+from anchorinv.signal.headers import LARGEST
 from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Filter, Preprocessing
 
 #: Block length of non-causal stages, in samples.
@@ -38,25 +38,13 @@ class Stage(Protocol):
 
 
 class _Pointwise(Stage):
-    """A stage that works sample by sample, such as a reference."""
+    """A stage that works sample by sample, such as a limit or a reference."""
 
     def __init__(self, transform: _Transform) -> None:
         self._transform = transform
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         return self._transform(samples)
-
-
-class _Limit(Stage):
-    """Clip samples to ±limit, and count those beyond it."""
-
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
-        self.n_beyond = 0
-
-    def push(self, samples: np.ndarray) -> np.ndarray:
-        self.n_beyond += int(np.count_nonzero(np.abs(samples) > self._limit))
-        return np.asarray(np.clip(samples, -self._limit, self._limit))
 
 
 class CausalFilter(Stage):
@@ -77,9 +65,7 @@ class CausalFilter(Stage):
         self._sections = sections
         self._steady = np.zeros((len(sections), 2)) if from_rest else sosfilt_zi(sections)
         self._memory: np.ndarray | None = None  # (n_sections, n_chans, 2)
-        self._waiting: np.ndarray | None = (
-            None  # (n_chans,) channels without a value so far; None once all have one
-        )
+        self._waiting: np.ndarray | None = None  # (n_chans,) whether without a value; None if none is
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Return as many samples (n_chans, n) as came."""
@@ -174,16 +160,12 @@ class _Whole(Stage):
     def push(self, samples: np.ndarray) -> np.ndarray:
         self._held.append(samples)
         if sum(piece.size for piece in self._held) > LARGEST:
-            raise ValueError(
-                f"a recording of more than {LARGEST // 10**6} million values cannot be resampled by its "
-                f"spectrum at once; cut it into several files"
-            )
+            what = f"a recording of more than {LARGEST // 10**6} million values"
+            raise ValueError(f"{what} cannot be resampled by its spectrum at once; cut it into several files")
         return samples[:, :0]
 
     def finish(self) -> np.ndarray | None:
-        if not self._held:
-            return None
-        return self._transform(_backfilled(np.concatenate(self._held, axis=1)))
+        return self._transform(_backfilled(np.concatenate(self._held, axis=1))) if self._held else None
 
 
 def _backfilled(samples: np.ndarray) -> np.ndarray:
@@ -196,10 +178,7 @@ def _backfilled(samples: np.ndarray) -> np.ndarray:
 
 
 def filtering(how: Filter, rate: float) -> Stage:
-    """Return a filter as a stage, for signals at a rate in Hz.
-
-    Zero-phase filters ignore transients below 1e-7.
-    """
+    """Return a filter as a stage, at a rate in Hz; zero-phase ones ignore transients below 1e-7."""
     from scipy.signal import sos2zpk, sosfiltfilt
 
     sections = how.sections(rate)
@@ -245,10 +224,10 @@ def resampling(source: float, target: float, *, fourier: bool = False) -> Stage:
     from scipy.signal import firwin, resample, resample_poly
 
     if not _LEAST_RATIO <= target / source <= _MOST_RATIO:
-        raise ValueError(
-            f"a recording at {source:g} Hz cannot be brought to {target:g} Hz: at most {1 / _LEAST_RATIO:g} "
-            f"samples become one, or one {_MOST_RATIO:g}; is either rate wrong?"
+        most = (
+            f"at most {1 / _LEAST_RATIO:g} samples become one, or one {_MOST_RATIO:g}; is either rate wrong?"
         )
+        raise ValueError(f"a recording at {source:g} Hz cannot be brought to {target:g} Hz: {most}")
     if fourier:
 
         def by_spectrum(samples: np.ndarray) -> np.ndarray:
@@ -327,21 +306,22 @@ class Pipeline:
         # A fraction, not a float: a gap that begins where a window ends is not part of it.
         self.ratio = rate_ratio(source, target) if source and target else Fraction(1)
         self.gaps = _Gaps(hold=how.gaps == "hold")
-        self._limit = _Limit(how.limit) if how.limit is not None else None
+        self.n_clipped = 0  # samples beyond the limit so far
+        self._limit = how.limit
         self._stages: list[Stage] = []
         if how.filter is not None and source is not None:
             self._stages.append(filtering(how.filter, source))
-        if self._limit is not None:
-            self._stages.append(self._limit)
+        if how.limit is not None:
+            self._stages.append(_Pointwise(self._clip))
         if how.reference is not None:
             self._stages.append(_referencing(how))
         if source != target and source and target:
             self._stages.append(resampling(source, target, fourier=how.resampling == "fourier"))
 
-    @property
-    def n_clipped(self) -> int:
-        """Number of samples beyond the limit so far."""
-        return self._limit.n_beyond if self._limit is not None else 0
+    def _clip(self, samples: np.ndarray) -> np.ndarray:
+        assert self._limit is not None
+        self.n_clipped += int(np.count_nonzero(np.abs(samples) > self._limit))
+        return np.asarray(np.clip(samples, -self._limit, self._limit))
 
     def push(self, samples: np.ndarray) -> Iterator[np.ndarray]:
         """Take the next samples (n_inputs, n), missing ones as NaN; yield finished samples (n_chans, m)."""

@@ -1,27 +1,40 @@
-"""The preprocessing of recordings as one value, used in code and in files.
-
-:class:`Filter` and :class:`Preprocessing` are stored as plain values in prepared folders, model files and the
-settings of a study.
-"""
+"""The preprocessing of recordings as one value, in code and in files; channels by name, in any spelling."""
 
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 
 from anchorinv.errors import listed
-from anchorinv.signal.limits import CHANNELS, FASTEST, SLOWEST
+from anchorinv.signal.headers import CHANNELS, FASTEST, SLOWEST
 
 #: Units per volt, the unit in which recordings are read.
 UNITS = {"V": 1.0, "mV": 1e3, "µV": 1e6, "nV": 1e9}
 _FORMS = {"v": "V", "mv": "mV", "uv": "µV", "µv": "µV", "μv": "µV", "nv": "nV"}
 AVERAGE, BIPOLAR = "average", "bipolar"
+_KIND = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
+_View = Callable[[str], str]  # a normalised name of a channel
+_REFERENCE = re.compile(r"[-_ ]+(ref|le|avg)$", re.IGNORECASE)
+
+
+def _visible(text: str) -> str:
+    if any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in text):
+        raise ValueError("it contains invisible characters")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_visible)]
+Rate = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
+Samples = Annotated[int, Field(ge=1, le=2**40)]
+
+#: How pydantic checks values from files: types as they are, bounds, no other keys.
+_CHECKED = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, revalidate_instances="always")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +62,20 @@ class Filter:
     (4, 6)
     """
 
-    low: float | None = None
-    high: float | None = None
+    __pydantic_config__ = _CHECKED
+
+    low: Rate | None = None
+    high: Rate | None = None
     order: int = 4
     causal: bool = True
-    attenuation: float | None = None
+    attenuation: Annotated[float, Field(gt=0, le=300)] | None = None
     from_rest: bool = False
 
     def __post_init__(self) -> None:
         edges = self._edges
         if not edges or not all(0 < edge < np.inf for edge in edges) or edges != sorted(set(edges)):
-            raise ValueError(
-                f"a filter needs edges above 0 Hz, the lower one first, got {self.low} and {self.high}"
-            )
+            got = f"got {self.low} and {self.high}"
+            raise ValueError(f"a filter needs edges above 0 Hz, the lower one first, {got}")
         if not 1 <= self.order <= 20:
             raise ValueError(f"order (={self.order}) of the filter must be between 1 and 20")
 
@@ -76,15 +90,14 @@ class Filter:
 
         edges = self._edges
         if max(edges) >= sfreq / 2:
-            raise ValueError(
-                f"a filter to {max(edges):g} Hz is above the Nyquist frequency of a rate of {sfreq:g} Hz; "
-                f"more than {2 * max(edges):g} Hz is needed"
-            )
+            nyquist = f"above the Nyquist frequency of a rate of {sfreq:g} Hz"
+            needed = f"more than {2 * max(edges):g} Hz is needed"
+            raise ValueError(f"a filter to {max(edges):g} Hz is {nyquist}; {needed}")
         kind = "bandpass" if len(edges) == 2 else "highpass" if self.high is None else "lowpass"
-        at = edges if len(edges) == 2 else edges[0]
+        design = {"Wn": np.squeeze(edges), "btype": kind, "fs": sfreq, "output": "sos"}
         if self.attenuation is None:
-            return np.asarray(signal.butter(self.order, at, kind, fs=sfreq, output="sos"))
-        return np.asarray(signal.cheby2(self.order, self.attenuation, at, kind, fs=sfreq, output="sos"))
+            return np.asarray(signal.butter(self.order, **design))
+        return np.asarray(signal.cheby2(self.order, self.attenuation, **design))
 
     def padlen(self, sfreq: float) -> int:
         """Return by how many samples both ends are extended before filtering in both directions.
@@ -99,10 +112,10 @@ class Filter:
     def __str__(self) -> str:
         low, high = ("" if edge is None else f"{edge:g}" for edge in (self.low, self.high))
         name = "Butterworth" if self.attenuation is None else f"Chebyshev II, {self.attenuation:g} dB"
-        way = "causal" if self.causal else "zero phase, not causal"
-        way += ", from rest" if self.causal and self.from_rest else ""
-        if not self.causal and self.attenuation is not None:
-            way += ", ends as in MATLAB"
+        if self.causal:
+            way = "causal, from rest" if self.from_rest else "causal"
+        else:
+            way = f"zero phase, not causal{', ends as in MATLAB' if self.attenuation is not None else ''}"
         return f"{low}-{high} Hz, {name} of order {self.order}, {way}"
 
 
@@ -184,18 +197,20 @@ class Preprocessing:
     ['filtered: 4-40 Hz, Butterworth of order 4, causal', 'common average reference']
     """
 
-    ch_names: tuple[str, ...] | None = None
-    unit: str | None = None
+    __pydantic_config__ = _CHECKED
+
+    ch_names: Annotated[tuple[Text, ...], Field(max_length=CHANNELS)] | None = None
+    unit: Text | None = None
     filter: Filter | None = None
-    unrepeatable: str | None = None
-    reference: str | None = None
-    limit: float | None = None
+    unrepeatable: Text | None = None
+    reference: Text | None = None
+    limit: Annotated[float, Field(gt=0, le=1e30)] | None = None
     gaps: Literal["hold", "zero"] = "hold"
-    sfreq: float | None = None
+    sfreq: Rate | None = None
     resampling: Literal["polyphase", "fourier"] = "polyphase"
     by_trial: bool = False
-    n_times: int | None = None
-    step: int | None = None
+    n_times: Samples | None = None
+    step: Samples | None = None
 
     def __post_init__(self) -> None:
         names = self.ch_names
@@ -212,17 +227,10 @@ class Preprocessing:
         for name in ("limit", "sfreq", "n_times", "step"):
             if (value := getattr(self, name)) is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} (={value!r}) must lie above 0")
-        self._check_reference()
-
-    def _check_reference(self) -> None:
-        if self.reference in (None, AVERAGE):
-            return
-        if self.ch_names is None:
+        if self.reference not in (None, AVERAGE) and names is None:
             raise ValueError(f"a reference ({self.reference}) needs ch_names, the channels by name")
-        if self.reference == BIPOLAR:
-            odd = [name for name in self.ch_names if not all(name.partition("-")[::2])]
-            if odd:
-                raise ValueError(f"bipolar channels are called A-B after two electrodes, got {listed(odd)}")
+        if self.reference == BIPOLAR and (odd := [n for n in names or () if not all(n.partition("-")[::2])]):
+            raise ValueError(f"bipolar channels are called A-B after two electrodes, got {listed(odd)}")
 
     @property
     def inputs(self) -> tuple[str, ...] | None:
@@ -276,72 +284,23 @@ class Preprocessing:
 AS_GIVEN = Preprocessing()
 
 
-def _visible(text: str) -> str:
-    if any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in text):
-        raise ValueError("it contains invisible characters")
-    return text
-
-
-Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_visible)]
-Rate = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
-Samples = Annotated[int, Field(ge=1, le=2**40)]
-
-
-class _Facts(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class _FilterFacts(_Facts):
-    """The fields of a :class:`Filter`, with their types and bounds."""
-
-    low: Rate | None = None
-    high: Rate | None = None
-    order: Annotated[int, Field(ge=1, le=20)] = 4
-    causal: bool = True
-    attenuation: Annotated[float, Field(gt=0, le=300)] | None = None
-    from_rest: bool = False
-
-
-class PreprocessingFacts(_Facts):
-    """The fields of a :class:`Preprocessing`, with their types and bounds."""
-
-    ch_names: Annotated[tuple[Text, ...], Field(max_length=CHANNELS)] | None = None
-    unit: Text | None = None
-    filter: _FilterFacts | None = None
-    unrepeatable: Text | None = None
-    reference: Text | None = None
-    limit: Annotated[float, Field(gt=0, le=1e30)] | None = None
-    gaps: Literal["hold", "zero"] = "hold"
-    sfreq: Rate | None = None
-    resampling: Literal["polyphase", "fourier"] = "polyphase"
-    by_trial: bool = False
-    n_times: Samples | None = None
-    step: Samples | None = None
-
-    @property
-    def value(self) -> Preprocessing:
-        """The value; a ValueError if fields contradict each other."""
-        facts = {name: getattr(self, name) for name in type(self).model_fields if name != "filter"}
-        return Preprocessing(**facts, filter=None if self.filter is None else Filter(**dict(self.filter)))
-
-
 def facts_of(how: Preprocessing) -> dict[str, Any]:
     """Return a preprocessing as plain JSON values, without defaults."""
-    defaults = asdict(AS_GIVEN)
-    facts = {name: value for name, value in asdict(how).items() if value != defaults[name]}
+    facts = _changed(how, AS_GIVEN)
     if how.filter is not None:
-        plain = asdict(Filter(low=1.0))
-        facts["filter"] = {
-            name: value
-            for name, value in asdict(how.filter).items()
-            if name in ("low", "high", "order") or value != plain[name]
-        }
+        edges = {"low": how.filter.low, "high": how.filter.high, "order": how.filter.order}
+        facts["filter"] = edges | _changed(how.filter, Filter(low=1.0))
     return dict(json.loads(json.dumps(facts)))
+
+
+def _changed(value: Preprocessing | Filter, default: Preprocessing | Filter) -> dict[str, Any]:
+    given = asdict(default)
+    return {name: fact for name, fact in asdict(value).items() if fact != given[name]}
 
 
 def preprocessing_from(facts: Mapping[str, Any]) -> Preprocessing:
     """Return the preprocessing from plain values; a ValueError names the first wrong one."""
-    return PreprocessingFacts.model_validate_json(json.dumps(facts)).value
+    return TypeAdapter(Preprocessing).validate_json(json.dumps(facts))
 
 
 def preprocessing_of(meta: Mapping[str, Any], **known: Any) -> Preprocessing:
@@ -368,3 +327,119 @@ def preprocessing_of(meta: Mapping[str, Any], **known: Any) -> Preprocessing:
         return Preprocessing(**known, filter=Filter(**started, **done))
     except (AttributeError, TypeError, ValueError):
         return Preprocessing(**known, unrepeatable=str(done))
+
+
+def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: str) -> tuple[str, ...]:
+    """Return names after ``rename`` (old name: new name).
+
+    An old name that is not there is an error, unless the new one is there already, as in one file of many.
+    ``source`` is the recording, for messages.
+
+    Examples
+    --------
+    >>> renamed(["EEG 1", "EEG 2"], {"EEG 1": "C3"}, source="day2.edf")
+    ('C3', 'EEG 2')
+    """
+    if not rename:
+        return tuple(names)
+    new_names = list(names)
+    for old, new in rename.items():
+        if (place := find_channel(old, names)) is not None:
+            new_names[place] = new
+        elif new not in names:
+            there = f"there is {listed(names, most=40)}"
+            raise ValueError(f"{source}: there is no channel {old!r} to be called {new!r}; {there}")
+    if len(set(new_names)) < len(new_names):
+        twice = max(new_names, key=new_names.count)
+        raise ValueError(f"{source}: two channels would be called {twice!r}; rename the other one, too")
+    return tuple(new_names)
+
+
+def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str) -> list[int]:
+    """Return the indices of the wanted channels among those present, in the order wanted.
+
+    Names are compared exactly, then without case, spaces and dots, then without a type prefix ("EEG ") and a
+    reference suffix ("-REF"); different types never match. Ambiguous names are refused. ``source`` is the
+    recording, for messages.
+
+    Examples
+    --------
+    >>> pick_channels(["C3", "Cz"], ["EEG CZ-REF", "EOG", "EEG C3-REF"], source="day2.edf")
+    [2, 0]
+    """
+    known = _places(present)
+    matches = [_place(name, present, known) for name in wanted]
+    if missing := [name for name, place in zip(wanted, matches, strict=True) if place is None]:
+        remedy = "if they are there under other names, map them with --channels OLD=NEW"
+        raise ValueError(
+            f"{source} lacks {len(missing)} of {len(wanted)} channels: {listed(missing, most=8)}; it has "
+            f"{listed(present, most=40)}; {remedy} (in Python rename={{OLD: NEW}})"
+        )
+    places = [place for place in matches if place is not None]
+    if len(set(places)) < len(places):
+        twice = max(places, key=places.count)
+        same = [name for name, place in zip(wanted, places, strict=True) if place == twice]
+        raise ValueError(
+            f"{source}: {listed(same)} would all be its channel {present[twice]!r}; name each channel once"
+        )
+    return places
+
+
+def find_channel(name: str, present: Sequence[str]) -> int | None:
+    """Return the index of the channel that a name matches; None if there is none, or several."""
+    return _place(name, present, _places(present))
+
+
+def _place(name: str, present: Sequence[str], places: Mapping[_View, Mapping[str, list[int]]]) -> int | None:
+    for view, known in places.items():
+        alike = known.get(view(name), [])
+        if view is _bare and (kind := _kind(name)):
+            alike = [i for i in alike if _kind(present[i]) in ("", kind)]
+        if alike:
+            return alike[0] if len(alike) == 1 else None
+    return None
+
+
+def _places(present: Sequence[str]) -> dict[_View, dict[str, list[int]]]:
+    """Return the channels by their normalised names, the most exact normalisation first."""
+    places: dict[_View, dict[str, list[int]]] = {str: {}, _loose: {}, _bare: {}}
+    for view, known in places.items():
+        for i, name in enumerate(present):
+            known.setdefault(view(name), []).append(i)
+    return places
+
+
+def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Read "C3,EEG 4=Cz", once or several times: the names to keep, in order, and the renamings.
+
+    Examples
+    --------
+    >>> parse_channels(["C3, EEG 4=Cz", "C4"])
+    (('C3', 'Cz', 'C4'), {'EEG 4': 'Cz'})
+    """
+    names, rename = [], {}
+    for item in (part.strip() for text in texts for part in text.split(",")):
+        old, equals, new = (part.strip() for part in item.partition("="))
+        if not old or (equals and not new):
+            raise ValueError(f"channels are written C3,C4 or OLD=NEW, got {item!r} between commas")
+        names.append(new or old)
+        if equals:
+            if old in rename:
+                raise ValueError(f"channel {old!r} is renamed twice; give it one name")
+            rename[old] = new
+    if len(set(names)) < len(names):
+        raise ValueError(f"channel {max(names, key=names.count)!r} is wanted twice; name each once")
+    return tuple(names), rename
+
+
+def _loose(name: str) -> str:
+    return re.sub(r"[\s.]", "", name.casefold())
+
+
+def _bare(name: str) -> str:
+    return _loose(_REFERENCE.sub("", _KIND.sub("", name.strip(), count=1)))
+
+
+def _kind(name: str) -> str:
+    kind = _KIND.match(name.strip())
+    return kind[1].casefold() if kind else ""

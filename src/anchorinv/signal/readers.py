@@ -1,6 +1,5 @@
-"""Readers of recordings, which stay in their files, for all formats; channels by name, in any spelling."""
+"""Readers of recordings, which stay in their files, for all formats; and of files of windows."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,30 +8,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.errors import import_extra, listed
+from anchorinv.errors import import_extra
 from anchorinv.progress import tick
-from anchorinv.signal.arrays import open_array, read_sample_table
-from anchorinv.signal.headers import check_header, check_wfdb
-from anchorinv.signal.limits import (
-    TABLES,
-    VOLTAGES,
-    WFDB,
-    check_claim,
-    check_rate,
-    check_reach,
-    check_size,
-    header_of,
-    reading,
-    unknown_format,
+from anchorinv.signal import headers
+from anchorinv.signal.arrays import (
+    StoredArray,
+    load_array,
+    open_array,
+    open_arrays,
+    read_sample_table,
+    read_sfreq,
 )
-from anchorinv.signal.preprocessing import UNITS, Preprocessing, unit_of
+from anchorinv.signal.preprocessing import AS_GIVEN, UNITS, Preprocessing, pick_channels, renamed, unit_of
 
 #: Values read at once, over all channels.
 PIECE = 1 << 22
 #: Suffixes of recordings with a separate header.
-_APART = frozenset((*WFDB, ".vhdr", ".vmrk", ".eeg"))
-_KIND = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
-_REFERENCE = re.compile(r"[-_ ]+(ref|le|avg)$", re.IGNORECASE)
+_APART = frozenset((*headers.WFDB, ".vhdr", ".vmrk", ".eeg"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,16 +60,16 @@ class Recording:
         size = max(1, PIECE // max(1, len(self.ch_names)))
         for start in range(0, self.n_times, size):
             stop = min(start + size, self.n_times)
-            with reading(self.path):
+            with headers.reading(self.path):
                 piece = self.read(start, stop, list(channels))
-                check_reach(self.path, piece)
+                headers.check_reach(self.path, piece)
             yield piece
             if task is not None:
                 tick(task, stop, self.n_times)
 
     def load(self, channels: Sequence[int]) -> npt.NDArray[np.float64]:
         """Return the channels, shape (n, n_times), if they fit in memory."""
-        check_size(self.path, len(channels), self.n_times)
+        headers.check_size(self.path, len(channels), self.n_times)
         signals, at = np.empty((len(channels), self.n_times)), 0
         for piece in self.pieces(channels):
             signals[:, at : at + piece.shape[1]] = piece
@@ -92,16 +84,16 @@ def open_recording(path: Path) -> Recording:
     """
     suffixes = "".join(path.suffixes[-2:]).lower()
     opener = _OPENERS.get(suffixes) or _OPENERS.get(path.suffix.lower())
-    if opener is None and (header := header_of(path)) is not None:
+    if opener is None and (header := headers.header_of(path)) is not None:
         path, opener = header, _wfdb
     if opener is None:
-        raise unknown_format(path)
+        raise headers.unknown_format(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}")
-    with reading(path):
+    with headers.reading(path):
         recording = opener(path)
     if recording.sfreq is not None:
-        check_rate(path, recording.sfreq)
+        headers.check_rate(path, recording.sfreq)
     if not recording.n_times or not recording.ch_names:
         raise ValueError(f"{path} holds no samples")
     return recording
@@ -127,14 +119,14 @@ def open_mne(path: Path) -> Any:
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise unknown_format(path)
-    check_header(path)
+        raise headers.unknown_format(path)
+    headers.check_header(path)
     raw = reader(path, preload=False, verbose="ERROR")
     files = [Path(file) for file in raw.filenames if file is not None]
     if any(file.parent.resolve() != path.parent.resolve() for file in files):
         raise ValueError(f"{path} names samples outside its folder; files elsewhere are not read")
-    check_claim(path, len(raw.ch_names), int(raw.n_times), *files)
-    check_rate(path, raw.info["sfreq"])
+    headers.check_claim(path, len(raw.ch_names), int(raw.n_times), *files)
+    headers.check_rate(path, raw.info["sfreq"])
     return raw
 
 
@@ -152,7 +144,7 @@ def _mne(path: Path) -> Recording:
     def unit(i: int) -> str:
         original = original_unit(raw, i)
         if original is None or unit_of(original):
-            return "V" if kinds[i] in VOLTAGES else ""
+            return "V" if kinds[i] in headers.VOLTAGES else ""
         return "" if original == "n/a" else original
 
     def read(start: int, stop: int, channels: list[int]) -> npt.NDArray[np.float64]:
@@ -165,7 +157,7 @@ def _mne(path: Path) -> Recording:
 
 def _wfdb(path: Path) -> Recording:
     wfdb = import_extra("wfdb", extra="recordings")
-    check_wfdb(path)
+    headers.check_wfdb(path)
     record = str(path.with_suffix(""))
     header = wfdb.rdheader(record)
     volts = [unit_of(unit) for unit in header.units]
@@ -199,24 +191,18 @@ class _Checksums:
             return
         self._at = stop
         self._sums[channels] += samples.sum(axis=0, dtype=np.int64)
-        if stop < int(self._header.sig_len):
-            return
-        for i in channels:
+        for i in channels if stop >= int(self._header.sig_len) else ():
             checksum = self._header.checksum[i]
             if checksum is not None and checksum % 65536 != int(self._sums[i]) % 65536:
-                raise ValueError(
-                    f"{self._path}: the samples of {self._header.sig_name[i]} do not fit the checksum in the "
-                    "header; download it again"
-                )
+                what = f"the samples of {self._header.sig_name[i]} do not fit the checksum in the header"
+                raise ValueError(f"{self._path}: {what}; download it again")
 
 
 def _npy(path: Path) -> Recording:
     values = open_array(path)
     if len(values.shape) != 2 or values.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{path} holds {values.dtype} of shape {values.shape}; expected numbers (channels, times)"
-        )
-    check_claim(path, *values.shape)
+        raise ValueError(f"{path} holds {values.dtype} {values.shape}; expected numbers (channels, times)")
+    headers.check_claim(path, *values.shape)
     names = tuple(f"ch{i}" for i in range(1, values.shape[0] + 1))
     return _in_memory(path, names, values.memmap())
 
@@ -234,8 +220,8 @@ def _in_memory(
 
 _OPENERS: dict[str, Callable[[Path], Recording]] = {
     **dict.fromkeys((".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".vhdr"), _mne),
-    **dict.fromkeys(WFDB, _wfdb),
-    **dict.fromkeys(TABLES, lambda path: _in_memory(path, *read_sample_table(path))),
+    **dict.fromkeys(headers.WFDB, _wfdb),
+    **dict.fromkeys(headers.TABLES, lambda path: _in_memory(path, *read_sample_table(path))),
     ".npy": _npy,
 }
 FORMATS = frozenset(_OPENERS) | {".npz"}
@@ -267,132 +253,130 @@ def select_inputs(
     if how.inputs is not None:
         channels = pick_channels(how.inputs, recording.ch_names, source=name)
     elif n_chans is not None and len(recording.ch_names) != n_chans:
-        raise ValueError(
-            f"{name} has {len(recording.ch_names)} channels, the model takes {n_chans} and does not know "
-            f"their names; choose these channels, or train it with names (ch_names in its .npz)"
-        )
+        counts = f"{name} has {len(recording.ch_names)} channels, the model takes {n_chans}"
+        remedy = "choose these channels, or train it with names (ch_names in its .npz)"
+        raise ValueError(f"{counts} and does not know their names; {remedy}")
     else:
         channels = list(range(len(recording.ch_names)))
     factors = [how.factor if recording.units[i] == "V" else 1.0 for i in channels]
     return Inputs(channels, scale * np.array(factors)[:, None])
 
 
-def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: str) -> tuple[str, ...]:
-    """Return names after ``rename`` (old name: new name).
-
-    An old name that is not there is an error, unless the new one is there already, as in one file of many.
-    ``source`` is the recording, for messages.
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowFile:
+    """Windows that stay in their file until they are read.
 
     Examples
     --------
-    >>> renamed(["EEG 1", "EEG 2"], {"EEG 1": "C3"}, source="day2.edf")
-    ('C3', 'EEG 2')
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "mine.npz"
+    >>> np.savez(path, X=np.zeros((3, 2, 100)), y=["left", "right", "left"])
+    >>> file = open_window_file(path)
+    >>> file.shape, file.labels.tolist()
+    ((3, 2, 100), ['left', 'right', 'left'])
     """
-    if not rename:
-        return tuple(names)
-    new_names = list(names)
-    for old, new in rename.items():
-        if (place := find_channel(old, names)) is not None:
-            new_names[place] = new
-        elif new not in names:
-            raise ValueError(
-                f"{source}: there is no channel {old!r} to be called {new!r}; there is "
-                f"{listed(names, most=40)}"
-            )
-    if len(set(new_names)) < len(new_names):
-        twice = max(new_names, key=new_names.count)
-        raise ValueError(f"{source}: two channels would be called {twice!r}; rename the other one, too")
-    return tuple(new_names)
+
+    name: str
+    shape: tuple[int, int, int]  # (n, n_chans, n_times)
+    blocks: Callable[[int], Iterator[np.ndarray]]  # blocks(size) yields the windows, ``size`` at a time
+    labels: np.ndarray | None = None  # (n,)
+    sfreq: float | None = None
+    preprocessing: Preprocessing = AS_GIVEN
+    groups: np.ndarray | None = None  # (n,): subjects, or subjects with sessions where subjects are few
+    people: np.ndarray | None = None  # (n,): subjects alone
+    sessions: np.ndarray | None = None  # (n,): days, runs, trials, as recorded
+
+    def pieces(self, channels: list[int], *, task: str) -> Iterator[np.ndarray]:
+        """Yield windows (some, n_chans, n_times) of bounded size, and report progress on ``task``."""
+        done = 0
+        for block in self.blocks(max(1, PIECE // max(1, self.shape[1] * self.shape[2]))):
+            yield block[:, channels]
+            done += len(block)
+            tick(task, done, self.shape[0])
+
+    def all(self) -> np.ndarray:
+        """Return all windows (n, n_chans, n_times)."""
+        return np.concatenate(list(self.blocks(max(1, self.shape[0]))))
 
 
-def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str) -> list[int]:
-    """Return the indices of the wanted channels among those present, in the order wanted.
+def is_windowed(path: Path) -> bool:
+    """Return whether a path holds windows rather than a continuous recording.
 
-    Names are compared exactly, then without case, spaces and dots, then without a type prefix ("EEG ") and a
-    reference suffix ("-REF"); different types never match. Ambiguous names are refused. ``source`` is the
-    recording, for messages.
-
-    Examples
-    --------
-    >>> pick_channels(["C3", "Cz"], ["EEG CZ-REF", "EOG", "EEG C3-REF"], source="day2.edf")
-    [2, 0]
+    An ``.npy`` file is a recording if it has two axes (channels, times), and windows if it has three.
     """
-    known = _places(present)
-    matches = [_place(name, present, known) for name in wanted]
-    if missing := [name for name, place in zip(wanted, matches, strict=True) if place is None]:
-        raise ValueError(
-            f"{source} lacks {len(missing)} of {len(wanted)} channels: {listed(missing, most=8)}; it has "
-            f"{listed(present, most=40)}; if they are there under other names, map them with "
-            f"--channels OLD=NEW (in Python rename={{OLD: NEW}})"
-        )
-    places = [place for place in matches if place is not None]
-    if len(set(places)) < len(places):
-        twice = max(places, key=places.count)
-        same = [name for name, place in zip(wanted, places, strict=True) if place == twice]
-        raise ValueError(
-            f"{source}: {listed(same)} would all be its channel {present[twice]!r}; name each channel once"
-        )
-    return places
+    if headers.has_suffix(path, ".npy") and path.is_file():
+        return len(open_array(path).shape) != 2
+    return path.is_dir() or headers.has_suffix(path, *headers.WINDOWS)
 
 
-def find_channel(name: str, present: Sequence[str]) -> int | None:
-    """Return the index of the channel that a name matches; None if there is none, or several."""
-    return _place(name, present, _places(present))
+def channels_for(
+    file: WindowFile,
+    n_chans: int,
+    ch_names: tuple[str, ...] | None,
+    sfreq: float | None,
+    rename: Mapping[str, str] | None = None,
+) -> list[int]:
+    """Return the indices of a model's channels in a file, in its order; windows at another rate are refused.
 
-
-def _place(name: str, present: Sequence[str], places: Sequence[Mapping[str, list[int]]]) -> int | None:
-    # By normalised names, the most exact normalisation first.
-    for view, known in zip(_VIEWS, places, strict=True):
-        alike = known.get(view(name), [])
-        if view is _bare and (kind := _kind(name)):
-            alike = [i for i in alike if _kind(present[i]) in ("", kind)]
-        if alike:
-            return alike[0] if len(alike) == 1 else None
-    return None
-
-
-def _places(present: Sequence[str]) -> list[dict[str, list[int]]]:
-    places: list[dict[str, list[int]]] = [{} for _ in _VIEWS]
-    for i, name in enumerate(present):
-        for view, known in zip(_VIEWS, places, strict=True):
-            known.setdefault(view(name), []).append(i)
-    return places
-
-
-def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Read "C3,EEG 4=Cz", once or several times: the names to keep, in order, and the renamings.
-
-    Examples
-    --------
-    >>> parse_channels(["C3, EEG 4=Cz", "C4"])
-    (('C3', 'Cz', 'C4'), {'EEG 4': 'Cz'})
+    ``n_chans``, ``ch_names`` and ``sfreq`` are the model's; ``rename`` maps names in the file to the model's.
     """
-    names, rename = [], {}
-    for item in (part.strip() for text in texts for part in text.split(",")):
-        old, equals, new = (part.strip() for part in item.partition("="))
-        if not old or (equals and not new):
-            raise ValueError(f"channels are written C3,C4 or OLD=NEW, got {item!r} between commas")
-        names.append(new or old)
-        if equals:
-            if old in rename:
-                raise ValueError(f"channel {old!r} is renamed twice; give it one name")
-            rename[old] = new
-    if len(set(names)) < len(names):
-        raise ValueError(f"channel {max(names, key=names.count)!r} is wanted twice; name each once")
-    return tuple(names), rename
+    if sfreq is not None and file.sfreq is not None and file.sfreq != sfreq:
+        rates = f"{file.name} is sampled at {file.sfreq:g} Hz, the model at {sfreq:g} Hz"
+        remedy = "resample the windows, or use the continuous recording, which is resampled as it is read"
+        raise ValueError(f"{rates}; {remedy}")
+    present = file.preprocessing.ch_names
+    if present is not None and ch_names is not None:
+        return pick_channels(ch_names, renamed(present, rename, source=file.name), source=file.name)
+    if rename:
+        raise ValueError(f"{file.name} or the model has no names of channels; --channels maps names")
+    if file.shape[1] != n_chans:
+        whose = "the model" if ch_names is None else file.name
+        counts = f"{file.name} has {file.shape[1]} channels, the model takes {n_chans}"
+        unnamed = f"{whose} does not know their names; pass those channels, in the model's order"
+        raise ValueError(f"{counts}, and {unnamed}")
+    return list(range(n_chans))
 
 
-def _loose(name: str) -> str:
-    return re.sub(r"[\s.]", "", name.casefold())
+def open_window_file(path: Path) -> WindowFile:
+    """Open windows in an ``.npz`` or ``.npy`` file."""
+    if not path.exists() and not (headers.is_recording(path) and path.with_suffix(".hea").exists()):
+        raise FileNotFoundError(f"there is no {path}")
+    if not is_windowed(path):
+        known = headers.is_recording(path) or headers.has_suffix(path, ".npy")
+        raise headers.missing_labels(path) if known else headers.unknown_format(path)
+    if headers.has_suffix(path, ".npz"):
+        return _open_npz(path)
+    windows = open_array(path)
+    return WindowFile(path.name, _shape(windows), windows.blocks)
 
 
-def _bare(name: str) -> str:
-    return _loose(_REFERENCE.sub("", _KIND.sub("", name.strip(), count=1)))
+def _open_npz(path: Path) -> WindowFile:
+    beside = {"labels": "y", "groups": "groups", "people": "subject", "sessions": "session"}
+    arrays = open_arrays(path, ("X", "sfreq", "ch_names", *beside.values()))
+    if "X" not in arrays:
+        raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
+    windows = arrays.pop("X")
+    shape = _shape(windows)
+    others = {name: load_array(array) for name, array in arrays.items()}
+    columns = {own: np.atleast_1d(others[name]) for own, name in beside.items() if name in others}
+    for own, values in columns.items():
+        if values.shape != shape[:1]:
+            what = "labels" if own == "labels" else beside[own]
+            raise ValueError(f"{path} has {shape[0]} windows in X and {what} of shape {values.shape}")
+    if "groups" in columns:
+        columns.setdefault("people", columns["groups"])
+    names = tuple(map(str, np.ravel(others["ch_names"]).tolist())) if "ch_names" in others else None
+    if names is not None and len(names) != shape[1]:
+        raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")
+    how, rate = Preprocessing(names), read_sfreq(path, others.get("sfreq"))
+    return WindowFile(path.name, shape, windows.blocks, sfreq=rate, preprocessing=how, **columns)
 
 
-def _kind(name: str) -> str:
-    kind = _KIND.match(name.strip())
-    return kind[1].casefold() if kind else ""
-
-
-_VIEWS: tuple[Callable[[str], str], ...] = (str, _loose, _bare)
+def _shape(windows: StoredArray) -> tuple[int, int, int]:
+    path, shape = windows.path, windows.shape
+    if len(shape) != 3 or 0 in shape:
+        hint = "; for one window use X[None]" if len(shape) == 2 else ""
+        raise ValueError(f"{path} must hold windows (n, channels, times), got shape {tuple(shape)}{hint}")
+    headers.check_claim(path, shape[1], 0)
+    headers.check_size(path, 1, shape[1] * shape[2])
+    return shape[0], shape[1], shape[2]

@@ -1,17 +1,23 @@
-"""The configuration of a study: every key with its type and default. ``study/loading.py`` reads files."""
+"""The configuration of a study: every key with its type and default; hashes of settings and arrays."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Annotated, Any, Literal
 
+import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from anchorinv.backbones import OWN, problem_of
-from anchorinv.core.adaptation import CrossValidatedFinetune
 from anchorinv.core.inversion import Inversion
 from anchorinv.core.networks import Geometry
 from anchorinv.core.prototypes import SELECTIONS
 from anchorinv.core.registry import METHODS
+from anchorinv.core.training import CrossValidatedFinetune
 from anchorinv.signal.preprocessing import facts_of, preprocessing_from
 from anchorinv.study.runner import Protocol
 
@@ -387,3 +393,85 @@ def dotted(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         flat |= dotted(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
     return flat
+
+
+_SELECTIONS = ("random_anchors", "Closest", "RandomClosest", "KMeans")
+_MEASURES = ("cosine_distance", "euclidean_distance")
+_PRIORS = ("Prior", "energy", "length", "roughness", "total_variation", "statistics")
+#: Former names of classes, functions and fields by their present ones, so that hashes, and what was cached
+#: under them, stay valid.
+FORMER_DOTTED_NAMES = {
+    "anchorinv.core.recipe.BaseSpec": "anchorinv.core.recipe.Foundation",
+    "anchorinv.core.memory.NoMemory": "anchorinv.core.memory.Nothing",
+    "anchorinv.core.memory.InvertedAnchors": "anchorinv.core.inverted.InvertedAnchors",
+    "anchorinv.core.memory.InvertedLabels": "anchorinv.core.inverted.InvertedLabels",
+    "anchorinv.core.ridge.RidgeStatistics": "anchorinv.core.ranpac.RidgeStatistics",
+    "anchorinv.core.networks.Geometry": "anchorinv.core.geometry.Geometry",
+    "anchorinv.core.minimise.OneCycle": "anchorinv.core.schedule.OneCycle",
+    "anchorinv.core.minimise.EarlyStopping": "anchorinv.core.descend.Plateau",
+    **{
+        f"anchorinv.core.prototypes.{name}": f"anchorinv.core.anchors.{name}"
+        for name in _SELECTIONS + _MEASURES
+    },
+    **{f"anchorinv.core.inversion.{name}": f"anchorinv.core.priors.{name}" for name in _PRIORS},
+    "anchorinv.core.inversion.Inversion.use_lbfgs": "curvature",
+}
+
+
+def described(value: Any) -> Any:
+    """Return settings as plain JSON values: data classes by their fields, functions by their names.
+
+    Examples
+    --------
+    >>> from anchorinv.core.training import NoAdaptation
+    >>> described(partial(round, ndigits=2))
+    {'call': 'builtins.round', 'args': [], 'options': {'ndigits': 2}}
+    >>> described(NoAdaptation())
+    {'type': 'anchorinv.core.training.NoAdaptation'}
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [described(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): described(item) for key, item in value.items()}
+    if isinstance(value, partial):
+        options = described(dict(sorted(value.keywords.items())))
+        return {"call": described(value.func), "args": described(value.args), "options": options}
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        own = {
+            FORMER_DOTTED_NAMES.get(f"{kind}.{field.name}", field.name): described(getattr(value, field.name))
+            for field in fields(value)
+            # A setting that was added later is left out at its default, so that hashes stay the same.
+            if not ("later" in field.metadata and getattr(value, field.name) == field.default)
+        }
+        return {"type": described(type(value)), **own}
+    name = getattr(value, "__qualname__", None)
+    if name is None or "<" in name:
+        raise TypeError(
+            f"{value!r} has no stable hash; use a function or a data class with a name of its own"
+        )
+    dotted = f"{value.__module__}.{name}"
+    return FORMER_DOTTED_NAMES.get(dotted, dotted)
+
+
+def digest(*parts: Any) -> str:
+    """Return a short hash of settings and arrays, equal on all machines.
+
+    Examples
+    --------
+    >>> digest({"a": 1}, torch.zeros(2)) == digest({"a": 1}, torch.zeros(2))
+    True
+    """
+    hasher = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            part = part.detach().cpu().numpy()
+        if isinstance(part, np.ndarray):
+            hasher.update(f"{part.dtype.str}{part.shape}".encode())
+            hasher.update(np.ascontiguousarray(part).data)
+        else:
+            hasher.update(json.dumps(described(part), sort_keys=True).encode())
+        hasher.update(b"\0")
+    return hasher.hexdigest()

@@ -1,26 +1,33 @@
-"""Run a study in a folder: finished jobs are kept, the others are computed."""
+"""Run a study in a folder: finished jobs are kept, the others computed; base models and replay are cached."""
 
 import logging
 import resource
 import sys
+import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.core.devices import choose_device
-from anchorinv.core.recipe import BaseSpec, Method
+from anchorinv.core.memory import Memory
+from anchorinv.core.minimise import Checkpoint
+from anchorinv.core.networks import choose_device
+from anchorinv.core.recipe import BaseLearner, BaseSpec, Method, placed
+from anchorinv.core.types import State
 from anchorinv.datasets.dataset import Dataset
-from anchorinv.files import in_use
+from anchorinv.files import HERE, in_use, read_tensors, write_tensors
+from anchorinv.persistence.format import packed, unpacked
 from anchorinv.persistence.limits import Architecture
 from anchorinv.progress import tick
-from anchorinv.study.cache import HALVES, ModelCache, digest
-from anchorinv.study.config import Experiment, Study
-from anchorinv.study.experiment import (
+from anchorinv.study.config import Experiment, Study, digest
+from anchorinv.study.folder import RunFolder
+from anchorinv.study.loading import (
     Samples,
     base_spec_of,
     check_samples,
@@ -31,12 +38,155 @@ from anchorinv.study.experiment import (
     protocol_of,
     samples_of,
 )
-from anchorinv.study.folder import RunFolder
 from anchorinv.study.results import Job, check_number
 from anchorinv.study.runner import Protocol, SessionResult, trials
 
 logger = logging.getLogger(__name__)
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+_NAME = "[0-9a-f]" * 24
+#: Patterns of files that a killed process may have left partially written.
+HALVES = tuple(
+    f"{kind}-{_NAME}.{end}.{HERE}" for kind in ("base", "replay") for end in ("safetensors", "unfinished")
+)
+
+
+#: A state as :func:`~anchorinv.persistence.format.packed` returns it.
+Packed = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+class ModelCache:
+    """Stores base models and replay in a folder, for all methods, trials and runs that share them.
+
+    What was made is read back before it is used, so that runs with and without a cached model are identical
+    to the last bit. ``determined_by`` is what determines a model in addition to its settings (data, seed,
+    versions), ``seconds`` the time between two checkpoints of a training.
+    """
+
+    def __init__(self, folder: Path, *determined_by: Any, seconds: float = 60.0) -> None:
+        self._folder, self._by, self._seconds = folder, digest(list(determined_by)), seconds
+        self._bases: dict[BaseLearner, tuple[State, float]] = {}
+
+    def base(self, base_spec: BaseLearner, make: Callable[[Checkpoint | None], State]) -> tuple[State, float]:
+        """Return a base model and the seconds its training took, training it if it is missing."""
+        if base_spec not in self._bases:
+            path = self.base_path(base_spec)
+            checkpoint = self.checkpoint(path)
+            self._bases[base_spec] = self._kept(path, base_spec, lambda: make(checkpoint), lambda _: True)
+            checkpoint.drop()
+        return self._bases[base_spec]
+
+    def recalled(self, base_spec: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
+        """Return the base model with a memory's replay of the base classes, making it if it is missing.
+
+        Only inversion takes long; other memories are computed each time, and recordings are never written.
+        """
+        return self._kept(self.replay_path(base_spec, memory), base_spec, make, inverted)[0]
+
+    def find(self, base_spec: BaseLearner, memory: Memory | None = None) -> State | None:
+        """Return a base model, or with a memory its replay, if it is cached; a damaged file is an error."""
+        path = self.replay_path(base_spec, memory) if memory else self.base_path(base_spec)
+        return unpacked(*read_tensors(path), base_spec.backbone) if path.exists() else None
+
+    def base_path(self, base_spec: BaseLearner) -> Path:
+        """Return the path of a base model, cached or not."""
+        return self._folder / f"base-{digest('base', self._by, base_spec)}.safetensors"
+
+    def replay_path(self, base_spec: BaseLearner, memory: Memory) -> Path:
+        """Return the path of a memory's replay of the base classes, cached or not."""
+        return self._folder / f"replay-{digest('replay', self._by, base_spec, memory)}.safetensors"
+
+    def checkpoint(self, path: Path) -> "FileCheckpoint":
+        """Return the checkpoint of the training whose model will be at ``path``."""
+        return FileCheckpoint(path.with_suffix(".unfinished"), seconds=self._seconds)
+
+    def write(self, path: Path, packed_state: Packed, seconds: float) -> None:
+        """Store a packed state and the seconds it took."""
+        tensors, facts = packed_state
+        write_tensors(path, tensors, {**facts, "seconds": round(seconds, 3)})
+        logger.info("made %s in %.1f s", path.name, seconds)
+
+    def read(self, path: Path, base_spec: BaseLearner) -> Packed | None:
+        """Return a packed state with its seconds, or None if it is missing or damaged (logged)."""
+        if not path.exists():
+            return None
+        try:
+            tensors, facts = read_tensors(path)
+            unpacked(tensors, facts, base_spec.backbone)
+        except ValueError as error:
+            logger.warning("%s; it is made again", error)
+            return None
+        logger.info("found %s", path.name)
+        return tensors, facts
+
+    def _kept(
+        self,
+        path: Path,
+        base_spec: BaseLearner,
+        make: Callable[[], State],
+        worth_keeping: Callable[[State], bool],
+    ) -> tuple[State, float]:
+        stored = self.read(path, base_spec)
+        if stored is None:
+            began = time.perf_counter()
+            state = make()
+            seconds = time.perf_counter() - began
+            if not worth_keeping(state):
+                return state, seconds
+            self.write(path, packed(state), seconds)
+            stored = read_tensors(path)
+        tensors, facts = stored
+        return restored(tensors, facts, base_spec), float(facts["seconds"])
+
+
+def restored(tensors: Mapping[str, Tensor], facts: Mapping[str, Any], base_spec: BaseLearner) -> State:
+    """Unpack a state, its networks on the learner's device."""
+    # Learners without a network, or of other packages, may have no device.
+    return placed(unpacked(tensors, facts, base_spec.backbone), getattr(base_spec, "device", "cpu"))
+
+
+def inverted(state: State) -> bool:
+    """Return whether a state has inverted replay, which takes long to make."""
+    return any(curve.name == "invert" for curve in state.curves)
+
+
+class FileCheckpoint:
+    """A checkpoint of a training in a file, written every so many seconds."""
+
+    def __init__(self, path: Path, *, seconds: float) -> None:
+        self.path, self._seconds, self._last = path, seconds, time.monotonic()
+
+    def load(self) -> dict[str, Tensor] | None:
+        """Return the values of the last checkpoint, or None."""
+        if not self.path.exists():
+            return None
+        try:
+            values, _ = read_tensors(self.path)
+        except ValueError as error:
+            logger.warning("%s; training starts again", error)
+            return None
+        logger.info("training resumes after %d steps", len(values["curve"]))
+        return values
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next checkpoint."""
+        return time.monotonic() - self._last >= self._seconds
+
+    def save(self, values: Callable[[], dict[str, Tensor]]) -> None:
+        """Write the values if that is due."""
+        if self.due:
+            self.write(values())
+
+    def write(self, values: dict[str, Tensor]) -> None:
+        """Write the values."""
+        write_tensors(self.path, values, {})
+        self._last = time.monotonic()
+
+    def drop(self) -> None:
+        """Remove the file: the training is finished."""
+        self.path.unlink(missing_ok=True)
+
 
 #: Builds a custom method from the study's base spec.
 MethodFactory = Callable[[BaseSpec], Method]

@@ -25,8 +25,7 @@ from anchorinv.files import (
     replacing,
     write_json,
 )
-from anchorinv.study.cache import digest
-from anchorinv.study.config import Study, dotted
+from anchorinv.study.config import Study, digest, dotted
 from anchorinv.study.results import (
     ExpectedResults,
     Job,

@@ -1,18 +1,42 @@
-"""Read a study from a TOML file, validate it, and scale it down for a trial run."""
+"""Read a study from a TOML file, scale it down, and build its parts: data, samples, network and methods."""
 
 import logging
 import tomllib
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from pydantic import BaseModel, ValidationError
 
+from anchorinv.backbones import architecture_for
+from anchorinv.core.heads import Cosine
+from anchorinv.core.inversion import Inversion, Prior, energy, length, roughness
+from anchorinv.core.minimise import OneCycle
 from anchorinv.core.networks import Geometry
+from anchorinv.core.prototypes import mean_of_shots, random_rows, selection
+from anchorinv.core.recipe import BaseSpec
+from anchorinv.core.registry import METHODS
+from anchorinv.core.training import CrossValidatedFinetune, Finetune, Training
+from anchorinv.core.types import Batch, Standardisation
+from anchorinv.datasets import synthetic
+from anchorinv.datasets.dataset import Dataset
 from anchorinv.datasets.synthetic import EEG, EMG
 from anchorinv.errors import LinesError
-from anchorinv.study.config import RENAMED_KEYS, DataConfig, Experiment, Study, SyntheticConfig, nearest
+from anchorinv.persistence.limits import Architecture, network_of
+from anchorinv.signal.preprocessing import facts_of
+from anchorinv.study.config import (
+    RENAMED_KEYS,
+    ClassName,
+    Experiment,
+    InversionConfig,
+    Study,
+    SyntheticConfig,
+    nearest,
+)
+from anchorinv.study.runner import Protocol
 
 logger = logging.getLogger(__name__)
 _SHIPPED = Path(__file__).parent / "configs"
@@ -201,43 +225,32 @@ def scaled(study: Study, scale: str) -> Study:
 
 def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     # Two subjects with two sessions each, so that every kind of study works.
-    protocol = full.protocol
+    protocol, finetuning = full.protocol, full.finetuning
     alone = protocol.per_subject or protocol.leave_one_out
-    per_class = 2 + (shots if alone else -(-shots // 2))
-    # Few but larger steps, so that something is learned.
+    least_sfreq = (EEG if full.data.kind == "eeg" else EMG).min_sfreq
     most = 2 if smoke else 3
-    fewer = {"trials": min(protocol.trials, 2), "seeds": protocol.seeds[:2]}
-    training = full.training.model_copy(update={"epochs": 3, "batch_size": 16, "lr": 1e-3})
-    inversion = full.inversion.model_copy(update={"steps": min(full.inversion.steps, most), "lr": 0.1})
-    steps = {name: _cut(each, most) for name, each in full.finetuning.steps.items()}
-    lengths = full.finetuning.lengths
-    if full.finetuning.select == "validation":
-        lengths = tuple(dict.fromkeys(_cut(lengths, most)))
-    shorter = {"steps": steps, "lengths": lengths, "lr": 1e-3}
-    n_chans = full.geometry.n_chans if full.geometry else 8
-    small = Geometry(n_chans, 104, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2)
-    return full.model_copy(
-        update={
-            "data": full.data.model_copy(update={"sfreq": _rate(full.data)}),
-            "synthetic": SyntheticConfig(n_per_class=per_class, difficulty=0.0),
-            "geometry": small if smoke else full.geometry,
-            "protocol": protocol.model_copy(update=fewer),
-            "training": training,
-            "threads": 1 if smoke else full.threads,  # short signals gain nothing from more
-            "inversion": inversion,
-            "finetuning": full.finetuning.model_copy(update=shorter),
-        }
-    )
 
+    def cut(lengths: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(min(n, most) for n in lengths)
 
-def _cut(lengths: tuple[int, ...], most: int) -> tuple[int, ...]:
-    return tuple(min(n, most) for n in lengths)
-
-
-def _rate(full: DataConfig) -> float | None:
-    """Return the rate of the data, or the lowest rate of such synthetic recordings."""
-    least = EEG.min_sfreq if full.kind == "eeg" else EMG.min_sfreq
-    return None if full.sfreq is None else max(full.sfreq, least)
+    # Few but larger steps, so that something is learned.
+    changes: dict[str, dict[str, Any]] = {
+        "data": {"sfreq": full.data.sfreq and max(full.data.sfreq, least_sfreq)},
+        "protocol": {"trials": min(protocol.trials, 2), "seeds": protocol.seeds[:2]},
+        "training": {"epochs": 3, "batch_size": 16, "lr": 1e-3},
+        "inversion": {"steps": min(full.inversion.steps, most), "lr": 0.1},
+        "finetuning": {"steps": {name: cut(each) for name, each in finetuning.steps.items()}, "lr": 1e-3},
+    }
+    if finetuning.select == "validation":
+        changes["finetuning"]["lengths"] = tuple(dict.fromkeys(cut(finetuning.lengths)))
+    smaller = {table: getattr(full, table).model_copy(update=each) for table, each in changes.items()}
+    per_class = 2 + (shots if alone else -(-shots // 2))
+    smaller["synthetic"] = SyntheticConfig(n_per_class=per_class, difficulty=0.0)
+    if smoke:  # short signals gain nothing from more threads
+        n_chans = full.geometry.n_chans if full.geometry else 8
+        small = Geometry(n_chans, 104, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2)
+        smaller |= {"geometry": small, "threads": 1}
+    return full.model_copy(update=smaller)
 
 
 def demo_study(*, quick: bool = False, synthetic: bool = False) -> Study:
@@ -247,3 +260,227 @@ def demo_study(*, quick: bool = False, synthetic: bool = False) -> Study:
         return load("demo-emg", **less)
     study = load("demo", methods=["anchorinv", "protonet", "finetune"], **less)
     return study.model_copy(update={"title": "Three methods on synthetic recordings (anchorinv demo)"})
+
+
+_AT_ONCE = 512  # windows standardised at once, to bound memory
+
+
+class Samples(NamedTuple):
+    """The standardised training and test windows; methods only see parts of the former."""
+
+    train: Batch
+    test: Batch
+
+
+def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
+    """Return the data set of an experiment, checked against the config."""
+    if experiment.synthetic is not None:
+        return _generated(experiment, experiment.synthetic)
+    named = experiment.data
+    if named.name not in folders:
+        given = f"got data for {', '.join(folders)}" if folders else "got no data"
+        raise ValueError(
+            f"this study needs the prepared data set {named.name!r}, {given}; "
+            f"pass --data {named.name}=FOLDER, or try --scale tiny, which needs none"
+        )
+    data = folders[named.name]
+    problems = []
+    if named.sfreq is not None and data.sfreq != named.sfreq:
+        problems.append(f"{data.sfreq:g} Hz where the config has {named.sfreq:g}")
+    shape, sizes = (data.n_chans, data.n_times), experiment.geometry
+    if sizes is not None and shape != (sizes.n_chans, sizes.n_times):
+        problems.append(f"windows of shape {shape} where the config has {(sizes.n_chans, sizes.n_times)}")
+    if named.filtered and not _filtered(data):
+        problems.append("no filter where the config asks for one (--filter conformer)")
+    done = facts_of(data.preprocessing)
+    problems += [
+        f"{key} {done.get(key, 'not set')} where the config has {value}"
+        for key, value in (named.preprocessing or {}).items()
+        if done.get(key) != value
+    ]
+    if problems:
+        raise ValueError(f"data set {named.name!r} has {' and '.join(problems)}; prepare it accordingly")
+    return data
+
+
+def _filtered(data: Dataset) -> bool:
+    if "preprocessing" in data.meta:
+        return data.preprocessing.filter is not None
+    # Folders from earlier versions: ``filter`` may describe more than a filter, ``band`` is the filter.
+    return bool(data.meta.get("band", data.meta.get("filter")))
+
+
+def people(experiment: Experiment, data: Dataset) -> list[str]:
+    """Return the subjects to study separately, in order; ``[""]`` where all are pooled."""
+    apart = experiment.protocol.per_subject or experiment.protocol.leave_one_out
+    by_number = {name: (int(name) if name.isdigit() else 0, name) for name in data.subjects.tolist()}
+    return sorted(by_number, key=by_number.__getitem__) if apart else [""]
+
+
+def protocol_of(experiment: Experiment, data: Dataset, seed: int) -> Protocol:
+    """Return the protocol in class numbers."""
+    asked = experiment.protocol
+    base, new = (
+        tuple(_number(name, data.class_names) for name in names)
+        for names in (asked.base_classes, asked.sessions)
+    )
+    return Protocol(base, new, asked.shots, asked.trials, seed, asked.ways)
+
+
+def check_samples(experiment: Experiment, data: Dataset, whom: Sequence[str]) -> None:
+    """Check before training that every class has windows, and enough for the shots."""
+    protocol = protocol_of(experiment, data, experiment.protocol.seeds[0])
+    for person in whom:
+        train, _ = _split(experiment, data, person, protocol)
+        for label in protocol.sessions:
+            if (n := int((data.labels[train] == label).sum())) < protocol.shots:
+                of = f" of {person}" if person and not experiment.protocol.leave_one_out else ""
+                raise ValueError(
+                    f"class {data.class_names[label]!r} has {n} training windows{of}, {protocol.shots} shots "
+                    f"asked; lower shots or add recordings"
+                )
+
+
+def samples_of(experiment: Experiment, data: Dataset, person: str, protocol: Protocol) -> Samples:
+    """Return the training and test windows of a person, of all but one (``leave_one_out``), or of all.
+
+    Statistics come from the training part alone; by default from its base classes.
+    """
+    train, test = _split(experiment, data, person, protocol)
+    of_base = experiment.standardise.by == "base"
+    by = train & np.isin(data.labels, protocol.base_classes) if of_base else train
+    fitted = Standardisation.of(data.signals(by), per_channel=experiment.standardise.per_channel)
+    train_batch, test_batch = _batch(data, train, fitted), _batch(data, test, fitted)
+    if experiment.protocol.leave_one_out:  # settings are chosen for unseen people
+        _, people = np.unique(data.subjects[train].astype(str), return_inverse=True)
+        train_batch = replace(train_batch, groups=torch.from_numpy(people))
+    return Samples(train_batch, test_batch)
+
+
+def _split(
+    experiment: Experiment, data: Dataset, person: str, protocol: Protocol
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks (n,) of the training and the test windows."""
+    wanted = np.isin(data.labels, [*protocol.base_classes, *protocol.sessions])
+    train, test = wanted & (data.split == "train"), wanted & (data.split == "test")
+    if person:
+        own = data.subjects == person
+        # Nothing of the left-out person was learned from, so all of it is test data.
+        left_out = experiment.protocol.leave_one_out
+        train, test = (train & ~own, wanted & own) if left_out else (train & own, test & own)
+    named = f" of {person}" if person else ""
+    for part, mask in {"training": train, "test": test}.items():
+        there = set(data.labels[mask].tolist())
+        if missing := [c for c in (*protocol.base_classes, *protocol.sessions) if c not in there]:
+            name = data.class_names[missing[0]]
+            raise ValueError(f"class {name!r} has no {part} windows{named}; drop it or add recordings")
+    return train, test
+
+
+def geometry_of(experiment: Experiment, data: Dataset) -> Architecture:
+    """Return the network's sizes, of the config or derived from the data; or another backbone."""
+    sizes = experiment.geometry or Geometry.for_shape(data.n_chans, data.n_times)
+    return architecture_for(experiment.backbone, sizes, len(experiment.protocol.base_classes), data.sfreq)
+
+
+def base_spec_of(experiment: Experiment, geometry: Architecture, base_classes: Sequence[int]) -> BaseSpec:
+    """Return how base models are trained; class weights are in the config's order."""
+    settings = experiment.training.model_dump()
+    settings["schedule"] = OneCycle() if settings["schedule"] == "one-cycle" else None
+    if isinstance(sizes := settings["class_weights"], tuple):
+        # A network's outputs are ordered by class number.
+        settings["class_weights"] = tuple(size for _, size in sorted(zip(base_classes, sizes, strict=True)))
+    return BaseSpec(network_of(geometry), Cosine.start, Training(**settings))
+
+
+def methods_of(experiment: Experiment, base_spec: BaseSpec) -> dict[str, Any]:
+    """Return the methods of an experiment by name, in its order; each takes the options that it knows."""
+    methods: dict[str, Any] = {}
+    for name in experiment.methods:
+        method = METHODS[name].make(base_spec, method_options(name, experiment))
+        refreshed = experiment.finetuning.refresh and METHODS[name].replays
+        methods[name] = replace(method, refresh=True) if refreshed else method
+    return methods
+
+
+def inversion_of(settings: InversionConfig) -> Inversion:
+    """Return how replay signals are made."""
+    make = Inversion.lbfgs if settings.lbfgs else Inversion
+    plain = settings.model_dump(exclude={"smoothness", "lbfgs", "noise", "l2"})
+    return make(**plain, shared_noise=settings.noise == "shared")
+
+
+def method_options(name: str, experiment: Experiment) -> dict[str, Any]:
+    """Return all options of an experiment; each method uses those it knows."""
+    finetuning, protocol, anchors = experiment.finetuning, experiment.protocol, experiment.anchors
+    options: dict[str, Any] = {
+        "n_all": len(protocol.base_classes) + len(protocol.sessions),
+        "whole_network": finetuning.scope == "all",
+        "start": mean_of_shots if finetuning.start == "mean" else random_rows,
+        "per_class": anchors.per_class,
+        "select": selection(anchors.select, anchors.measure),
+        "inversion": inversion_of(experiment.inversion),
+        "l2": length if experiment.inversion.l2 == "norm" else energy,
+    }
+    if smoothness := experiment.inversion.smoothness:
+        options["priors"] = (Prior("smoothness", roughness, smoothness),)
+    if METHODS[name].replays and finetuning.select == "validation":
+        options["adapt"] = CrossValidatedFinetune(
+            finetuning.lengths,
+            finetuning.lrs,
+            finetuning.folds,
+            from_mean=finetuning.start == "mean",
+            refresh=finetuning.refresh,
+            betas=finetuning.betas,
+            replay_weight=finetuning.replay_weight,
+        )
+    elif steps := finetuning.steps.get(name):
+        options["adapt"] = Finetune(steps, finetuning.lr, finetuning.betas, finetuning.replay_weight)
+    return options
+
+
+def _batch(data: Dataset, chosen: np.ndarray, fitted: Standardisation) -> Batch:
+    (places,) = chosen.nonzero()
+    # Allocated by torch, whose fixed alignment makes sums identical in every process.
+    signals = torch.empty(len(places), data.n_chans, data.n_times)
+    for first in range(0, len(places), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        signals[part] = torch.from_numpy(fitted(data.signals(places[part])))
+    return Batch(signals, torch.from_numpy(data.labels[places]))
+
+
+def _generated(experiment: Experiment, asked: SyntheticConfig) -> Dataset:
+    sizes = experiment.geometry
+    named = [*experiment.protocol.base_classes, *experiment.protocol.sessions]
+    if not all(isinstance(name, int) for name in named):
+        raise ValueError("classes of synthetic recordings are numbers; name them 0, 1, ... in the config")
+    made = (synthetic.eeg if experiment.data.kind == "eeg" else synthetic.emg)(
+        **asked.model_dump(),
+        n_classes=max(int(name) for name in named) + 1,
+        n_chans=sizes.n_chans if sizes else 8,
+        n_times=sizes.n_times if sizes else 250,
+        sfreq=experiment.data.sfreq or 250.0,
+    )
+    return Dataset.from_arrays(
+        made.signals,
+        made.labels,
+        sfreq=made.sfreq,
+        split=np.where(made.sessions == made.sessions.max(), "test", "train"),
+        subjects=made.subjects,
+        sessions=made.sessions,
+        ch_names=made.ch_names,
+        source="synthetic",
+    )
+
+
+def _number(name: ClassName, class_names: tuple[str, ...]) -> int:
+    if isinstance(name, int):
+        if name >= len(class_names):
+            raise ValueError(
+                f"class {name} is not in the data, whose classes are 0 to {len(class_names) - 1}: "
+                f"{', '.join(class_names)}"
+            )
+        return name
+    if name not in class_names:
+        raise ValueError(f"class {name!r} is not in the data; {nearest(name, class_names)}")
+    return class_names.index(name)

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -59,16 +59,6 @@ class Job:
         return cls(result.variant, result.person, result.base_seed, result.method, result.trial)
 
 
-def jobs(study: Study, variant: str, people: Sequence[str], own: Sequence[str]) -> Iterator[Job]:
-    """Yield the jobs of a variant, in order: base seeds, people, methods, trials."""
-    experiment = study.variants[variant]
-    for seed in experiment.protocol.seeds:
-        for person in people:
-            for method in (*experiment.methods, *own):
-                for trial in (None, *range(experiment.protocol.trials)):
-                    yield Job(variant, person, seed, method, trial)
-
-
 def check_number(study: Study, people: Mapping[str, Sequence[str]], own: Sequence[str]) -> None:
     """Refuse a study with too many jobs."""
     n = sum(
@@ -83,11 +73,17 @@ def check_number(study: Study, people: Mapping[str, Sequence[str]], own: Sequenc
 
 
 def all_jobs(study: Study, about: Mapping[str, Any]) -> list[Job]:
-    """Return all jobs of a run, in order; ``about`` is what ``config.json`` holds."""
+    """Return all jobs of a run, by variants, base seeds, people, methods and trials.
+
+    ``about`` is what ``config.json`` holds.
+    """
     return [
-        job
-        for variant in study.variants
-        for job in jobs(study, variant, about["people"][variant], about["own"])
+        Job(variant, person, seed, method, trial)
+        for variant, experiment in study.variants.items()
+        for seed in experiment.protocol.seeds
+        for person in about["people"][variant]
+        for method in (*experiment.methods, *about["own"])
+        for trial in (None, *range(experiment.protocol.trials))
     ]
 
 
@@ -99,9 +95,7 @@ class ExpectedResults:
 
     def __init__(self, study: Study, about: Mapping[str, Any]) -> None:
         self._jobs = frozenset(all_jobs(study, about))
-        self._protocols = {variant: each.protocol for variant, each in study.variants.items()}
-        #: Classes of the base session, then of each session; their order within a session is up to the
-        #: method.
+        #: Classes of the base session, then of each session; their order within one is up to the method.
         self._classes: dict[str, list[set[int]]] = {}
         for variant, each in study.variants.items():
             names, protocol = about["data"][each.data.name]["classes"], each.protocol
@@ -114,8 +108,7 @@ class ExpectedResults:
 
     def n_sessions(self, job: Job) -> int:
         """Return how many results a job has."""
-        protocol = self._protocols[job.variant]
-        return 1 if job.trial is None else len(protocol.sessions) // protocol.ways
+        return 1 if job.trial is None else len(self._classes[job.variant]) - 1
 
     def named(self, result: SessionResult) -> SessionResult:
         """Rename a result's method from a former name, unless a method of the run has that name."""
@@ -128,10 +121,10 @@ class ExpectedResults:
         job = Job.of(result)
         if job not in self._jobs:
             raise ValueError(f"of {str(job)!r}, which is not a job of this run")
-        last = self.n_sessions(job)
         first = 0 if job.trial is None else 1
-        if not first <= result.session < first + last:
-            raise ValueError(f"of session {result.session}, where there are {first} to {first + last - 1}")
+        last = first + self.n_sessions(job) - 1
+        if not first <= result.session <= last:
+            raise ValueError(f"of session {result.session}, where there are {first} to {last}")
         wanted, left = self._classes[job.variant][: result.session + 1], list(result.classes)
         n_base = len(wanted[0])
         for classes in wanted:
@@ -199,11 +192,7 @@ def from_line(line: str | bytes) -> SessionResult:
         broken = error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid"
         raise ValueError("no JSON" if broken else first_problem(error)) from None
     k = len(record.classes)
-    if (
-        not 0 < record.n_base <= k
-        or len(record.confusion) != k
-        or any(len(row) != k for row in record.confusion)
-    ):
+    if not 0 < record.n_base <= k or {len(record.confusion), *map(len, record.confusion)} != {k}:
         raise ValueError(f"its confusion matrix is not that of {k} classes, {record.n_base} of the base")
     counts = np.array(record.confusion, dtype=np.int64)  # (k, k)
     reliability = None
@@ -323,12 +312,3 @@ def _pieces(source: IO[bytes], kept: Sequence[tuple[int, int]], size: int) -> It
         at = stop
     if not piece.endswith(b"\n"):
         yield b"\n"
-
-
-def select(
-    results: Iterable[SessionResult], *, method: str | None = None, session: int | None = None
-) -> list[SessionResult]:
-    """Return the results of a method, a session, or both, in their order."""
-    return [
-        result for result in results if method in (None, result.method) and session in (None, result.session)
-    ]

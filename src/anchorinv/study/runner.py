@@ -17,8 +17,7 @@ from anchorinv.core.networks import encode
 from anchorinv.core.recipe import BaseLearner, Method
 from anchorinv.core.registry import METHODS
 from anchorinv.core.reliability import SplitReliability
-from anchorinv.core.rng import stream
-from anchorinv.core.types import Batch, Session, State
+from anchorinv.core.types import Batch, Session, State, stream
 from anchorinv.progress import tick
 
 

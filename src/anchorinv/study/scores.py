@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -163,6 +163,8 @@ class Comparison:
         Matched-pairs rank-biserial correlation, from -1 (always worse) to 1 (always better).
     n : int
         Number of pairs.
+    variant, session, reference, over
+        In a study, the variant and session, the method compared with, and what is paired, one of ``PAIRS``.
 
     Examples
     --------
@@ -179,6 +181,10 @@ class Comparison:
     p_holm: float
     effect: float
     n: int
+    variant: str = ""
+    session: int = 0
+    reference: str = ""
+    over: str = "trials"
 
 
 def compare(values: Mapping[str, ArrayLike], reference: str) -> list[Comparison]:
@@ -239,9 +245,8 @@ def confidence_interval(differences: NDArray[np.float64], *, level: float = 0.95
     n, mean = len(differences), float(differences.mean())
     if n < 2:
         return -np.inf, np.inf
-    error = stats.sem(differences)
-    if error == 0:
-        return mean, mean  # scipy has no interval of zero width
+    if (error := stats.sem(differences)) == 0:  # scipy has no interval of zero width
+        return mean, mean
     low, high = stats.t.interval(level, n - 1, loc=mean, scale=error)
     return float(low), float(high)
 
@@ -264,19 +269,9 @@ class Row:
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A comparison with the reference after one session; ``over`` says what is paired, one of ``PAIRS``."""
-
-    variant: str
-    session: int
-    reference: str
-    over: str
-    comparison: Comparison
-
-
+#: Columns of the tables on disk.
 ROW = [field.name for field in fields(Row)]
-COMPARED = [f.name for f in fields(Compared)[:-1]] + [f.name for f in fields(Comparison)]
+COMPARED = ["variant", "session", "reference", "over", *(field.name for field in fields(Comparison)[:8])]
 
 
 def rows(
@@ -302,7 +297,7 @@ def rows(
 
 def comparisons(
     results: Sequence[SessionResult], reference: str, score: str = "f1_all"
-) -> Iterator[Compared]:
+) -> Iterator[Comparison]:
     """Yield the paired comparison of every method with a reference, per variant and session.
 
     Over trials; and, where there are several base seeds or people, over their means too.
@@ -313,7 +308,7 @@ def comparisons(
 
 def compared(
     frame: DataFrame, variant: str, reference: str, score: str, *, lines: str = "method"
-) -> Iterator[Compared]:
+) -> Iterator[Comparison]:
     """Yield the paired comparisons of every line of a variant with one of them; see :func:`paired`."""
     names = list(frame[lines].unique())
     if reference not in names or len(names) < 2:
@@ -323,8 +318,8 @@ def compared(
         for over in PAIRS:
             values = paired(now, score, lines=lines, over=over).reindex(columns=names).dropna()
             if len(values) >= (1 if over == "trials" else 2):
-                for comparison in compare({name: values[name] for name in names}, reference):
-                    yield Compared(variant, session, reference, over, comparison)
+                for each in compare({name: values[name] for name in names}, reference):
+                    yield replace(each, variant=variant, session=session, reference=reference, over=over)
 
 
 def assumptions(results: Sequence[SessionResult]) -> str:
@@ -364,11 +359,11 @@ def in_words(results: Sequence[SessionResult]) -> str:
     )
 
 
-def as_csv(table: Sequence[Row] | Sequence[Compared], header: Sequence[str] = ROW) -> str:
-    """Return rows as CSV with a header, which an empty table has too."""
-    flat = [_flat(row) for row in table]
-    names = list(flat[0]) if flat else list(header)
-    return "".join(csv_line(cells) for cells in (names, *(row.values() for row in flat)))
+def as_csv(table: Sequence[Row] | Sequence[Comparison], header: Sequence[str] = ROW) -> str:
+    """Return these columns of rows as CSV with a header, which an empty table has too."""
+    values = [[getattr(row, name) for name in header] for row in table]
+    rounded = [[round(v, 6) if isinstance(v, float) else v for v in cells] for cells in values]
+    return "".join(map(csv_line, [header, *rounded]))
 
 
 def _calibration(reliability: SplitReliability | None) -> list[float]:
@@ -376,12 +371,6 @@ def _calibration(reliability: SplitReliability | None) -> list[float]:
         return [np.nan] * len(CALIBRATION)
     parts = (reliability.base, reliability.new)
     return [*(part.ece for part in parts), *(part.brier for part in parts)]
-
-
-def _flat(row: Row | Compared) -> dict[str, object]:
-    plain = asdict(row)
-    plain |= plain.pop("comparison", {})
-    return {key: round(v, 6) if isinstance(v, float) else v for key, v in plain.items()}
 
 
 def _with_class_name(score: str, names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Windows that fit no known class and resemble each other, and how separate classes are in the features."""
+"""What a fitted model says of windows: logits, p-values of novelty, and groups that may be a new class."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -9,10 +9,102 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anchorinv.core.confidence import Confidence
+from anchorinv.core.confidence_rehearsal import held_out_confidence
 from anchorinv.core.heads import class_means
-from anchorinv.core.networks import encode
-from anchorinv.core.types import State
-from anchorinv.learning import check_finite, novelty_of
+from anchorinv.core.networks import CHUNK, encode
+from anchorinv.core.recipe import BaseSpec, Recipe
+from anchorinv.core.training import holdout
+from anchorinv.core.types import Batch, State, columns
+
+_NOT_MEASURED = (
+    "this model has no novelty scores, since no windows were held out when it was trained; train it again "
+    "with method='discriminant' and at least 6 windows of each class, or with a method that has a network, "
+    "at least 200 windows and no fixed number of epochs; or "
+    "leave out reject"
+)
+
+
+def logits_of(state: State, signals: Tensor) -> Tensor:
+    """Return finite calibrated logits (n, n_classes) of standardised signals (n, n_chans, n_times)."""
+    return answers_of(state, signals)[0]
+
+
+def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Return logits as :func:`logits_of` and, if asked for, p-values (n,) of being of a known class."""
+    features = encode(nn.Sequential(state.trunk, state.tail), signals)
+    if not novelty:
+        return check_finite(state.calibrated(encode(state.head, features))), None
+    confidence = known_confidence(state)
+    with torch.no_grad():
+        parts = [state.head.answers(chunk) for chunk in torch.split(features, CHUNK)]
+    # Live windows come one at a time: nothing to concatenate.
+    logits, statistics, nearest = (
+        parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
+    )
+    p_values = confidence.p_values(statistics, nearest >= state.n_base)
+    return check_finite(state.calibrated(logits)), p_values
+
+
+@torch.no_grad()
+def novelty_of(state: State, features: Tensor) -> Tensor:
+    """Return p-values (n,) of novelty of features (n, dim); an error says why there are none."""
+    confidence = known_confidence(state)
+    statistics, nearest = state.head.novelty(features)
+    return confidence.p_values(statistics, nearest >= state.n_base)
+
+
+def known_confidence(state: State) -> Confidence:
+    """Return the model's confidence measures; an error says why there are none."""
+    if state.confidence is None:
+        raise ValueError(_NOT_MEASURED)
+    return state.confidence
+
+
+def check_held_out(recipe: Recipe, samples: Batch, *, needed: bool, rng: torch.Generator) -> None:
+    """Refuse, before training, samples of which none would be held out, if some are needed."""
+    if needed and isinstance(recipe.base_spec, BaseSpec) and not _held_out(recipe, samples, rng).any():
+        raise ValueError(_NOT_MEASURED)
+
+
+def _held_out(recipe: Recipe, samples: Batch, rng: torch.Generator) -> Tensor:
+    """Return which samples (n,) the training of a network holds out for early stopping."""
+    spec = recipe.base_spec
+    if not isinstance(spec, BaseSpec) or spec.training.patience is None:
+        return torch.zeros(len(samples), dtype=torch.bool)
+    return holdout(columns(samples.labels, samples.classes), samples.groups, rng=rng)
+
+
+def with_confidence(
+    recipe: Recipe, state: State, samples: Batch, *, needed: bool, rng: torch.Generator
+) -> State:
+    """Return a base model with confidence measured on held-out windows, if any were held out.
+
+    Closed forms have theirs already. A model that needs one and has none is refused.
+    """
+    aside = _held_out(recipe, samples, rng)
+    if state.confidence is not None or not aside.any():
+        if needed:
+            known_confidence(state)
+        return state
+    features = encode(nn.Sequential(state.trunk, state.tail), samples.values[aside])
+    with torch.no_grad():
+        statistics, nearest = state.head.novelty(features)
+        logits = state.head(features)
+    targets = state.columns(samples.labels)[aside]
+    return replace(state, confidence=held_out_confidence(logits, statistics, nearest, targets, state.n_base))
+
+
+def check_finite(logits: Tensor) -> Tensor:
+    """Return logits (n, n_classes) if they are finite."""
+    wrong = int((~logits.isfinite()).any(1).sum())
+    if wrong:
+        raise ValueError(
+            f"the model's outputs for {wrong} of {len(logits)} signals are not finite: "
+            f"its weights are damaged or far too large; use an earlier copy of the model, or train it again"
+        )
+    return logits
+
 
 #: The p-value at which a model rejects windows unless it was set otherwise.
 REJECT = 0.05
@@ -71,14 +163,6 @@ than to any known class ('fist' is the closest): teach them as a new class?
         )
 
 
-def check_suggesting(reject: float, least: int) -> None:
-    """Refuse settings that mean nothing."""
-    if not 0 < reject < 1:
-        raise ValueError(f"reject (={reject!r}) must be a share between 0 and 1, as {REJECT}")
-    if least != int(least) or least < 2:
-        raise ValueError(f"least (={least!r}) must be a whole number of windows, 2 or more")
-
-
 @torch.no_grad()
 def suggested_class(
     state: State,
@@ -91,22 +175,17 @@ def suggested_class(
 ) -> Suggestion | None:
     """Return the largest and most separate group of windows that fit no known class, if there is one.
 
-    Parameters
-    ----------
-    signals : Tensor, shape (n, n_chans, n_times)
-        Standardised.
-    names : sequence of Any
-        The classes, in the order of the head's columns.
-    reject : float
-        The p-value up to which a window fits no known class.
-    least : int
-        Windows of a group.
-    artefact : callable
-        Whether windows, by their indices, are rather a fault of the recording than a class; asked of each
-        that is rejected, and of groups.
+    Signals are standardised; ``names`` are the classes in the order of the head's columns. ``artefact`` says
+    whether windows, by their indices, are rather a fault of the recording than a class; it is asked of each
+    that is rejected, and of groups.
     """
+    if not 0 < reject < 1:
+        raise ValueError(f"reject (={reject!r}) must be a share between 0 and 1, as {REJECT}")
+    if least != int(least) or least < 2:
+        raise ValueError(f"least (={least!r}) must be a whole number of windows, 2 or more")
     network, at_once = nn.Sequential(state.trunk, state.tail), max(1, _AT_ONCE // signals[0].numel())
-    features = torch.cat([encode(network, some) for some in signals.split(at_once)])
+    starts = range(0, len(signals), at_once)
+    features = torch.cat([encode(network, signals[i : i + at_once]) for i in starts])
     logits = check_finite(encode(state.head, features))
     rejected = np.flatnonzero(novelty_of(state, features).numpy() <= reject)
     if len(rejected) < least:
@@ -224,20 +303,10 @@ def similarity(state: State, some: Tensor, others: Tensor) -> Tensor:
 
 
 def nearest_rivals(state: State, own: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
-    """Compare the windows of a class with its own mean and with those of others.
+    """Compare two or more windows of a class (n, dim) with its mean and those of rivals (n_rivals, dim).
 
-    Parameters
-    ----------
-    own : Tensor, shape (n, dim)
-        Two or more.
-    rivals : Tensor, shape (n_rivals, dim)
-
-    Returns
-    -------
-    apart : Tensor, shape (n,), bool
-        Whether a window is nearer to the mean of the others of its class than to any rival.
-    nearest : Tensor, shape (n,)
-        The rival that is nearest to each.
+    Return whether each is nearer to the mean of the others of its class than to any rival, and the rival
+    that is nearest to it.
     """
     rest = (own.sum(0) - own) / (len(own) - 1)  # mean of the other windows, for each window
     parts = (slice(i, i + 64) for i in range(0, len(own), 64))
