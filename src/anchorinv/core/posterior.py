@@ -198,7 +198,7 @@ class Posterior:
         """Return what :meth:`Discriminant.novelty` returns."""
         if not len(self.directions):
             raise ValueError("novelty needs directions; solve with directions=True")
-        if len(distances[0]) == 1 and not distances[0].requires_grad:
+        if distances[0].shape[0] == 1 and not distances[0].requires_grad:  # len() would fix n in a graph
             return self._novelty_of_one(distances)
         whitened, on_axes, squared = distances
         nearest = (squared + self.determinants).argmin(1)
