@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.core.metrics import auroc
-from anchorinv.core.reliability import Reliability
+from anchorinv.core.metrics import Reliability, auroc
 from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.files import replacing

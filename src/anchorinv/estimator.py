@@ -20,6 +20,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from anchorinv.backbones import elsewhere
+from anchorinv.core.blocks import feature_blocks
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
 from anchorinv.core.heads import PrototypeHead, StatisticalHead
 from anchorinv.core.memory import without_class
@@ -28,7 +29,7 @@ from anchorinv.core.privacy import Privacy
 from anchorinv.core.recipe import Recipe, placed
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, Curve, Session, Standardisation, State, stream
-from anchorinv.core.views import feature_blocks
+from anchorinv.errors import check_names
 from anchorinv.novelty import (
     REJECT,
     Suggestion,
@@ -287,6 +288,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """
         signals, labels, among, weights = self._read_base(X, y, groups, sample_weight)
         classes, numbers = np.unique(labels, return_inverse=True)
+        check_names(classes.tolist())
         counts, method, params = (
             np.bincount(numbers),
             METHODS.name_of(self.method),

@@ -10,8 +10,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
-from anchorinv.core.metrics import auroc
-from anchorinv.core.reliability import N_BINS, Detection, Reliability, SplitReliability
+from anchorinv.core.metrics import N_BINS, Detection, Reliability, SplitReliability, auroc
 
 
 def drawn(seed: int, n: int = 400, k: int = 4, sharp: float = 2.0) -> tuple[np.ndarray, np.ndarray]:

@@ -13,20 +13,20 @@ from scipy.signal import welch
 from torch import nn
 
 from anchorinv.core import catalogue
-from anchorinv.core.blocks import BANDS
-from anchorinv.core.conformer import Conformer
-from anchorinv.core.networks import Geometry, encode
-from anchorinv.core.types import Session, stream
-from anchorinv.core.views import (
-    FLOOR,
+from anchorinv.core.blocks import (
+    BANDS,
+    FLOOR_OF_COVARIANCES,
     VIEWS,
-    Covariance,
-    Spectrum,
     TailWithViews,
     add_views,
+    band_powers,
+    log_covariances,
     view_sizes,
     without_views,
 )
+from anchorinv.core.conformer import Conformer
+from anchorinv.core.networks import Geometry, encode
+from anchorinv.core.types import Session, stream
 from tests.core.small import SMALL, base_spec, randn, toy
 
 
@@ -35,7 +35,7 @@ def test_the_spectrum_is_welchs() -> None:
     _, power = welch(signals.numpy(), nperseg=100, window="hann", noverlap=50, scaling="spectrum")
     # scipy's window is periodic and the last bin is not doubled: within a fifth, in logarithms.
     means = np.stack([part.mean(2) for part in np.array_split(power[:, :, 1:], BANDS, axis=2)], axis=2)
-    found = Spectrum()(signals).reshape(4, 3, BANDS).numpy()
+    found = band_powers(signals).reshape(4, 3, BANDS).numpy()
     level = (np.log(means) - found).mean()
     np.testing.assert_allclose(found + level, np.log(means), atol=0.2)
 
@@ -44,16 +44,16 @@ def test_a_tone_is_in_its_band_and_its_channel() -> None:
     times = torch.arange(200)
     signals = 0.01 * randn(1, 2, 200, seed=1)
     signals[0, 1] += torch.sin(np.pi * 0.5 * times)  # half of half the sampling rate: the third band
-    found = Spectrum()(signals).reshape(2, BANDS)
+    found = band_powers(signals).reshape(2, BANDS)
     assert found.argmax().item() == BANDS + 2
 
 
 def test_covariances_are_the_logarithm_of_their_matrix() -> None:
     signals = randn(3, 4, 50, seed=2)
     rows, cols = np.triu_indices(4)
-    for signal, found in zip(signals, Covariance()(signals), strict=True):
+    for signal, found in zip(signals, log_covariances(signals), strict=True):
         matrix = np.cov(signal.numpy(), bias=True)
-        expected = logm(matrix + FLOOR * np.trace(matrix) / 4 * np.eye(4))
+        expected = logm(matrix + FLOOR_OF_COVARIANCES * np.trace(matrix) / 4 * np.eye(4))
         weights = np.where(rows == cols, 1, np.sqrt(2))
         np.testing.assert_allclose(found.numpy(), expected[rows, cols] * weights, atol=1e-5)
 
@@ -63,7 +63,7 @@ def test_covariances_are_the_logarithm_of_their_matrix() -> None:
 def test_views_are_finite_and_differences_know_no_gain(
     name: str, n_chans: int, n_times: int, gain: float
 ) -> None:
-    view = VIEWS[name]()
+    view = VIEWS[name].features
     flat = randn(1, n_chans, n_times, seed=3)
     flat[0, 0] = 0
     assert view(flat).isfinite().all()
@@ -73,8 +73,8 @@ def test_views_are_finite_and_differences_know_no_gain(
 
 
 def test_of_silence_too() -> None:
-    for make in VIEWS.values():
-        assert make()(torch.zeros(2, 3, 40)).isfinite().all()
+    for view in VIEWS.values():
+        assert view.features(torch.zeros(2, 3, 40)).isfinite().all()
 
 
 def test_the_network_sees_what_it_saw() -> None:
@@ -84,8 +84,8 @@ def test_the_network_sees_what_it_saw() -> None:
     wide = encode(tail, encode(trunk, signals))
     own, covariance, spectrum = torch.split(wide, list(tail.blocks.sizes), dim=1)
     torch.testing.assert_close(own, encode(network, signals))
-    torch.testing.assert_close(covariance, Covariance()(signals))
-    torch.testing.assert_close(spectrum, Spectrum()(signals))
+    torch.testing.assert_close(covariance, log_covariances(signals))
+    torch.testing.assert_close(spectrum, band_powers(signals))
 
 
 class TestState:
@@ -114,7 +114,9 @@ class TestState:
         base = replace(base_spec(), backbone=partial(Conformer, geometry))
         recipe = catalogue.anchorinv_plus(base)
         state = recipe.fit_base(many.of(0, 1), rng=stream(0))
-        assert geometry.dim < Covariance.size(15) and view_sizes(state) == (Spectrum.size(15),)
+        assert geometry.dim < VIEWS["covariance"].size(15) and view_sizes(state) == (
+            VIEWS["spectrum"].size(15),
+        )
 
     def test_bare_is_the_network(self) -> None:
         recipe = catalogue.anchorinv_plus(base_spec())

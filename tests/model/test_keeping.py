@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from anchorinv import AnchorInvClassifier, Preprocessing, StreamingPredictor
 from anchorinv.cli.options import check_target
 from anchorinv.cli.train import learn
+from anchorinv.core.blocks import view_sizes
 from anchorinv.core.mahalanobis import fit_covariance_head
 from anchorinv.core.recipe import BaseSpec
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Curve
-from anchorinv.core.views import view_sizes
 from anchorinv.persistence.bundle import read_facts
 from anchorinv.persistence.manifest import manifest, manifest_lines
 from anchorinv.serving.files import from_recording

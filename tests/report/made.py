@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorinv.core.reliability import SplitReliability
+from anchorinv.core.metrics import SplitReliability
 from anchorinv.study.config import Study
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.loading import load, scaled

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anchorinv.core.reliability import SplitReliability
+from anchorinv.core.metrics import SplitReliability
 from anchorinv.report.formats import Number
 from anchorinv.report.gather import gather, groups_of
 from anchorinv.report.page import chapter, filled

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
-from anchorinv.core.reliability import Reliability
+from anchorinv.core.metrics import Reliability
 from anchorinv.serving import evaluation
 from anchorinv.serving.evaluation import detect, draw_reliability, evaluate_file
 from tests.models import RATE, again, fitted, windows

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anchorinv.core.reliability import Reliability
+from anchorinv.core.metrics import Reliability
 from anchorinv.report.gather import gather
 from anchorinv.report.tables import calibration_table
 from anchorinv.study import results as store

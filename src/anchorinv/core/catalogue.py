@@ -9,6 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anchorinv.core.blocks import VIEWS
 from anchorinv.core.closed_form import ClosedForm, MinimumDistance
 from anchorinv.core.heads import DotRegression, Mlp
 from anchorinv.core.inversion import Inversion, Prior, Term, energy, statistics, total_variation
@@ -37,7 +38,6 @@ from anchorinv.core.recipe import BaseSpec, FitHead, Recipe
 from anchorinv.core.registry import method
 from anchorinv.core.ridge import N_RANDOM, PENALTY, FitRidge, RidgeStatistics
 from anchorinv.core.training import Adaptation, Finetune, NoAdaptation
-from anchorinv.core.views import VIEWS
 
 paper_method = partial(method, published=True)
 

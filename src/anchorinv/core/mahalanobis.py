@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from anchorinv.core.blocks import view_sizes
 from anchorinv.core.heads import (
     Expected,
     PrototypeHead,
@@ -26,7 +27,6 @@ from anchorinv.core.heads import (
     without_row,
 )
 from anchorinv.core.types import Batch, State, columns
-from anchorinv.core.views import view_sizes
 
 #: Shrinkage towards a sphere, as a number of pseudo-samples. Results hardly change between 50 and 200.
 SHRINKAGE = 100.0

@@ -18,6 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.blocks import view_sizes, with_views_of, without_views
 from anchorinv.core.inversion import (
     Inversion,
     InversionLoss,
@@ -30,7 +31,6 @@ from anchorinv.core.inversion import (
 from anchorinv.core.networks import device_of, encode, frozen, moved
 from anchorinv.core.prototypes import Selection, aggregated, random_anchors, random_indices
 from anchorinv.core.types import Batch, Curve, State, concat, stream
-from anchorinv.core.views import view_sizes, with_views_of, without_views
 
 #: Shots of a new class, as in the paper.
 SHOTS = 10

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.blocks import with_views
 from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import Head, StatisticalHead
 from anchorinv.core.memory import Memory
@@ -16,7 +17,6 @@ from anchorinv.core.networks import encode, frozen
 from anchorinv.core.prototypes import Placement, follow_replay, update_prototypes
 from anchorinv.core.training import Adaptation, Training, train
 from anchorinv.core.types import Batch, Curve, Session, State, columns, concat, scoped_seed, stream
-from anchorinv.core.views import with_views
 
 
 class Method(Protocol):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from anchorinv import __version__
 from anchorinv.backbones import Backbone, BackboneFor, as_backbone, not_given
+from anchorinv.core.blocks import TrunkWithViews, add_views, without_views
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
 from anchorinv.core.heads import HEADS, Count
@@ -27,7 +28,6 @@ from anchorinv.core.networks import Geometry, frozen
 from anchorinv.core.privacy import privacy_from
 from anchorinv.core.registry import METHODS, Keeps
 from anchorinv.core.types import Batch, Curve, State
-from anchorinv.core.views import TrunkWithViews, add_views, without_views
 from anchorinv.errors import LONGEST_NAME, check_names
 from anchorinv.files import replacing
 from anchorinv.persistence import limits

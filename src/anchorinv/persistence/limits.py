@@ -18,7 +18,7 @@ from pydantic import AfterValidator
 from torch import Tensor, nn
 
 from anchorinv.backbones import BackboneFor
-from anchorinv.core.blocks import BLOCKS
+from anchorinv.core.blocks import BLOCKS, VIEWS
 from anchorinv.core.conformer import Conformer
 from anchorinv.core.encoder import MOST_FEATURES, NETWORK, NetworkBlock
 from anchorinv.core.heads import HEADS, Cosine, Expected, Head
@@ -28,7 +28,6 @@ from anchorinv.core.registry import METHODS, MethodSpec
 from anchorinv.core.rehearsal import FOLDS
 from anchorinv.core.training import Training
 from anchorinv.core.types import State
-from anchorinv.core.views import VIEWS
 from anchorinv.errors import check_name
 from anchorinv.signal.drift import SHAPES, shapes_of
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from anchorinv.core.reliability import N_BINS, Reliability, SplitReliability
+from anchorinv.core.metrics import N_BINS, Reliability, SplitReliability
 from anchorinv.report.formats import (
     COLOURS,
     COLUMN,

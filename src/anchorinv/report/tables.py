@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 
 import pandas as pd
 
-from anchorinv.core.reliability import N_BINS
+from anchorinv.core.metrics import N_BINS
 from anchorinv.report.formats import SIGNIFICANT, Cell, Column, Number, Table
 from anchorinv.report.gather import LEVEL, Group, Run, groups_of, of_the_paper, only_best, varied
 from anchorinv.study.scores import CALIBRATION, PARTS, TRIAL, assumptions, method_title, summarise

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from anchorinv.core.blocks import VIEWS
 from anchorinv.core.metrics import auroc
-from anchorinv.core.views import VIEWS
 
 #: Of an interval of 95 %.
 _Z = 1.959964
@@ -386,8 +386,7 @@ def compared(some: Tensor, others: Tensor) -> dict[str, np.ndarray]:
     a, b = (normalize(each - each.mean(2, keepdim=True), dim=2).flatten(1) for each in (some, others))
     result = {"correlation": (a @ b.T / some.shape[1]).numpy()}
     for name, view in (("spectral distance", "spectrum"), ("covariance distance", "covariance")):
-        module = VIEWS[view]()
-        seen, known = module(some).double(), module(others).double()
+        seen, known = (VIEWS[view].features(each).double() for each in (some, others))
         scale = seen.shape[1] ** 0.5 if view == "spectrum" else 1.0
         result[name] = (torch.cdist(seen, known) / scale).numpy()
     return result

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anchorinv.core.blocks import view_sizes, without_views
 from anchorinv.core.encoder import fit_encoder
 from anchorinv.core.inversion import Inversion, invert
 from anchorinv.core.networks import encode
 from anchorinv.core.types import Batch, stream
-from anchorinv.core.views import view_sizes, without_views
 from anchorinv.datasets.dataset import open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick

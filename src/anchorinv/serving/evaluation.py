@@ -10,9 +10,17 @@ import torch
 from torch import Tensor
 
 from anchorinv.core.discriminant import Discriminant
-from anchorinv.core.metrics import Scores, confusion, macro_f1, scores
+from anchorinv.core.metrics import (
+    REJECT,
+    Detection,
+    Reliability,
+    Scores,
+    SplitReliability,
+    confusion,
+    macro_f1,
+    scores,
+)
 from anchorinv.core.networks import encode
-from anchorinv.core.reliability import REJECT, Detection, Reliability, SplitReliability
 from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import open_windows
 from anchorinv.datasets.own import Labelling
@@ -153,7 +161,7 @@ def detect(
 ) -> Detection | None:
     """Measure how well p-values of novelty detect unknown classes; None without p-values.
 
-    Windows are rejected up to the threshold, :data:`~anchorinv.core.reliability.REJECT` where it is None.
+    Windows are rejected up to the threshold, :data:`~anchorinv.core.metrics.REJECT` where it is None.
 
     Examples
     --------

@@ -10,8 +10,8 @@ from typing import IO, Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from anchorinv.core.metrics import SplitReliability
 from anchorinv.core.registry import METHODS
-from anchorinv.core.reliability import SplitReliability
 from anchorinv.files import append_whole, check_regular
 from anchorinv.study.config import Study
 from anchorinv.study.runner import SessionResult

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.memory import Memory
-from anchorinv.core.metrics import confusion
+from anchorinv.core.metrics import SplitReliability, confusion
 from anchorinv.core.minimise import Checkpoint
 from anchorinv.core.networks import encode
 from anchorinv.core.recipe import BaseLearner, Method
 from anchorinv.core.registry import METHODS
-from anchorinv.core.reliability import SplitReliability
 from anchorinv.core.types import Batch, Session, State, stream
 from anchorinv.progress import tick
 

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from anchorinv.core.metrics import forgetting, scores
+from anchorinv.core.metrics import SplitReliability, forgetting, scores
 from anchorinv.core.registry import METHODS
-from anchorinv.core.reliability import SplitReliability
 from anchorinv.errors import csv_line
 from anchorinv.study.runner import SessionResult
 
