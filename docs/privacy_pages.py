@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from privacy_study import (
+    DRAWS,
     EPSILONS,
     HERE,
     LAST,
@@ -124,9 +125,14 @@ def memories(name: str, split: str) -> str:
             continue
         linked = strongest(line, "re-identification", "top-1")
         whole = [strongest(line, "membership", "AUROC", unit) for unit in ("session", "person")]
+        score, found = f"{100 * line['macro_f1']:.1f} %", line.get("macro_f1_of")
+        if found and found["n"] == DRAWS:
+            score += f" ± {50 * (found['high'] - found['low']):.1f}"
+        elif found:
+            score = cell(found, percent=True, digits=1)
         rows.append([
             words,
-            cell(line["macro_f1_of"], percent=True, digits=1),
+            score,
             cell(strongest(line, "membership", "AUROC", "window")),
             cell(strongest(line, "membership", "TPR at 1 %", "window"), percent=True),
             cell(whole[0] or whole[1]),
