@@ -120,6 +120,12 @@ def test_one_window_is_as_novel_as_among_others(prior: bool) -> None:
     assert torch.cat([each for _, each in one_by_one]).tolist() == nearest.tolist()
 
 
+def test_one_window_beyond_all_numbers_gives_no_warning() -> None:
+    known = head().float()
+    statistics, _ = known.novelty(torch.full((1, DIM), 1e30))
+    assert not statistics.isfinite().all()
+
+
 def test_at_a_mean_itself_all_is_finite() -> None:
     known = head()
     statistics, nearest = known.novelty(known.posterior.means[:0].new_zeros(1, DIM) + known.means[2])

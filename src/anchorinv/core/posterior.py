@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -213,6 +214,7 @@ class Posterior:
         logs = torch.stack([distance, *alone], dim=1).clamp(min=1e-12).log()
         return torch.cat([ratio[:, None], logs], dim=1), nearest
 
+    @np.errstate(all="ignore")  # damaged models: what is not finite is refused later
     def _novelty_of_one(self, distances: Distances) -> tuple[Tensor, Tensor]:
         """Return the same of one window, as of a live source, by numpy: for a fifth of torch's time."""
         whitened, on_axes, squared = (each.numpy()[0] for each in distances)
