@@ -89,7 +89,7 @@ def test_the_others_are_distances_in_all_directions_in_leading_and_in_trailing_o
         assert float(row[1]) == pytest.approx(math.log(square))
         leading, trailing = (
             np.square(each.numpy() @ off) / float(posterior.across[column])
-            for each in (posterior.leading, posterior.trailing)
+            for each in (posterior.directions[:LEADING], posterior.directions[LEADING:])
         )
         wanted = [leading.sum(), leading[:FIRST].sum(), trailing.sum()]
         assert row[2:].tolist() == pytest.approx(np.log(wanted).tolist())

@@ -154,16 +154,6 @@ class Posterior:
         """The inverse root as a matrix (dim, dim)."""
         return self.root.matrix
 
-    @property
-    def leading(self) -> Tensor:
-        """The directions in which windows differ most (n_leading, dim)."""
-        return self.directions[: min(LEADING, self.directions.shape[1])]
-
-    @property
-    def trailing(self) -> Tensor:
-        """The directions in which windows differ least (n_trailing, dim)."""
-        return self.directions[min(LEADING, self.directions.shape[1]) :]
-
     def distances(self, features: Tensor) -> Distances:
         """Return whitened features (n, dim), these on the axes, and squared distances (n, n_classes)."""
         whitened = self.root.whiten(features - self.centre)  # (n, dim)
