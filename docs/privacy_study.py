@@ -86,7 +86,7 @@ NOISY_ANCHORS = {
 }
 #: Splits of settings that are not tried on all: what would take long, and what is no option.
 ONLY = {
-    WITH_SHADOWS: ("same days", "later beats"),
+    WITH_SHADOWS: ("later beats",),
     WEIGHTS_WITH_SHADOWS: ("same days",),
     **dict.fromkeys(NOISY_ANCHORS, ("other days",)),
 }
@@ -429,17 +429,18 @@ def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], 
 
 def macro_f1(labels: np.ndarray, predicted: np.ndarray, units: np.ndarray) -> Estimate:
     """Return the macro-F1 of predictions (n,), with percentiles over resampled units (n,) as its interval."""
-    classes = np.union1d(labels, predicted)
-    names, places = np.unique(units, return_inverse=True)
+    classes, (names, places) = np.unique(labels), np.unique(units, return_inverse=True)
     true, given = labels[:, None] == classes, predicted[:, None] == classes  # (n, n_classes)
-    hits, total = np.zeros((2, len(names), len(classes)))
-    np.add.at(hits, places, 2 * (true & given))
-    np.add.at(total, places, true.astype(int) + given)
-    drawn = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), 1000)
-    with np.errstate(invalid="ignore"):  # a class that was not drawn counts for nothing
-        scores = np.nanmean((drawn @ hits) / (drawn @ total), axis=1)
-    low, high = np.percentile(scores, (2.5, 97.5))
-    return Estimate(float((hits.sum(0) / total.sum(0)).mean()), float(low), float(high), len(labels))
+    counts = np.zeros((3, len(names), len(classes)))
+    for row, values in zip(counts, (true & given, true, given), strict=True):
+        np.add.at(row, places, values)
+    once = np.ones((1, len(names)))
+    drawn = np.random.default_rng(0).multinomial(len(names), once[0] / len(names), 1000)
+    hits, true, given = np.concatenate([once, drawn]) @ counts  # (3, 1001, n_classes)
+    # A class that nobody who was drawn has is left out.
+    scores = np.nanmean(np.where(true > 0, 2 * hits / np.maximum(true + given, 1), np.nan), axis=1)
+    low, high = np.percentile(scores[1:], (2.5, 97.5))
+    return Estimate(float(scores[0]), float(low), float(high), len(labels))
 
 
 def taught_by_one(path: Path) -> list[Figure]:

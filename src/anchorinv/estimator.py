@@ -29,6 +29,7 @@ from anchorinv.core.privacy import Privacy
 from anchorinv.core.recipe import Recipe, placed
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, Curve, Session, Standardisation, State, stream
+from anchorinv.errors import check_names
 from anchorinv.novelty import (
     REJECT,
     Suggestion,
@@ -287,6 +288,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """
         signals, labels, among, weights = self._read_base(X, y, groups, sample_weight)
         classes, numbers = np.unique(labels, return_inverse=True)
+        check_names(classes.tolist())
         counts, method, params = (
             np.bincount(numbers),
             METHODS.name_of(self.method),

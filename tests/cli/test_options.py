@@ -54,3 +54,10 @@ def test_from_python_by_position_and_by_name(capsys):
 def test_help_shows_no_type_for_flags(command):
     shown = CliRunner().invoke(anchorinv, [*command, "--help"], env={"COLUMNS": "120"}).output
     assert "--help" in shown and "<bool>" not in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "default"), [("demo", "runs/demo"), ("run", "runs/CONFIG"), ("report", "RUN/report")]
+)
+def test_help_names_defaults_that_depend_on_other_options(command, default):
+    assert default in CliRunner().invoke(anchorinv, [command, "--help"], env={"COLUMNS": "200"}).output

@@ -1,5 +1,6 @@
 """``anchorinv live`` as a user starts it."""
 
+import csv
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,10 @@ import pytest
 import anchorinv
 from anchorinv import AnchorInvClassifier
 from anchorinv.live.record import EventLog
+from anchorinv.live.sources import Iterated
+from anchorinv.serving.streaming import StreamingPredictor
 from tests.live.test_session import model, samples
+from tests.models import CHANNELS, RATE, windows
 
 pytest.importorskip("uvicorn", reason="needs the extra live")
 
@@ -101,6 +106,27 @@ def test_a_folder_that_cannot_be_written_is_named(hand, monkeypatch):
     monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(OSError, match=r"nothing can be written in .* \(Permission denied\); choose another"):
         EventLog(hand, "hand")
+
+
+def test_predictions_of_a_stream_are_rows_of_csv_or_json(run, tmp_path, monkeypatch):
+    X, y = windows()
+    named = AnchorInvClassifier(sfreq=RATE, network="never", random_state=0)
+    named.fit(X, ["=left, slowly" if label == "left" else label for label in y]).save(
+        tmp_path / "m.anchorinv"
+    )
+    whole = samples(n=20)
+    source = partial(Iterated, [whole], sfreq=RATE, ch_names=CHANNELS)
+    monkeypatch.setattr("anchorinv.live.sources.LslSource", lambda name: source(name=name))
+    monkeypatch.chdir(tmp_path)
+    words = ("predict", "m.anchorinv", "--lsl", "armband", "--step", "0.25")
+    code, out, errors = run(*words)
+    rows = list(csv.reader(out.splitlines()))
+    wanted = StreamingPredictor(named, step=round(0.25 * RATE)).feed(whole)
+    assert code == 0 and "Traceback" not in errors and {"'=left, slowly"} <= {row[1] for row in rows}
+    assert [float(row[0]) for row in rows] == [round((each.start + 64) / RATE, 3) for each in wanted]
+    code, out, _ = run(*words, "--json")
+    facts = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [each["class"] for each in facts] == [str(each.label) for each in wanted]
 
 
 def test_predict_asks_for_files_or_a_stream(run, hand, monkeypatch):

@@ -18,6 +18,7 @@ from anchorinv.live.record import export
 from anchorinv.live.session import LiveSession
 from anchorinv.live.sources import Chunk, Iterated
 from anchorinv.serving.streaming import Prediction, StreamingPredictor
+from anchorinv.signal.drift import Drift
 from anchorinv.signal.pipeline import Window
 from anchorinv.signal.preprocessing import Preprocessing
 from tests.models import CHANNELS, RATE, again, fitted, windows
@@ -397,7 +398,7 @@ class TestTeaching:
         given.model.set_params(reject=0.05)
         unlike = np.random.default_rng(0).normal(size=(4, 64 * 30))
         unlike[[0, 3]] *= 4.5
-        monkeypatch.setattr(AnchorInvClassifier, "_is_artefact", lambda *_: False)
+        monkeypatch.setattr(Drift, "artefact", False)
         for chunk in np.array_split(unlike, 60, axis=1):
             given.stream.take(Chunk(chunk, 0.0))
             given._teacher.submit(int).result()  # after what was being looked at

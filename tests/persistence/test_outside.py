@@ -96,7 +96,7 @@ def registered():
 def bundle():
     """A model of the method, by the base network of another one."""
     ours = fitted("protonet", taught=False)
-    recipe = METHODS["manhattan"].build(ours._recipe(ours.geometry_, 24, ours.device_).base_spec)
+    recipe = METHODS["manhattan"].build(ours._recipe(24).base_spec)
     X, y = windows()
     signals = ours.standardisation_(X)
     labels = torch.tensor(np.searchsorted(["left", "right"], y))

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anchorinv.cli.options import REJECT, Allow, InputOptions, Model, SteadyOptions, with_options
-from anchorinv.errors import import_extra
+from anchorinv.errors import csv_line, import_extra
 from anchorinv.terminal import complain, say
 
 if TYPE_CHECKING:
     from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.live.record import LivePrediction
+    from anchorinv.live.session import LiveSession
     from anchorinv.live.sources import StreamSource
 
 _LOOPBACK, _ALL = ("127.0.0.1", "localhost"), ("0.0.0.0", "::", "")  # noqa: S104 - refused
@@ -84,25 +86,13 @@ def live(
     """Run a model on a live stream, and watch and teach it in the browser; Ctrl-C ends it."""
     for needed in ("uvicorn", "starlette", "websockets"):
         import_extra(needed, extra="live")
-    from anchorinv.live.session import STEP, LiveSession
-
-    learner, reading = _opened(model, reject, allow_recordings), inputs.reading()
-    samples = source.open(inputs.sfreq)
+    learner, samples = _opened(model, reject, allow_recordings), source.open(inputs.sfreq)
     place = folder or model.parent
     if not place.is_dir():
         raise ValueError(f"there is no folder {place} to save to; create it, or choose another with --folder")
     with _door(listen, port) as door:  # before the session, which begins a log
-        session = LiveSession(
-            learner,
-            samples,
-            step=inputs.step or STEP,
-            steady=steadying.smoothing(_window(learner)),
-            folder=place,
-            name=model.stem,
-            scale=inputs.scale,
-            rename=dict(reading.rename or {}),
-            allow_recordings=allow_recordings,
-        )
+        files = {"folder": place, "name": model.stem, "allow_recordings": allow_recordings}
+        session = _session(learner, samples, inputs, steadying, **files)
         _serve(session, listen, door)
     say(f"Log: {session.log.path}" if session.log else "")
 
@@ -125,7 +115,7 @@ def _door(listen: str, port: int) -> socket.socket:
         ) from None
 
 
-def _serve(session: Any, listen: str, door: socket.socket) -> None:
+def _serve(session: "LiveSession", listen: str, door: socket.socket) -> None:
     """Serve the page until interrupted."""
     import uvicorn
 
@@ -163,47 +153,28 @@ def predict_stream(
     allow_recordings: bool = False,
 ) -> None:
     """Predict a stream of Lab Streaming Layer until interrupted: a line each, and markers if asked for."""
-    from anchorinv.live.record import LivePrediction
-    from anchorinv.live.session import STEP, LiveSession
     from anchorinv.live.sources import LslSource, MarkerOutlet
 
-    learner, reading = _opened(model, reject, allow_recordings), inputs.reading()
+    learner = _opened(model, reject, allow_recordings)
     outlet = MarkerOutlet(out_lsl) if out_lsl is not None else None
-    session = LiveSession(
-        learner,
-        LslSource(lsl),
-        step=inputs.step or STEP,
-        steady=steadying.smoothing(_window(learner)),
-        scale=inputs.scale,
-        rename=dict(reading.rename or {}),
-    )
-
-    warned = False
-
-    def tell(each: LivePrediction) -> None:
-        nonlocal warned
-        if session.warning and not warned:
-            complain(f"anchorinv: warning: {session.warning}")
-            warned = True
-        if outlet is not None and each.label is not None:
-            outlet.push(each.label, each.taken)
-        if as_json:
-            facts = {"time": each.at, "class": each.label, "unknown": each.unknown, "novelty": each.novelty}
-            line = json.dumps(facts | {"probability": each.probability, "taken": each.taken})
-        else:
-            line = f"{each.at:.3f},{'' if each.label is None else each.label}"
-        say(line)
-        sys.stdout.flush()
-
+    session = _session(learner, LslSource(lsl), inputs, steadying)
+    warning = None
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        for prediction in _predictions(session):
-            tell(prediction)
+        for each in _predictions(session):
+            if warning is None and (warning := session.warning):
+                complain(f"anchorinv: warning: {warning}")
+            if outlet is not None and each.label is not None:
+                outlet.push(each.label, each.taken)
+            facts = {"time": each.at, "class": each.label, "unknown": each.unknown, "novelty": each.novelty}
+            facts |= {"probability": each.probability, "taken": each.taken}
+            say(json.dumps(facts) if as_json else csv_line([f"{each.at:.3f}", each.label]).rstrip())
+            sys.stdout.flush()
     session.stop()
     if session.problem:
         raise ValueError(session.problem)
 
 
-def _predictions(session: Any) -> Iterator[Any]:
+def _predictions(session: "LiveSession") -> Iterator["LivePrediction"]:
     """Yield predictions as they are made, until the stream ends."""
     from anchorinv.live.stream import OVER
 
@@ -236,5 +207,21 @@ def _opened(model: Path, reject: float | None, allow_recordings: bool) -> "Ancho
     return learner
 
 
-def _window(learner: "AnchorInvClassifier") -> float | None:
-    return learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None
+def _session(
+    learner: "AnchorInvClassifier",
+    source: "StreamSource",
+    inputs: InputOptions,
+    steadying: SteadyOptions,
+    **files: Any,
+) -> "LiveSession":
+    from anchorinv.live.session import STEP, LiveSession
+
+    return LiveSession(
+        learner,
+        source,
+        step=inputs.step or STEP,
+        steady=steadying.smoothing(learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None),
+        scale=inputs.scale,
+        rename=dict(inputs.reading().rename or {}),
+        **files,
+    )

@@ -28,7 +28,7 @@ def demo(
     synthetic: bool = option(
         False, "On synthetic recordings, which say nothing about people.", "--synthetic"
     ),
-    out: Path | None = option(None, "Run folder.  [default: runs/demo, with -synthetic, -quick]"),
+    out: Path | None = option(None, "Run folder; default: runs/demo, with -synthetic, -quick."),
 ) -> None:
     """Run a small study on real EMG that comes with the package: ten motions, six new ones, a report."""
     name = "-".join(["demo", *(["synthetic"] if synthetic else []), *(["quick"] if quick else [])])
@@ -77,7 +77,7 @@ class WorkerOptions:
     """Where trials are computed."""
 
     workers: int | None = option(
-        None, "Number of parallel workers.  [default: 1; with --cluster as many as fit]", min=1
+        None, "Number of parallel workers; default: 1, with --cluster as many as fit.", min=1
     )
     cluster: str | None = option(None, "Address of an existing Ray cluster: HOST:PORT, or auto.")
     gpus_per_worker: float = option(0.0, "GPUs per worker, for its networks; may be a fraction.", min=0)
@@ -101,10 +101,10 @@ def run(
     data: list[str] | None = option(
         None, "Prepared folder, or NAME=FOLDER once for each data set of the study."
     ),
-    out: Path | None = option(None, "Run folder; the same command resumes it.  [default: runs/CONFIG]"),
+    out: Path | None = option(None, "Run folder; the same command resumes it; default: runs/CONFIG."),
     *,
     overrides: OverrideOptions,
-    bases: Path | None = option(None, "Folder of base models that several runs share.  [default: OUT/bases]"),
+    bases: Path | None = option(None, "Folder of base models that several runs share; default: OUT/bases."),
     who: WorkerOptions,
     verify: bool = option(False, "Read all recordings for changes, also above 1 GiB.", "--verify"),
     list_configs: bool = option(False, "Show the shipped configs.", "--list"),
@@ -167,12 +167,12 @@ def report(
         ),
     ],
     out: Path | None = option(
-        None, "Folder for the report.  [default: RUN/report; runs/report for several, or a record]"
+        None, "Folder for the report; default: RUN/report, or runs/report for several or a record."
     ),
     data: list[str] | None = option(
         None, "Prepared folder, or NAME=FOLDER for each data set: figures of features and signals."
     ),
-    bases: Path | None = option(None, "Folder of base models, if the runs shared one.  [default: RUN/bases]"),
+    bases: Path | None = option(None, "Folder of base models, if the runs shared one; default: RUN/bases."),
     selections: str = option("", "Anchor selections to show in the feature space: random,closest,kmeans …"),
     export: Path | None = option(None, "Instead of a report, write the run as one small file to publish."),
     into: Path | None = option(

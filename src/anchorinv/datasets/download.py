@@ -1,13 +1,12 @@
 """Download public data sets: in parallel, resumed, retried and verified.
 
-``pooch.retrieve`` verifies each file and moves it into place. pooch 1.9 cannot resume, its retries cannot be
-interrupted in a thread, and its ``Unzip`` limits neither size nor location, so these parts are here. Files
-without a published checksum are compared with that of the first download (``.checksums.json``).
+pooch verifies each file. pooch 1.9 cannot resume, its retries cannot be interrupted in a thread, and its
+``Unzip`` limits neither size nor location, so these parts are here. Files without a published checksum are
+compared with that of the first download (``.checksums.json``).
 """
 
 import contextlib
 import json
-import logging
 import re
 import shutil
 import stat
@@ -221,8 +220,7 @@ def remote_files(
 
 def download(files: Sequence[RemoteFile], to: Path, client: HttpClient) -> list[str]:
     """Download missing files and unpack archives; return notes on files that were replaced."""
-    # pooch's log would break the progress bar; problems of a file are in our own messages.
-    import_extra("pooch", extra="download").get_logger().setLevel(logging.ERROR)
+    import_extra("pooch", extra="download")
     to.mkdir(parents=True, exist_ok=True)
     checksums = _read_checksums(to / _CHECKSUMS)
     paths = {file.name: confined_path(to, file.name) for file in files}
@@ -272,23 +270,14 @@ def _fetch(file: RemoteFile, path: Path, known: str | None, client: HttpClient) 
         path.unlink()
     part = path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True)
-
-    def downloader(url: str, output: str, _: object) -> None:
-        client.fetch(url, part, size=file.size)
-        part.replace(output)
-
-    resumed = part.is_file()
-    while True:
-        try:
-            pooch.retrieve(file.url, file.checksum, fname=path.name, path=path.parent, downloader=downloader)
+    for _ in range(2 if part.is_file() else 1):  # a resumed file may have parts of two: then it is restarted
+        client.fetch(file.url, part, size=file.size)
+        if file.checksum is None or pooch.hashes.hash_matches(str(part), file.checksum):
+            part.replace(path)
             return file.checksum or f"sha256:{sha256(path)}", note
-        except ValueError as error:
-            if "hash" not in str(error):
-                raise
-            if not resumed:
-                remedy = "try again, and report it to the source if it persists"
-                raise ValueError(f"its checksum is not the published one: it was deleted; {remedy}") from None
-            resumed = False  # parts of different files; restart the download
+        part.unlink()
+    remedy = "try again, and report it to the source if it persists"
+    raise ValueError(f"its checksum is not the published one, so it was deleted; {remedy}")
 
 
 def still_to_come(files: Sequence[RemoteFile], to: Path) -> tuple[int, int, int]:

@@ -308,7 +308,6 @@ def _default_split(runs: Sequence[_Run], people: Sequence[Any]) -> str:
 
 
 def _test_people(name: str, people: Sequence[Any]) -> set[Any]:
-    """Return the last quarter of the people."""
     if len(people) < 2:
         remedy = "add people with --subjects, or use --split session or run"
         raise ValueError(f"{name} with one person cannot be split by subject; {remedy}")
@@ -321,8 +320,10 @@ def _test_units(runs: Sequence[_Run], by: str) -> set[tuple[str, ...]]:
     every = {label for run in runs for label in run.labels}
     for n in range(_quarter(len(units)), len(units)):
         test = set(list(units)[-n:])
-        sides = [{x for r in runs if (_unit(r, by) in test) == side for x in r.labels} for side in (0, 1)]
-        if sides[0] == sides[1] == every:
+        sides = {True: set[str](), False: set[str]()}
+        for run in runs:
+            sides[_unit(run, by) in test].update(run.labels)
+        if sides[True] == sides[False] == every:
             return test
     return set()
 
@@ -343,7 +344,6 @@ def _read(
     how: Preprocessing,
     person: Any,
 ) -> PreparedRecording:
-    """Read and process all runs of a person."""
     runs, notes = load(person), list[str]()
     test = set() if by == "subject" else _test_units(runs, by)
     if by != "subject" and not test:

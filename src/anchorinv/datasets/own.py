@@ -52,7 +52,7 @@ def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[ManifestRo
         problems.append("the table has no rows; list a recording in each")
     without = [row.line for row in rows if not row.split]
     if without and len(without) < len(rows):
-        problems.append(f"split is given in some rows, not in lines {listed(without)}; give all or none")
+        problems.append(f"split is not given in lines {listed(without)}; give it in all or none")
     return rows, problems
 
 

@@ -24,6 +24,9 @@ MOST_UNDO = 20
 #: Bytes of taught windows that are kept for an export; the oldest lessons go first.
 MOST_TAUGHT = 200_000_000
 
+#: The class and the windows (n, n_chans, n_times) of a lesson.
+Taught = tuple[Any, np.ndarray]
+
 
 @dataclass(frozen=True, slots=True)
 class LivePrediction:
@@ -49,27 +52,19 @@ class Version:
     model: AnchorInvClassifier
     number: int
     identity: str
-    taught: tuple[tuple[Any, np.ndarray], ...] = ()
+    taught: tuple[Taught, ...] = ()
 
 
 class Versions:
-    """The models of a session: the one in use, and those before it to go back to.
+    """The models of a session: the one in use (``now``), and those before it to go back to.
 
-    Parameters
-    ----------
-    model : AnchorInvClassifier
-        The first one.
-
-    Attributes
-    ----------
-    now : Version
-        The one in use; its number grows with every change, an undone one as well.
-    places : dict
-        Each class that was ever known, in the order of its coming: its colour, on every page.
+    Its number grows with every change, an undone one as well.
     """
 
     def __init__(self, model: AnchorInvClassifier) -> None:
-        self.places: dict[Any, int] = {}
+        self.places: dict[
+            Any, int
+        ] = {}  # of classes in the order of their coming: their colour on every page
         self._before: deque[tuple[Version, str]] = deque(maxlen=MOST_UNDO)
         self._use(Version(model, 1, identity_of(model)))
 
@@ -78,13 +73,7 @@ class Versions:
         for label in version.model.classes_.tolist():
             self.places.setdefault(label, len(self.places))
 
-    def replace(
-        self,
-        model: AnchorInvClassifier,
-        identity: str,
-        what: str,
-        taught: Sequence[tuple[Any, np.ndarray]],
-    ) -> None:
+    def replace(self, model: AnchorInvClassifier, identity: str, what: str, taught: Sequence[Taught]) -> None:
         """Use another model from now on; ``what`` says what was done to get it."""
         self._before.append((self.now, what))
         taught = tuple(taught)
@@ -107,15 +96,7 @@ class Versions:
 
 
 class EventLog:
-    """What happened, a JSON line each; a process that is killed leaves all lines up to its last.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the file goes; it is a new one.
-    name : str
-        With which its name begins.
-    """
+    """What happened, a JSON line each in a new file; a process that is killed leaves all that it wrote."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = new_file(folder, name, ".jsonl")
@@ -168,24 +149,11 @@ def identity_of(model: AnchorInvClassifier) -> str:
 
 
 def export(
-    model: AnchorInvClassifier,
-    taught: Sequence[tuple[Any, np.ndarray]],
-    log: Path | None,
-    *,
-    recordings: bool = False,
+    model: AnchorInvClassifier, taught: Sequence[Taught], log: Path | None, *, recordings: bool = False
 ) -> bytes:
-    """Return a session as a zip file: its log, and the features of the windows taught.
+    """Return a session as a zip file: its log, and the features of the windows taught, by lesson.
 
-    Parameters
-    ----------
-    model : AnchorInvClassifier
-        By which features are computed.
-    taught : sequence of (label, ndarray)
-        Windows (n, n_chans, n_times) of each lesson.
-    log : Path or None
-        Of the session.
-    recordings : bool, default=False
-        Include the windows themselves, which are recordings of somebody.
+    With ``recordings`` the windows themselves are included, which are recordings of somebody.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -13,7 +13,6 @@ import secrets
 import struct
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
@@ -45,27 +44,13 @@ _FORBIDDEN = PlainTextResponse("This link is not valid: open the one that anchor
 
 
 class LiveServer:
-    """A page on a session.
-
-    Parameters
-    ----------
-    session : LiveSession
-        What is shown and taught.
-    hosts : sequence of str
-        Values of ``Host`` that are answered, such as ``127.0.0.1:8765``.
-    token : str or None, default=None
-        Of the link; None draws one.
-    """
+    """A page on a session, for whoever has the token and comes by one of the hosts (``127.0.0.1:8765``)."""
 
     def __init__(self, session: LiveSession, hosts: list[str], token: str | None = None) -> None:
         self.session, self.token = session, token or secrets.token_urlsafe(24)
         self._hosts = frozenset(hosts)
-        routes = [
-            Route("/", self._page),
-            Route("/export", self._export),
-            WebSocketRoute("/socket", self._socket),
-        ]
-        self.app = Starlette(routes=routes)
+        ways = Route("/", self._page), Route("/export", self._export), WebSocketRoute("/socket", self._socket)
+        self.app = Starlette(routes=ways)
 
     def _allowed(self, connection: HTTPConnection) -> bool:
         """Say whether a request came by the link, to this machine, and if from a page, from this one."""
@@ -113,11 +98,7 @@ class LiveServer:
             return
         await socket.accept()
         loop, news = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            loop.call_soon_threadsafe(news.set)
-
-        ended = self.session.listen(wake)
+        ended = self.session.listen(lambda: loop.call_soon_threadsafe(news.set))
         news.set()  # what is there already
         ahead = asyncio.Semaphore(AHEAD)
         sending = asyncio.create_task(self._send(socket, news, ahead))
@@ -149,7 +130,7 @@ class LiveServer:
         try:
             order, given = _parsed(text)
             answer = await asyncio.to_thread(_ORDERS[order], self.session, given)
-            if answer is not None:
+            if isinstance(answer, str):
                 await socket.send_json({"kind": "answer", "order": order, "text": answer})
         except (ValueError, OSError) as error:
             await socket.send_json({"kind": "problem", "text": shown(str(error))})
@@ -202,14 +183,13 @@ def facts_of(session: LiveSession) -> dict[str, Any]:
     version, lesson, practice = session.versions.now, session.lesson, session.practice
     model, stream, log = version.model, session.stream, session.log
     base = set(map(str, model.base_classes_.tolist()))
+    places, counted = (
+        session.versions.places,
+        zip(model.classes_.tolist(), model.counts_.tolist(), strict=True),
+    )
     classes = [
-        {
-            "label": str(name),
-            "count": int(n),
-            "base": str(name) in base,
-            "place": session.versions.places[name],
-        }
-        for name, n in zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
+        {"label": str(name), "count": n, "base": str(name) in base, "place": places[name]}
+        for name, n in counted
     ]
     return {
         "model": {"name": session.name, "number": version.number, "identity": version.identity},
@@ -264,11 +244,8 @@ def _thumb(shot: Shot) -> dict[str, Any]:
     picked = np.stack([stretches.min(2), stretches.max(2)], axis=2).reshape(len(rows), -1)
     low, high = picked.min(1, keepdims=True), picked.max(1, keepdims=True)
     scaled = 99 * (picked - low) / np.maximum(high - low, 1e-12)
-    return {
-        "number": shot.number,
-        "taken_for": str(shot.taken_for),
-        "rows": scaled.round().astype(int).tolist(),
-    }
+    rows = scaled.round().astype(int).tolist()
+    return {"number": shot.number, "taken_for": str(shot.taken_for), "rows": rows}
 
 
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:
@@ -299,21 +276,18 @@ def _whole(given: dict[str, Any], key: str) -> int:
     return value
 
 
-def _started(lesson: "Future[None]") -> None:
-    """Let a lesson take its time: what it did is shown when it is done."""
-
-
-_ORDERS: dict[str, Callable[[LiveSession, dict[str, Any]], str | None]] = {
+#: What a page may ask for; a text that comes back is its answer, all else is seen in the state.
+_ORDERS: dict[str, Callable[[LiveSession, dict[str, Any]], object]] = {
     "teach": lambda session, given: session.teach(
         _name(given), _whole(given, "shots"), hands_free=given.get("hands_free") is True
     ),
     "end": lambda session, given: session.end_recording(),
     "remove": lambda session, given: session.remove(_whole(given, "number")),
     "cancel": lambda session, given: session.cancel(),
-    "learn": lambda session, given: _started(session.learn()),
+    "learn": lambda session, given: session.learn(),
     "accept": lambda session, given: session.accept(_name(given)),
     "dismiss": lambda session, given: session.dismiss(),
-    "forget": lambda session, given: _started(session.forget(_name(given))),
+    "forget": lambda session, given: session.forget(_name(given)),
     "undo": lambda session, given: session.undo(),
     "practise": lambda session, given: session.practise(_whole(given, "rounds")),
     "save": lambda session, given: f"Saved as {session.save().name}.",

@@ -19,7 +19,7 @@ import numpy as np
 
 from anchorinv.errors import looks_like, shown
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.live.record import EventLog, LivePrediction, Versions, identity_of, new_file
+from anchorinv.live.record import EventLog, LivePrediction, Taught, Versions, identity_of, new_file
 from anchorinv.live.sources import StreamSource
 from anchorinv.live.stream import OVER, Classified, ClassifiedStream
 from anchorinv.live.tasks import DONE, REVIEW, Lesson, NoveltyWatch, Practice, teach
@@ -94,12 +94,11 @@ class LiveSession:
             on_drift=self._drifted,
         )
         self.lock = threading.RLock()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], object]] = []
         self._teacher = ThreadPoolExecutor(1, "lessons")
         self.revision = 0  # of what pages show beside predictions
-        self.predictions: deque[LivePrediction] = deque(
-            maxlen=min(MOST_PREDICTIONS, round(RIBBON / step) + 1)
-        )
+        n_kept = min(MOST_PREDICTIONS, round(RIBBON / step) + 1)
+        self.predictions: deque[LivePrediction] = deque(maxlen=n_kept)
         self.n_predictions = 0
         self.lesson: Lesson | None = None
         self.practice: Practice | None = None
@@ -108,8 +107,7 @@ class LiveSession:
         self.problem: str | None = None
         self.warning: str | None = None
         self.log = EventLog(folder, name) if folder is not None else None
-        channels = list(self.stream.ch_names)
-        self._say("begin", source=source.name, sfreq=source.sfreq, channels=channels)
+        self._say("begin", source=source.name, sfreq=source.sfreq, channels=self.stream.ch_names)
 
     @property
     def model(self) -> AnchorInvClassifier:
@@ -169,22 +167,20 @@ class LiveSession:
 
     def _arrived(self, contact_changed: bool) -> None:
         if contact_changed:
-            with self.lock:
-                self.revision += 1
-        self._notify()
+            self._changed()
+        else:
+            self._notify()
 
     def _stream_is(self, status: str, error: Exception | None) -> None:
-        with self.lock:
-            if error is not None:
-                self._fail(error)
-            self._changed()
+        if error is not None:
+            self._fail(error)
+        self._changed()
         self._say("stream", status=status)
 
     def _drifted(self, drift: Drift) -> None:
         """Say on the page that all windows are far from the base data, as in another unit."""
-        with self.lock:
-            self.warning = shown(drift.verdict)
-            self._changed()
+        self.warning = shown(drift.verdict)
+        self._changed()
         self._say("drift", sentence=drift.verdict)
 
     # -- what a person does -------------------------------------------------------------------------------
@@ -368,26 +364,19 @@ class LiveSession:
 
     def _fail(self, error: Exception) -> None:
         """Say what went wrong on the page; what nobody expected goes to the console as well, whole."""
-        if isinstance(error, ValueError | OSError):
-            self.problem = shown(str(error))
-        else:
-            self.problem = shown(
-                f"something went wrong ({type(error).__name__}: {error}); the console has more"
-            )
+        what = str(error)
+        if not isinstance(error, ValueError | OSError):
+            what = f"something went wrong ({type(error).__name__}: {error}); the console has more"
             _log.error("live session", exc_info=error)
+        self.problem = shown(what)
 
     @property
-    def taught(self) -> tuple[tuple[Any, np.ndarray], ...]:
+    def taught(self) -> tuple[Taught, ...]:
         """The lessons that the model in use has learned: the class and the windows of each."""
         return self.versions.now.taught
 
     def _replace(
-        self,
-        model: AnchorInvClassifier,
-        what: str,
-        taught: Sequence[tuple[Any, np.ndarray]],
-        *,
-        report: dict[str, Any],
+        self, model: AnchorInvClassifier, what: str, taught: Sequence[Taught], *, report: dict[str, Any]
     ) -> None:
         identity = identity_of(model)  # takes its time, so before the stream is kept waiting
         with self.lock:
@@ -404,10 +393,11 @@ class LiveSession:
         return max(0.0, (self.lesson.begins - self.stream.position) / self.stream.rate)
 
     def _changed(self) -> None:
-        self.revision += 1
+        with self.lock:
+            self.revision += 1
         self._notify()
 
-    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+    def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Have a function called, from any thread, when there is something new; return how to end that."""
         with self.lock:
             self._listeners.append(listener)

@@ -192,11 +192,6 @@ class Timeline:
     Stamps jitter, and the clock of a device runs a little fast or slow: both are followed slowly. A jump is
     neither; forwards it is so many samples that are missing, far forwards or backwards a new beginning.
 
-    Parameters
-    ----------
-    sfreq : float
-        Samples a second.
-
     Examples
     --------
     >>> line = Timeline(100.0)
@@ -242,16 +237,9 @@ class Timeline:
 
 
 class Board:
-    """A board that BrainFlow knows, by its number or name.
+    """A board that BrainFlow knows: a name of ``brainflow.BoardIds`` without ``_BOARD``, or its number.
 
-    Parameters
-    ----------
-    board : str
-        As ``synthetic`` or ``cyton``: a name of ``brainflow.BoardIds`` without ``_BOARD``, or its number.
-    port : str, default=""
-        Serial port, where the board has one.
-    mac : str, default=""
-        Bluetooth address, where it has one.
+    Some have a serial ``port``, some a Bluetooth address (``mac``).
     """
 
     def __init__(self, board: str, *, port: str = "", mac: str = "") -> None:
@@ -310,17 +298,10 @@ def _board_number(flow: Any, board: str) -> int:
 
 
 class LslSource:
-    """A stream of Lab Streaming Layer, by its name.
+    """A stream of Lab Streaming Layer, by its name; it is looked for, for ``wait`` seconds.
 
     Clocks of other machines are brought to this one's and samples that were lost are marked. A stream that
     ends or falls silent is looked for again; once it is back, with the same channels, it goes on.
-
-    Parameters
-    ----------
-    name : str
-        Of the stream.
-    wait : float, default=5.0
-        Seconds to look for it.
     """
 
     def __init__(self, name: str, *, wait: float = WAIT) -> None:
@@ -409,15 +390,8 @@ def _channels(info: Any) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
 
 
 class MarkerOutlet:
-    """Predictions as a stream of markers, a text each: the class, or the word for windows that fit none.
+    """Predictions as a new stream of markers, a text each: the class, or the word for windows that fit none.
 
-    Parameters
-    ----------
-    name : str
-        Of the stream that is made.
-
-    Notes
-    -----
     A marker is stamped with the time at which the last sample of its window was taken, not with that of the
     decision, so that a recorder aligns it with the signal.
     """

@@ -24,7 +24,7 @@ READY, HOLD, DONE = "ready", "hold", "done"
 #: Rejected windows that are looked at for a new class, and how many more before they are looked at again.
 REJECTED, LOOK_AGAIN = 60, 5
 #: Bytes of them, of long windows of many channels fewer are kept, but twice the shots of a lesson.
-MOST_REJECTED = 1 << 22
+MOST_REJECTED = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,20 +37,10 @@ class Shot:
 
 
 class Lesson:
-    """Windows recorded for one class, after a countdown; each may be removed again.
+    """Windows recorded for one class, so many as are wanted; each may be removed again.
 
-    Parameters
-    ----------
-    label : object
-        The class.
-    wanted : int
-        Windows to record.
-    begins : int
-        Sample at which the countdown ends.
-    spacing : int
-        Samples from one window to the next, at the least.
-    hands_free : bool, default=False
-        Whether to learn as soon as all windows are recorded, without a review.
+    The countdown ends at sample ``begins``; windows start at least ``spacing`` samples apart. A lesson that
+    is ``hands_free`` is learned as soon as all are recorded, without a review.
 
     Examples
     --------
@@ -132,16 +122,10 @@ def teach(
 
 
 class NoveltyWatch:
-    """Windows that fit no known class, half a window apart, and whether they resemble each other.
-
-    Attributes
-    ----------
-    suggestion : dict or None
-        What pages say of the windows that may be a new class; None if there are none.
-    """
+    """Windows that fit no known class, half a window apart, and whether they resemble each other."""
 
     def __init__(self) -> None:
-        self.suggestion: dict[str, Any] | None = None
+        self.suggestion: dict[str, Any] | None = None  # what pages say of windows that may be a new class
         self._rejected: deque[np.ndarray] = deque()
         self._offered: np.ndarray | None = None
         self._next = self._n_seen = 0
@@ -183,20 +167,10 @@ class NoveltyWatch:
 
 
 class Practice:
-    """Prompt classes in turn, and count what the model takes them for.
+    """Prompt classes in turn, each so many rounds, and count what the model takes them for.
 
-    Parameters
-    ----------
-    classes : sequence
-        Those that are prompted.
-    rounds : int
-        How often each.
-    begins : int
-        Sample at which the first prompt is announced.
-    ready, hold : int
-        Samples from an announcement to its prompt, and of the prompt.
-    rng : numpy.random.Generator
-        Of the order.
+    The first prompt is announced at sample ``begins``; each comes ``ready`` samples after its announcement
+    and lasts for ``hold`` samples.
 
     Examples
     --------

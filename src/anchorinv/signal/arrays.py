@@ -98,7 +98,6 @@ class StoredArray:
         return "F" if self.fortran_order else "C"
 
     def _opened(self, stack: ExitStack) -> IO[bytes]:
-        """Open the file at the first value."""
         if self.member:
             archive = stack.enter_context(zipfile.ZipFile(self.path))
             file = stack.enter_context(archive.open(f"{self.member}.npy"))

@@ -480,7 +480,6 @@ def _square(pairs: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray
 
 
 def _scale_words(drift: Drift) -> list[str]:
-    """Describe differences in scale and offset, and the remedy."""
     far = drift.beyond if drift.extreme else drift.distance > ODD
     if not far.any():
         return []

@@ -115,7 +115,6 @@ def parse_events(text: str) -> dict[str, str]:
 
 
 def _split(text: str, at: str) -> list[str]:
-    """Split at unescaped separators."""
     parts = [""]
     for sign in _SIGN.findall(text):
         if sign == at:

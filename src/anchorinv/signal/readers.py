@@ -191,7 +191,9 @@ class _Checksums:
             return
         self._at = stop
         self._sums[channels] += samples.sum(axis=0, dtype=np.int64)
-        for i in channels if stop >= int(self._header.sig_len) else ():
+        if stop < int(self._header.sig_len):
+            return
+        for i in channels:
             checksum = self._header.checksum[i]
             if checksum is not None and checksum % 65536 != int(self._sums[i]) % 65536:
                 what = f"the samples of {self._header.sig_name[i]} do not fit the checksum in the header"
