@@ -20,7 +20,7 @@ from matplotlib.ticker import MultipleLocator
 
 from anchorinv import AnchorInvClassifier, StreamingPredictor
 from anchorinv.files import replacing
-from anchorinv.serving.smoothing import Smoother, Smoothing, preset
+from anchorinv.serving.streaming import Smoother, Smoothing, preset
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "steady.csv"

@@ -7,6 +7,7 @@
 
 import ast
 import re
+import statistics
 import subprocess
 import sys
 from functools import cache
@@ -96,9 +97,11 @@ class TestLegibility:
         assert not missing, f"docs/architecture.md does not mention {missing}"
 
     def test_there_are_few_rooms_and_short_functions(self) -> None:
-        assert len(FILES) <= 104
-        lengths = sorted(len(path.read_text(encoding="utf-8").splitlines()) for path in FILES)
-        assert 100 <= lengths[len(lengths) // 2] <= 250
+        assert len(FILES) <= 100
+        lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+        assert statistics.median(lengths.values()) <= 400
+        long = {path.name for path, n_lines in lengths.items() if n_lines > 700}
+        assert long <= {"estimator.py"}, long
         for path in FILES:
             for node in ast.walk(tree(path)):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

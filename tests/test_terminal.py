@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from anchorinv import AnchorInvClassifier, cli
-from anchorinv.cli.output import logging_to
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.errors import Problems, _seen, check_name, shown
 from anchorinv.progress import tick
-from anchorinv.terminal import Terminal, progress_bars
+from anchorinv.terminal import Terminal, logging_to, progress_bars
 from tests.hostile import NAMES, ORDINARY, SENTENCE, check_readable, names
 from tests.models import RATE, fitted, windows
 

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from anchorinv.core.privacy import Privacy
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.audit import audit
-    from anchorinv.serving.smoothing import Smoothing
-    from anchorinv.serving.streaming import StreamingPredictor
+    from anchorinv.serving.streaming import Smoothing, StreamingPredictor
     from anchorinv.signal.preprocessing import Filter, Preprocessing
     from anchorinv.validation import Signals
 
@@ -45,7 +44,7 @@ _HOMES = {
     "Preprocessing": "anchorinv.signal.preprocessing",
     "Privacy": "anchorinv.core.privacy",
     "Signals": "anchorinv.validation",
-    "Smoothing": "anchorinv.serving.smoothing",
+    "Smoothing": "anchorinv.serving.streaming",
     "StreamingPredictor": "anchorinv.serving.streaming",
 }
 

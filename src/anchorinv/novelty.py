@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anchorinv.core.confidence import Confidence
-from anchorinv.core.confidence_rehearsal import held_out_confidence
+from anchorinv.core.discriminant import held_out_confidence
 from anchorinv.core.heads import class_means
 from anchorinv.core.networks import CHUNK, encode
 from anchorinv.core.recipe import BaseSpec, Recipe

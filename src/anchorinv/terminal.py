@@ -1,11 +1,13 @@
-"""Printing to the terminal, with untrusted names as plain text; progress bars."""
+"""Printing to the terminal, with untrusted names as plain text; progress bars and log messages."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -223,3 +225,47 @@ class _NotebookBars:
         ]
         html = "".join(f"<div>{line}</div>" for line in [*map(escape, self._said), *bars])
         self._handle.update({"text/plain": "\n".join([*self._said, *words]), "text/html": html}, raw=True)
+
+
+class _ConsoleHandler(logging.Handler):
+    """Print each record as one line, above the progress bars.
+
+    Rich's own handler wraps messages and does not escape them.
+    """
+
+    def __init__(self, console: Terminal, level: str) -> None:
+        super().__init__(level.upper())
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        self._console.say(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+class _LineFormatter(logging.Formatter):
+    """Format a message as one line, with names escaped."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        """Return the line, before any traceback."""
+        return shown(super().formatMessage(record))
+
+
+@contextmanager
+def logging_to(path: Path, level: str, console: Terminal) -> Iterator[None]:
+    """Log what happens inside the block: to a file from ``info`` on, to a console from ``level`` on."""
+    logger = logging.getLogger("anchorinv")
+    before = logger.level
+    # Opened by the first message, so that a command that fails early leaves no folder.
+    to_file = logging.FileHandler(path, encoding="utf-8", delay=True)
+    to_file.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    handlers = [to_file, _ConsoleHandler(console, level)]
+    for handler in handlers:
+        logger.addHandler(handler)
+    logger.setLevel(min(logging.INFO, logging.getLevelName(level.upper())))
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()

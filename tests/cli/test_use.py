@@ -11,7 +11,7 @@ import pytest
 
 from anchorinv import AnchorInvClassifier, Preprocessing, Smoothing, StreamingPredictor
 from anchorinv.cli.options import SteadyOptions
-from anchorinv.serving.smoothing import preset
+from anchorinv.serving.streaming import preset
 from tests.models import CHANNELS, RATE, command, fitted, windows
 from tests.recording_files import write_edf, write_fif
 

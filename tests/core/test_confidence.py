@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from anchorinv.core.confidence import FEWEST, MOST_SCORES, SHARES, Confidence, Scores, misfits_of
-from anchorinv.core.confidence_rehearsal import held_out_confidence
+from anchorinv.core.discriminant import held_out_confidence
 from tests.core.small import randn
 
 few_numbers = st.lists(st.integers(-20, 20).map(lambda i: i / 4), min_size=1, max_size=200)

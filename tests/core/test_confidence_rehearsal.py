@@ -14,17 +14,17 @@ from torch import Tensor
 
 from anchorinv.core.closed_form import _features_without
 from anchorinv.core.confidence import Confidence
-from anchorinv.core.confidence_rehearsal import (
+from anchorinv.core.discriminant import (
     FOLDS,
     STRETCHES,
     Answers,
+    Discriminant,
     _Fold,
     _Rounds,
     held_out_confidence,
     neighbouring_folds,
     rehearse_confidence,
 )
-from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.encoder import fit_encoder
 from anchorinv.core.networks import encode
 from anchorinv.core.types import stream

@@ -16,7 +16,7 @@ import pytest
 
 import anchorinv
 from anchorinv import AnchorInvClassifier
-from anchorinv.live.record import EventLog
+from anchorinv.live.lessons import EventLog
 from anchorinv.live.sources import Iterated
 from anchorinv.serving.streaming import StreamingPredictor
 from tests.live.test_session import model, samples

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from anchorinv import AnchorInvClassifier
-from anchorinv.live import record, stream, tasks
+from anchorinv.live import lessons, stream
 from anchorinv.live import session as live
-from anchorinv.live.record import export
+from anchorinv.live.lessons import export
 from anchorinv.live.session import LiveSession
 from anchorinv.live.sources import Chunk, Iterated
 from anchorinv.serving.streaming import Prediction, StreamingPredictor
@@ -278,8 +278,8 @@ class TestTeaching:
             assert go_on.wait(30)
             return learn_classes(*args, **options)
 
-        learn_classes = tasks.learn_classes
-        monkeypatch.setattr(tasks, "learn_classes", slow)
+        learn_classes = lessons.learn_classes
+        monkeypatch.setattr(lessons, "learn_classes", slow)
         given.teach("tongue", 3, countdown=0)
         self.feed(given, "tongue")
         done = given.learn()
@@ -371,7 +371,7 @@ class TestTeaching:
         assert whole["X"].shape == (6, 4, 64)
 
     def test_windows_for_an_export_are_bounded(self, given, monkeypatch):
-        monkeypatch.setattr(record, "MOST_TAUGHT", 1)
+        monkeypatch.setattr(lessons, "MOST_TAUGHT", 1)
         self.teach(given)
         assert given.taught == ()
 

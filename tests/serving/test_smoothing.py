@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from anchorinv import Smoothing, StreamingPredictor
 from anchorinv.serving import streaming
-from anchorinv.serving.smoothing import UNKNOWN, Smoother, preset, smoother_of
+from anchorinv.serving.streaming import UNKNOWN, Smoother, preset, smoother_of
 from tests.models import RATE, again, fitted, windows
 
 NAMES = np.array(["a", "b", "c"])

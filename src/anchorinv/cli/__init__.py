@@ -14,7 +14,6 @@ import anchorinv.cli.data as data
 import anchorinv.cli.live as live
 import anchorinv.cli.model as model
 import anchorinv.cli.study as study
-import anchorinv.cli.train as learn
 import anchorinv.cli.train as train
 from anchorinv import __version__
 from anchorinv.errors import shown
@@ -92,7 +91,7 @@ def _root(
 # In the order of the help.
 _COMMANDS: list[Callable[..., None]]
 _COMMANDS = [study.demo, data.download, data.data, data.events, study.run, study.status, study.report]
-_COMMANDS += [train.train, learn.learn, learn.add, learn.forget, learn.calibrate]
+_COMMANDS += [train.train, train.learn, train.add, train.forget, train.calibrate]
 _COMMANDS += [model.check, model.predict, model.suggest, model.evaluate, live.live, model.export, model.info]
 _COMMANDS += [model.audit]
 for command in _COMMANDS:

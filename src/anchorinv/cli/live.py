@@ -19,8 +19,7 @@ from anchorinv.terminal import complain, say
 
 if TYPE_CHECKING:
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.live.record import LivePrediction
-    from anchorinv.live.session import LiveSession
+    from anchorinv.live.session import LivePrediction, LiveSession
     from anchorinv.live.sources import StreamSource
 
 _LOOPBACK, _ALL = ("127.0.0.1", "localhost"), ("0.0.0.0", "::", "")  # noqa: S104 - refused

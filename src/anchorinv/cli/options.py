@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anchorinv.datasets.own import Labelling
     from anchorinv.datasets.own_files import OwnOptions
     from anchorinv.serving.files import ReadOptions
-    from anchorinv.serving.smoothing import Smoothing
+    from anchorinv.serving.streaming import Smoothing
 
 Model = Annotated[Path, typer.Argument(help="A model file.", metavar="MODEL")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The model file to write.", metavar="MODEL")]
@@ -162,7 +162,7 @@ class SteadyOptions:
 
     def smoothing(self, window: float | None) -> "Smoothing | None":
         """Return the smoothing for a length of windows in seconds, if known; None if no option is given."""
-        from anchorinv.serving.smoothing import Smoothing, preset
+        from anchorinv.serving.streaming import Smoothing, preset
 
         given = {name: getattr(self, name) for name in ("vote", "time_constant", "hysteresis", "dwell")}
         given = {name: value for name, value in given.items() if value is not None}

@@ -1,13 +1,16 @@
-"""``anchorinv demo``, ``run``, ``status`` and ``report``: run studies and report on them."""
+"""``anchorinv demo``, ``run``, ``status`` and ``report``: run studies and show their results."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import JustifyMethod
+from rich.table import Table
 
 from anchorinv.cli.options import Device, argument, interruptible, option, with_options
-from anchorinv.terminal import Terminal, progress_bars, say
+from anchorinv.terminal import Terminal, logging_to, progress_bars, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
     from anchorinv.datasets.dataset import Dataset
     from anchorinv.study.config import Study
     from anchorinv.study.execute import Executor
+    from anchorinv.study.folder import RunFolder
+    from anchorinv.study.results import Job
+    from anchorinv.study.runner import SessionResult
+    from anchorinv.study.scores import Comparison
 
 _LEVELS = ("debug", "info", "warning", "error")
 _SCALES = ("full", "tiny", "smoke")
@@ -116,7 +123,6 @@ def run(
             raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}", param_hint=f"--{name}")
     if not config and not list_configs:
         raise typer.BadParameter("name a config, or use --list to see those that are shipped")
-    from anchorinv.cli.output import configs_table, logging_to, show_results
     from anchorinv.study.execute import Unfinished, run_study
     from anchorinv.study.folder import RunFolder
 
@@ -149,7 +155,6 @@ def status(
     results: bool = option(False, "Show the results so far, too."),
 ) -> None:
     """Show the finished and the missing jobs of a run."""
-    from anchorinv.cli.output import show_results, show_status
     from anchorinv.study.folder import RunFolder
 
     folder, console = RunFolder(run), Terminal()
@@ -193,7 +198,6 @@ def report(
 def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     import time
 
-    from anchorinv.cli.output import scores_table, titled
     from anchorinv.files import check_writable
     from anchorinv.report.page import make_report
     from anchorinv.study.execute import run_study
@@ -314,3 +318,196 @@ def _fill(runs: list[Path], page: Path) -> None:
             for mark in filled.waiting
         ),
     )
+
+
+def titled(results: "Sequence[SessionResult]") -> "list[SessionResult]":
+    """Rename methods in results to their titles, as in reports, unless two share a title."""
+    from anchorinv.study import scores
+
+    titles = {name: scores.method_title(name) for name in scores.methods_of(results)}
+    if len(set(titles.values())) < len(titles):
+        return list(results)
+    return [replace(result, method=titles[result.method]) for result in results]
+
+
+def scores_table(
+    results: "Sequence[SessionResult]", *, spread: bool = True, of: str = "over trials"
+) -> Table:
+    """Return macro-F1 over all, base and new classes, per method and session, of one variant.
+
+    Without the ``spread``, standard deviations, the table fits a narrow terminal.
+    """
+    from anchorinv.study import scores
+
+    last = max(result.session for result in results)
+    table = Table(title=f"Macro-F1 in percent, {'mean ± standard deviation' if spread else 'mean'} {of}")
+    table.add_column("classes" if spread else "", no_wrap=True)
+    table.add_column("method", no_wrap=True)
+    for session in range(last + 1):
+        header = f"session {session}" if spread else str(session)
+        table.add_column(header if session else "base", justify="right", no_wrap=True)
+    methods, known = scores.methods_of(results), scores.by_session(results)
+    for part, words in scores.PARTS.items():
+        for method in methods:
+            row = [known.get((method, session, part)) for session in range(last + 1)]
+            cells = ["" if cell is None else str(cell) if spread else f"{cell.mean:.1f}" for cell in row]
+            if part == "f1_new":
+                cells[0] = ""
+            first, final = method == methods[0], method == methods[-1]
+            table.add_row(words if first else "", method, *cells, end_section=final)
+    return table
+
+
+def configs_table() -> Table:
+    """Return the shipped configs and what they are."""
+    from anchorinv.study.loading import load, shipped
+
+    table = Table(title="Shipped configs", show_edge=False)
+    for name in ("name", "paper", "what", "variants"):
+        table.add_column(name, justify="right" if name == "variants" else "left", no_wrap=name == "name")
+    for name in shipped():
+        study = load(name)
+        table.add_row(name, study.paper, study.title, str(len(study.variants)))
+    return table
+
+
+def show_results(console: Terminal, study: "Study", results: "Sequence[SessionResult]") -> None:
+    """Print the results of a run so far: scores, a sentence, comparisons and what they assume."""
+    from anchorinv.study import scores
+
+    if not results:
+        console.say("No results yet.")
+        return
+    compared, results = list(scores.comparisons(results, study.reference)), titled(results)
+    wide = console.width >= 31 + 13 * max(result.session for result in results)
+    if study.scale != "full" or any(e.synthetic for e in study.variants.values()):
+        console.say(
+            "Synthetic recordings: no person's data, and no evidence about real people.", style="bold"
+        )
+    several = len({result.variant for result in results}) > 1
+    people = list(dict.fromkeys(result.person for result in results))
+    for person in people if len(people) > 1 and not several else []:
+        own = [result for result in results if result.person == person]
+        console.print(scores_table(own, spread=wide, of=f"over trials, person {person}"))
+    of = "over people" if len(people) > 1 else "over trials"
+    console.print(_variants_table(results) if several else scores_table(results, spread=wide, of=of))
+    if not several and len(scores.methods_of(results)) > 1 and _complete(results):
+        console.say(scores.in_words(results))
+    if compared and not several:
+        console.print(_comparisons_table(compared))
+    if compared:
+        console.say(scores.assumptions(results))
+
+
+def show_status(console: Terminal, folder: "RunFolder") -> None:
+    """Print the finished and the missing jobs of a run."""
+    from anchorinv.study.results import Job
+
+    study, read = folder.study(), folder.read()
+    everything = folder.jobs()
+    done = {Job.of(result) for result in read.results}
+    left = [part for part in everything if part not in done]
+    console.say(f"{study.title} ({study.name}, scale {study.scale})")
+    console.print(_finished_table(study, everything, done, read.results))
+    if read.damage:
+        console.say(f"results.jsonl has {read.damage}; the next run repairs it.")
+    if not left:
+        console.say(f"All {len(everything)} jobs are finished.")
+        return
+    now = (
+        "A process is running in it."
+        if folder.in_use
+        else "Nothing is running; the same command continues it."
+    )
+    console.say(f"{len(done)} of {len(everything)} jobs are finished{_time_left(read.results, left)}. {now}")
+
+
+def _table(title: str, *columns: str, edge: bool = True) -> Table:
+    """Return a table of numbers, whose columns of names are at the left."""
+    table = Table(title=title, show_edge=edge)
+    for name in columns:
+        justify: JustifyMethod = "left" if name in ("variant", "method", "over") else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
+    return table
+
+
+def _finished_table(
+    study: "Study", everything: "Sequence[Job]", done: "set[Job]", results: "Sequence[SessionResult]"
+) -> Table:
+    from anchorinv.study import scores
+
+    several = ["variant"] if len(study.variants) > 1 else []
+    table = _table("Finished", *several, "method", "base models", "trials", "s per trial", edge=False)
+    for variant in study.variants:
+        for method in dict.fromkeys(part.method for part in everything if part.variant == variant):
+            own = [p for p in everything if (p.variant, p.method) == (variant, method)]
+            bases, trials = ([p for p in own if (p.trial is None) == base] for base in (True, False))
+            seconds = _per_trial(results, variant, method)
+            counts = (f"{sum(p in done for p in some)} of {len(some)}" for some in (bases, trials))
+            duration = "" if seconds is None else f"{seconds:.1f}"
+            table.add_row(*([variant] if several else []), scores.method_title(method), *counts, duration)
+    return table
+
+
+def _variants_table(results: "Sequence[SessionResult]") -> Table:
+    """Return the base session and the last one of each variant, as the paper's ablations do."""
+    from anchorinv.study import scores
+
+    one_method = len(scores.methods_of(results)) == 1
+    named = f" ({scores.methods_of(results)[0]})" if one_method else ""
+    title = f"Macro-F1 in percent{named}: all classes, and the new ones after the last session"
+    method_column = [] if one_method else ["method"]
+    table = _table(title, "variant", *method_column, "base", "last session", "new classes")
+    for variant in dict.fromkeys(result.variant for result in results):
+        own = [result for result in results if result.variant == variant]
+        last, known = max(result.session for result in own), scores.by_session(own)
+        for i, method in enumerate(scores.methods_of(own)):
+            asked = ((0, "f1_all"), (last, "f1_all"), (last, "f1_new"))
+            cells = [str(known.get((method, session, part), "")) for session, part in asked]
+            names = ["" if i else variant, *([] if one_method else [method])]
+            ends = not one_method and method == scores.methods_of(own)[-1]
+            table.add_row(*names, *cells, end_section=ends)
+    return table
+
+
+def _comparisons_table(compared: "Sequence[Comparison]") -> Table:
+    from anchorinv.study import scores
+
+    last, reference = max(each.session for each in compared), scores.method_title(compared[0].reference)
+    title = f"Against {reference} after session {last}, macro-F1 over all classes"
+    table = _table(title, "method", "over", "difference", "95 % interval", "p (Holm)", "effect")
+    for c in (each for each in compared if each.session == last):
+        interval = "" if math.isinf(c.low) else f"{c.low:+.1f} to {c.high:+.1f}"
+        numbers = (f"{c.difference:+.1f}", interval, f"{c.p_holm:.3g}", f"{c.effect:+.2f}")
+        table.add_row(scores.method_title(c.method), f"{c.n} {c.over}", *numbers)
+    return table
+
+
+def _complete(results: "Sequence[SessionResult]") -> bool:
+    """Return whether all methods have the same trials of the last session, and can be compared."""
+    from anchorinv.study import scores
+
+    last = max(result.session for result in results)
+    counts = [sum(r.session == last for r in results if r.method == m) for m in scores.methods_of(results)]
+    return last > 0 and len(set(counts)) == 1
+
+
+def _per_trial(results: "Sequence[SessionResult]", variant: str, method: str) -> float | None:
+    from anchorinv.study.results import Job
+
+    own = [r for r in results if (r.variant, r.method) == (variant, method) and r.trial is not None]
+    trials = {Job.of(result) for result in own}
+    return sum(result.seconds for result in own) / len(trials) if trials else None
+
+
+def _time_left(results: "Sequence[SessionResult]", left: "Sequence[Job]") -> str:
+    """Estimate the time of the remaining trials, by the finished ones of the same method."""
+    keys = dict.fromkeys((part.variant, part.method) for part in left)
+    known = {key: _per_trial(results, *key) for key in keys}
+    measured = [seconds for seconds in known.values() if seconds is not None]
+    if not measured:
+        return ""
+    usual = sum(measured) / len(measured)
+    trials = [part for part in left if part.trial is not None]
+    seconds = sum(known[part.variant, part.method] or usual for part in trials)
+    return f", about {seconds / 60:.0f} minutes of trials are left" if seconds > 90 else ""

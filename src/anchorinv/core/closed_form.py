@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anchorinv.core.confidence_rehearsal import Features, rehearse_confidence
-from anchorinv.core.discriminant import Discriminant
+from anchorinv.core.discriminant import Discriminant, Features, rehearse_confidence
 from anchorinv.core.encoder import (
     CLASSICAL,
     MOST_FEATURES,

@@ -1,7 +1,7 @@
 """How sure a model may be: calibrated probabilities, p-values of novelty, conformal sets of classes.
 
-All of it rests on windows that a model of the same kind had not learned from, see
-``confidence_rehearsal.py``; here is what is kept of them, a few hundred numbers, and how it is used.
+All of it rests on windows that a model of the same kind had not learned from, see ``discriminant.py``; here
+is what is kept of them, a few hundred numbers, and how it is used.
 """
 
 import math

@@ -1,11 +1,19 @@
-"""A linear discriminant on sufficient statistics: count, mean and scatter of each class, no samples.
+"""A linear discriminant on statistics of each class, and what its confidence rests on: windows kept aside.
 
-Classes share one within-class covariance, and their means have a prior estimated from the base classes, see
-``posterior.py``. Everything follows from the statistics in closed form, so the order of examples does not
-matter, and a class is forgotten exactly.
+The statistics are count, mean and scatter of each class, no samples. Classes share one within-class
+covariance, and their means have a prior estimated from the base classes, see ``posterior.py``. Everything
+follows in closed form, so the order of examples does not matter, and a class is forgotten exactly.
+
+Its confidence is measured by learning over and over: neighbouring windows, or whole groups, are kept aside a
+fifth at a time, and a model of the others is asked about them. Neighbours are kept aside together, because a
+model is used on another day than it was trained on. Classes are taught with ten shots, one by one and a third
+of them at once, and with three shots, to see how sure a model may be of such classes, and how far their
+windows lie from what it knows.
 """
 
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
 import torch
@@ -13,6 +21,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from anchorinv.core.confidence import SHOTS, Confidence, Scores, misfits_of
 from anchorinv.core.heads import (
     Count,
     Expected,
@@ -22,8 +31,24 @@ from anchorinv.core.heads import (
     register_head,
     without_row,
 )
-from anchorinv.core.posterior import Posterior, Statistics, posterior_of
-from anchorinv.core.types import Batch
+from anchorinv.core.posterior import FEW, Posterior, Statistics, posterior_of
+from anchorinv.core.types import Batch, stream
+from anchorinv.progress import tick
+
+FOLDS = 5
+#: Stretches of neighbours in each fold. With one, models lack a fifth of all days or records in a row, far
+#: more than the final one does, and too few windows are rejected; with many, neighbours stay behind.
+STRETCHES = 6
+TEN = SHOTS[-1]
+#: Base classes, to say how sure a model may be of them after lessons.
+FEWEST_CLASSES = 6
+#: Windows of a class; with fewer a fifth of them says nothing.
+_LEAST = 6
+#: Of the logits: from a hundredth to a hundredfold.
+_FACTORS = [10 ** (k / 20) for k in range(-40, 41)]
+
+#: (which windows to learn from (n,)) -> features (n, dim) of all windows, as these windows set them.
+Features = Callable[[Tensor], Tensor]
 
 
 @register_head
@@ -248,3 +273,240 @@ def square_of(triangle: Tensor, dim: int) -> Tensor:
     matrix[rows, cols] = triangle
     matrix[cols, rows] = triangle
     return matrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """What a model said of windows that it had not learned from.
+
+    Parameters
+    ----------
+    logits : Tensor, shape (n, n_classes)
+    targets : Tensor, shape (n,)
+        The right columns.
+    statistics, nearest : Tensor, shape (n, n_statistics) and (n,)
+        Of :meth:`~anchorinv.core.heads.Head.novelty`.
+    n_base : int
+        Base classes, the first columns; the others were taught.
+    labels : Tensor, shape (n,)
+        The right class by its number among all base classes.
+    """
+
+    logits: Tensor
+    targets: Tensor
+    statistics: Tensor
+    nearest: Tensor
+    n_base: int
+    labels: Tensor
+
+    @property
+    def taught(self) -> Tensor:
+        """Which windows (n,) are of taught classes."""
+        return self.targets >= self.n_base
+
+    @property
+    def near_taught(self) -> Tensor:
+        """Which windows (n,) are nearest to a taught class, whatever they are of."""
+        return self.nearest >= self.n_base
+
+    @property
+    def says_taught(self) -> Tensor:
+        """Which windows (n,) were taken for windows of taught classes."""
+        return self.logits.argmax(1) >= self.n_base
+
+
+def rehearse_confidence(
+    features: Features,
+    targets: Tensor,
+    groups: Tensor | None,
+    empty: Discriminant,
+    *,
+    rng: torch.Generator,
+) -> Confidence | None:
+    """Return the confidence of a discriminant on base windows; None where they are too few.
+
+    Parameters
+    ----------
+    features : callable
+        Features of all windows, without what those kept aside would add to them.
+    targets : Tensor, shape (n,)
+        Columns of the base classes.
+    groups : Tensor, shape (n,), or None
+        Person or recording of each window.
+    empty : Discriminant
+        Without classes, with the settings that were chosen.
+    """
+    rounds = _Rounds()
+    folds = list(neighbouring_folds(targets, groups))
+    n_classes = int(targets.max()) + 1
+    order = torch.randperm(n_classes, generator=stream(rng, "confidence")).tolist()
+    for i, aside in enumerate(folds):
+        tick("confidence", i, len(folds))
+        fold = _Fold(features(~aside), targets, aside, empty)
+        known = [column for column in order if fold.counts[column] > 1]
+        if len(known) < 2 or not fold.asks(known):
+            continue
+        rounds.plain.append(fold.answers(known, [], 0, rng))
+        if len(known) < 3:
+            continue
+        draw = stream(rng, "confidence", "shots", i)
+        for j in (2 * i, 2 * i + 1):
+            rounds.one.append(fold.answers(known, [known[j % len(known)]], TEN, draw))
+        for n_shots in SHOTS:
+            rounds.third[n_shots].append(fold.answers(known, known[i % 3 :: 3], n_shots, draw))
+    tick("confidence", len(folds), len(folds))
+    return rounds.confidence(n_classes) if rounds.plain else None
+
+
+def held_out_confidence(
+    logits: Tensor, statistics: Tensor, nearest: Tensor, targets: Tensor, n_base: int
+) -> Confidence:
+    """Return the confidence of any head by windows that it did not learn from, all of base classes."""
+    answers = Answers(logits, targets, statistics, nearest, n_base, targets)
+    return _Rounds([answers]).confidence(n_base)
+
+
+class _Fold:
+    """A discriminant of all classes without the windows kept aside; rounds take from it what they need."""
+
+    def __init__(self, features: Tensor, targets: Tensor, aside: Tensor, empty: Discriminant) -> None:
+        self.features, self.targets, self.aside = features, targets, aside
+        self.counts = targets[~aside].bincount(minlength=int(targets.max()) + 1).tolist()
+        self.empty = empty
+        # Of few windows there is nothing to add up: solving for each round's own is faster.
+        few = int((~aside).sum()) <= FEW * features.shape[1]
+        self.whole = None if few else empty.learned(features[~aside], targets[~aside])
+
+    def asks(self, known: list[int]) -> bool:
+        """Say whether windows of known classes were kept aside."""
+        return bool((self.aside & torch.isin(self.targets, torch.tensor(known))).any())
+
+    def answers(self, known: list[int], taught: list[int], n_shots: int, rng: torch.Generator) -> Answers:
+        """Ask a model of the known classes, of which some were taught with so many shots each."""
+        base = [column for column in known if column not in taught]
+        place = torch.full((len(self.counts),), -1)
+        place[[*base, *taught]] = torch.arange(len(known))
+        shots = torch.cat([torch.zeros(0).long(), *(self._shots(column, n_shots, rng) for column in taught)])
+        posterior = self._posterior(base, shots, place)
+        asked = self.aside & (place[self.targets] >= 0)
+        features, labels = self.features[asked], self.targets[asked]
+        distances = posterior.distances(features)
+        logits = self.empty.scale * posterior.log_densities(distances)
+        return Answers(logits, place[labels], *posterior.novelty(distances), len(base), labels)
+
+    def _posterior(self, base: list[int], shots: Tensor, place: Tensor) -> Posterior:
+        """Solve for base classes and shots (n,), whose columns are in ``place`` (n_classes,)."""
+        if self.whole is not None:
+            head = self.whole.of(base, len(base))
+            return head.learned(self.features[shots], place[self.targets[shots]]).posterior
+        windows = ~self.aside & torch.isin(self.targets, torch.tensor(base))
+        windows[shots] = True
+        statistics = Statistics.of(self.features[windows], place[self.targets[windows]], len(base))
+        empty = self.empty
+        return posterior_of(statistics, shrinkage=empty.shrinkage, prior=empty.prior, student=empty.student)
+
+    def _shots(self, column: int, n_shots: int, rng: torch.Generator) -> Tensor:
+        there = (~self.aside & (self.targets == column)).nonzero().flatten()
+        return there[torch.randperm(len(there), generator=rng)[:n_shots]]
+
+
+def neighbouring_folds(targets: Tensor, groups: Tensor | None) -> Iterator[Tensor]:
+    """Yield which windows (n,) are kept aside in turn: some stretches of each class, or of whole groups."""
+    if int(targets.bincount().min()) < _LEAST:
+        return
+    numbers = [] if groups is None else list(dict.fromkeys(groups.tolist()))  # in the order they come in
+    if groups is None or len(numbers) < 2:
+        fold = torch.zeros_like(targets)
+        for column in set(targets.tolist()):
+            own = (targets == column).nonzero().flatten()
+            fold[own] = _dealt(len(own))
+    else:
+        dealt = dict(zip(numbers, _dealt(len(numbers)).tolist(), strict=True))
+        fold = torch.tensor([dealt[group] for group in groups.tolist()])
+    for i in sorted(set(fold.tolist())):
+        yield fold == i
+
+
+def _dealt(n: int) -> Tensor:
+    """Return the fold of each of n neighbours (n,): stretches of them are dealt out in turn."""
+    return (torch.arange(n) * min(FOLDS * STRETCHES, n) // n) % min(FOLDS, n)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """Answers of models of all classes, of those that were taught one class, and a third of the classes."""
+
+    plain: list[Answers] = field(default_factory=list)
+    one: list[Answers] = field(default_factory=list)
+    third: dict[int, list[Answers]] = field(default_factory=lambda: {n: [] for n in SHOTS})
+
+    def confidence(self, n_classes: int) -> Confidence:
+        """Return what all answers say."""
+        none = Scores.of(torch.zeros(0))
+        confidence = Confidence(self._factors(), none, none, none)
+        known = torch.cat([answers.statistics for answers in self.plain])
+        lessons = torch.cat([known[:0], *(a.statistics[a.near_taught] for a in self.one)])
+        lessons = lessons if len(lessons) else known  # none near a taught class may have been kept aside
+        tables = [[Scores.of(column) for column in known.T], [Scores.of(column) for column in lessons.T]]
+        # What is no such signal at all is none by base windows either: the first statistic alone is told by
+        # taught windows, of which few classes show little, the others by whichever of both are nearer.
+        pairs = zip(*tables, strict=True)
+        tables[1] = [own if i == 0 else base.lower(own) for i, (base, own) in enumerate(pairs)]
+        apart = replace(confidence, base=Scores.stack(tables[0]), taught=Scores.stack(tables[1]))
+        of_base, of_lessons = torch.zeros(len(known)).bool(), torch.ones(len(lessons)).bool()
+        return replace(
+            confidence,
+            base=Scores.stack([*tables[0], Scores.of(apart.surprise(known, of_base))]),
+            taught=Scores.stack([*tables[1], Scores.of(apart.surprise(lessons, of_lessons))]),
+            misfits=Scores.stack(self._misfits(confidence, n_classes)),
+        )
+
+    def _factors(self) -> Tensor:
+        """Return those of taught classes by their shots, of base classes, and of these after lessons."""
+        base = _factor([self.plain], lambda answers: ~answers.taught, _FACTORS)
+        # Of more shots nobody is less sure, nor surer after lessons; what speaks against it is chance.
+        most = [factor for factor in _FACTORS if factor <= base]
+        lessons = {**{n: [rounds] for n, rounds in self.third.items()}, TEN: [self.one, self.third[TEN]]}
+        taught = [_factor(lessons[n], lambda answers: answers.says_taught, most) for n in SHOTS]
+        after = base
+        # Of few classes a third, or one, is too much of what a model knows to stand for a lesson to come.
+        if len(self.plain[0].logits[0]) >= FEWEST_CLASSES:
+            # What is right for answers is too unsure for windows of base classes, and too sure for taught
+            # ones, some of which are taken for base classes: half of the way errs least on both.
+            both = _factor(lessons[TEN], lambda answers: ~answers.says_taught, most)
+            after, taught[-1] = math.sqrt(base * both), math.sqrt(taught[-1] * both)
+        return torch.tensor([*torch.tensor([*taught, base]).cummax(0).values, after])
+
+    def _misfits(self, confidence: Confidence, n_classes: int) -> list[Scores]:
+        before, lessons = self.plain, self.third[TEN]
+        first = torch.cat([_misfit(confidence, answers) for answers in before])
+        labels = torch.cat([answers.labels for answers in before])
+        rows = [Scores.of(first[labels == column]) for column in range(n_classes)] + [Scores.of(first)]
+        later = torch.cat([torch.zeros(0), *(_misfit(confidence, answers) for answers in lessons)])
+        taught = torch.cat([torch.zeros(0, dtype=torch.bool), *(answers.taught for answers in lessons)])
+        return [*rows, Scores.of(later[~taught]), Scores.of(later[taught])]
+
+
+def _factor(kinds: list[list[Answers]], which: Callable[[Answers], Tensor], factors: list[float]) -> float:
+    """Return the factor that makes some answers likeliest, each kind of rounds with the same weight.
+
+    Without any answers it is the largest.
+    """
+    # One by one: where groups lack a class, rounds have different numbers of classes.
+    asked = [[(a.logits[which(a)], a.targets[which(a)]) for a in rounds] for rounds in kinds]
+    asked = [rounds for rounds in asked if any(len(t) for _, t in rounds)]
+
+    def loss(factor: float) -> float:
+        return sum(
+            float(torch.cat([F.cross_entropy(factor * z, t, reduction="none") for z, t in rounds]).mean())
+            for rounds in asked
+        )
+
+    return min(reversed(factors), key=loss)
+
+
+def _misfit(confidence: Confidence, answers: Answers) -> Tensor:
+    """Return how far the logit of the right class is below the largest (n,), taught with ten shots or not."""
+    counts = torch.full((answers.logits.shape[1],), TEN)
+    calibrated = confidence.scaled(answers.logits, counts, n_base=answers.n_base)
+    return misfits_of(calibrated).gather(1, answers.targets[:, None]).squeeze(1)

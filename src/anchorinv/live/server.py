@@ -25,9 +25,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from anchorinv.errors import shown
-from anchorinv.live.record import export
+from anchorinv.live.lessons import Shot, export
 from anchorinv.live.session import LiveSession
-from anchorinv.live.tasks import Shot
 
 #: Frames a second that a page is sent at the most.
 FRAMES = 60

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,23 @@ import numpy as np
 
 from anchorinv.errors import looks_like, shown
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.live.record import EventLog, LivePrediction, Taught, Versions, identity_of, new_file
+from anchorinv.live.lessons import (
+    DONE,
+    REVIEW,
+    EventLog,
+    Lesson,
+    NoveltyWatch,
+    Practice,
+    Taught,
+    Versions,
+    identity_of,
+    new_file,
+    teach,
+)
 from anchorinv.live.sources import StreamSource
 from anchorinv.live.stream import OVER, Classified, ClassifiedStream
-from anchorinv.live.tasks import DONE, REVIEW, Lesson, NoveltyWatch, Practice, teach
 from anchorinv.novelty import SHOTS
-from anchorinv.serving.smoothing import Smoothing
-from anchorinv.serving.streaming import Prediction
+from anchorinv.serving.streaming import Prediction, Smoothing
 from anchorinv.signal.drift import Drift
 from anchorinv.validation import as_label
 
@@ -39,6 +49,20 @@ RIBBON, MOST_PREDICTIONS = 30.0, 1000
 PRACTICE_HOLD, PRACTICE_READY = 4.0, 2.0
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LivePrediction:
+    """A prediction as pages and logs have it."""
+
+    at: float  # end of the window, in seconds of the stream
+    label: str | None  # None if samples are missing
+    unknown: bool
+    probability: float | None
+    novelty: float | None
+    taken: float  # when its last sample was taken, and when it was classified, as time.time() counts
+    decided: float
+    model: int  # number of the model
 
 
 class LiveSession:

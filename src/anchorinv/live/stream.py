@@ -12,7 +12,7 @@ import numpy as np
 
 from anchorinv.errors import listed
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.live.record import Version, Versions
+from anchorinv.live.lessons import Version, Versions
 from anchorinv.live.sources import Chunk, StreamSource
 from anchorinv.serving.streaming import Prediction, StreamingPredictor
 from anchorinv.signal.pipeline import Window

@@ -15,8 +15,7 @@ from anchorinv.datasets.own_files import ManifestRow
 from anchorinv.errors import raise_if_any
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.files import replacing
-from anchorinv.serving.smoothing import Smoothing, smoother_of
-from anchorinv.serving.streaming import classify
+from anchorinv.serving.streaming import Smoothing, classify, smoother_of
 from anchorinv.signal.pipeline import Pipeline, Window, Windows, resampled_length
 from anchorinv.signal.preprocessing import conversion
 from anchorinv.signal.readers import Recording, channels_for, is_windowed, open_recording, select_inputs

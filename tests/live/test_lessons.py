@@ -2,8 +2,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from anchorinv.live import tasks
-from anchorinv.live.tasks import REJECTED, Lesson, NoveltyWatch, Practice
+from anchorinv.live import lessons
+from anchorinv.live.lessons import REJECTED, Lesson, NoveltyWatch, Practice
 from anchorinv.serving.streaming import Prediction
 from anchorinv.signal.pipeline import Window
 
@@ -48,7 +48,7 @@ class TestNoveltyWatch:
         watch = NoveltyWatch()
         assert self.offer(watch, 3 * REJECTED) == 3 * REJECTED // 5 - 1
         assert watch.windows[:, 0, 0].tolist() == list(range(2 * REJECTED, 3 * REJECTED))
-        monkeypatch.setattr(tasks, "MOST_REJECTED", 30 * 2 * 8 * 4)  # bytes: fewer of large ones
+        monkeypatch.setattr(lessons, "MOST_REJECTED", 30 * 2 * 8 * 4)  # bytes: fewer of large ones
         watch = NoveltyWatch()
         self.offer(watch, 3 * REJECTED)
         assert len(watch.windows) == 30
