@@ -1,4 +1,4 @@
-"""Options shared by several commands, with their help texts."""
+"""What commands share: options with their help texts, JSON, warnings, interruption."""
 
 import inspect
 from collections.abc import Callable, Iterator

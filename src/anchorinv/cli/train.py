@@ -1,4 +1,4 @@
-"""Commands that make or change a model: train, learn, add, forget, calibrate."""
+"""Commands that make or change a model: ``train``, ``learn``, ``add``, ``forget``, ``calibrate``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Rehearsal: choose settings by teaching held-out base classes, from base data alone.
+"""Rehearsal: choose settings, and whether networks help, by held-out base data alone.
 
 Base classes are held out and taught with ten shots, as if new, to choose the shrinkage and the scale of the
 probabilities. Whether networks are used in addition to classical features is decided on held-out windows of
