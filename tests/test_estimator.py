@@ -304,10 +304,13 @@ class TestInputs:
         event_id = {str(name): 7 + i for i, name in enumerate(names)}
         info = mne.create_info(X.shape[1], 128, "eeg")
         epochs = mne.EpochsArray(X, info, events, event_id=event_id, verbose="error")
-        learned = model(method="lda").fit(epochs[np.isin(y, names[:2])])
-        assert learned.classes_.tolist() == sorted(map(str, names[:2]))
+        learned = model(method="lda").fit(epochs)
+        assert learned.classes_.tolist() == names.tolist()
         assert model(method="lda").fit(epochs, numbers).classes_.tolist() == sorted(set(numbers.tolist()))
-        learned.partial_fit(epochs[y == names[-1]]) if len(names) > 2 else None
+        epochs.event_id = {}
+        assert learned.predict(epochs).tolist() == learned.predict(X).tolist()
+        with pytest.raises(ValueError, match="the label of sample 0 is missing"):
+            learned.fit(epochs)
 
     def test_mne_epochs(self, fitted):
         mne = pytest.importorskip("mne")

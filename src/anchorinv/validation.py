@@ -98,7 +98,7 @@ def _from_mne(epochs: Any) -> Signals:
         float(epochs.info["sfreq"]),
         tuple(epochs.ch_names[i] for i in picks),
         unit="V" if all(kinds[i] in VOLTAGES for i in picks) else None,
-        labels=None if events is None else [names[number] for number in events[:, 2].tolist()],
+        labels=None if events is None else [names.get(number) for number in events[:, 2].tolist()],
         columns=None if table is None else {str(name): table[name].to_numpy() for name in table},
     )
 

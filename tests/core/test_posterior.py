@@ -89,7 +89,7 @@ def test_the_others_are_distances_in_all_directions_in_leading_and_in_trailing_o
         assert float(row[1]) == pytest.approx(math.log(square))
         leading, trailing = (
             np.square(each.numpy() @ off) / float(posterior.across[column])
-            for each in (posterior.leading, posterior.trailing)
+            for each in (posterior.directions[:LEADING], posterior.directions[LEADING:])
         )
         wanted = [leading.sum(), leading[:FIRST].sum(), trailing.sum()]
         assert row[2:].tolist() == pytest.approx(np.log(wanted).tolist())
@@ -118,6 +118,12 @@ def test_one_window_is_as_novel_as_among_others(prior: bool) -> None:
     one_by_one = [posterior.novelty(posterior.distances(row[None])) for row in x]
     torch.testing.assert_close(torch.cat([each for each, _ in one_by_one]), statistics, rtol=1e-9, atol=1e-9)
     assert torch.cat([each for _, each in one_by_one]).tolist() == nearest.tolist()
+
+
+def test_one_window_beyond_all_numbers_gives_no_warning() -> None:
+    known = head().float()
+    statistics, _ = known.novelty(torch.full((1, DIM), 1e30))
+    assert not statistics.isfinite().all()
 
 
 def test_at_a_mean_itself_all_is_finite() -> None:

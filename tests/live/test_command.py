@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_is_named(hand, monkeypatch):
 
 def test_predictions_of_a_stream_are_rows_of_csv_or_json(run, tmp_path, monkeypatch):
     X, y = windows()
-    named = AnchorInvClassifier(sfreq=RATE, network="never", random_state=0)
+    named = AnchorInvClassifier(sfreq=RATE, network="never", reject=0.05, random_state=0)
     named.fit(X, ["=left, slowly" if label == "left" else label for label in y]).save(
         tmp_path / "m.anchorinv"
     )

@@ -23,6 +23,8 @@ from anchorinv.core.types import Batch, State, columns
 
 #: Added before a logarithm, in standard deviations of the base data: silence is not -inf.
 FLOOR = 1e-3
+#: Bands of the spectrum, of equal width up to half the sampling rate, whatever that is.
+BANDS = 5
 #: With at most this many channels, features of the waveform are added.
 FEW_CHANNELS = 2
 
@@ -36,10 +38,7 @@ class Block(nn.Module, ABC):
     Examples
     --------
     >>> class Range(Block):
-    ...     name, citation = "range", "an example"
-    ...     @property
-    ...     def size(self):
-    ...         return self.n_chans
+    ...     name, citation, per_channel = "range", "an example", 1
     ...     def forward(self, signals):
     ...         return signals.amax(2) - signals.amin(2)
     >>> Range(2, 30)(torch.ones(5, 2, 30)).shape
@@ -48,6 +47,7 @@ class Block(nn.Module, ABC):
 
     name: ClassVar[str]
     citation: ClassVar[str]
+    per_channel: ClassVar[int]
 
     def __init__(self, n_chans: int, n_times: int) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class Block(nn.Module, ABC):
         return True
 
     @property
-    @abstractmethod
     def size(self) -> int:
-        """Number of features."""
+        """Number of features, ``per_channel`` for each channel unless a block has another."""
+        return self.n_chans * self.per_channel
 
     def fitted(self, signals: Tensor, weights: Tensor | None = None) -> Self:
         """Return the block fitted to base windows (n, n_chans, n_times) with weights (n,)."""
@@ -90,11 +90,7 @@ class TimeDomain(Block):
 
     name = "time-domain"
     citation = "Hudgins et al., A New Strategy for Multifunction Myoelectric Control, IEEE TBME 1993"
-
-    @property
-    def size(self) -> int:
-        """Four for each channel."""
-        return 4 * self.n_chans
+    per_channel = 4
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return logarithms of the two amplitudes, and the rates of the two events per sample."""
@@ -117,11 +113,7 @@ class Spectrum(Block):
 
     name = "spectrum"
     citation = "Welch, The Use of Fast Fourier Transform for the Estimation of Power Spectra, IEEE TAE 1967"
-
-    @property
-    def size(self) -> int:
-        """One for each channel and band."""
-        return self.n_chans * BANDS
+    per_channel = BANDS
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return log powers, the bands of a channel side by side."""
@@ -135,11 +127,7 @@ class Autocorrelation(Block):
     name = "autocorrelation"
     citation = "Box & Jenkins, Time Series Analysis: Forecasting and Control, 1970"
     lags = (1, 2, 3, 5, 8)
-
-    @property
-    def size(self) -> int:
-        """One for each channel and lag."""
-        return self.n_chans * len(self.lags)
+    per_channel = len(lags)
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return correlations in [-1, 1], lag by lag."""
@@ -155,11 +143,7 @@ class Moments(Block):
 
     name = "moments"
     citation = "Joanes & Gill, Comparing Measures of Sample Skewness and Kurtosis, The Statistician 1998"
-
-    @property
-    def size(self) -> int:
-        """Three for each channel."""
-        return 3 * self.n_chans
+    per_channel = 3
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return the three, one after the other."""
@@ -175,16 +159,11 @@ class Envelope(Block):
 
     name = "envelope"
     citation = "Hogan & Mann, Myoelectric Signal Processing: Optimal Estimation, IEEE TBME 1980"
-    parts = 4
-
-    @property
-    def size(self) -> int:
-        """One for each channel and part."""
-        return self.n_chans * self.parts
+    per_channel = 4
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return log amplitudes, the parts of a channel side by side."""
-        parts = F.adaptive_avg_pool1d(_centred(signals).abs(), self.parts)
+        parts = F.adaptive_avg_pool1d(_centred(signals).abs(), self.per_channel)
         return (parts + 10 * FLOOR).log().flatten(1)
 
 
@@ -194,25 +173,18 @@ class Waveform(Block):
 
     name = "waveform"
     citation = "de Chazal et al., Automatic Classification of Heartbeats, IEEE TBME 2004"
-    points = 32
+    per_channel = 32
 
     @classmethod
     def suits(cls, n_chans: int, n_times: int) -> bool:
         """Return whether there are few channels, and enough samples for the means."""
-        return n_chans <= FEW_CHANNELS and n_times >= cls.points
-
-    @property
-    def size(self) -> int:
-        """One for each channel and point."""
-        return self.n_chans * self.points
+        return n_chans <= FEW_CHANNELS and n_times >= cls.per_channel
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return local means, the points of a channel side by side."""
-        return F.adaptive_avg_pool1d(signals, self.points).flatten(1)
+        return F.adaptive_avg_pool1d(signals, self.per_channel).flatten(1)
 
 
-#: Bands of the spectrum, of equal width up to half the sampling rate, whatever that is.
-BANDS = 5
 _FLOOR_OF_BANDS = 1e-3
 _LEAST = 1e-8
 

@@ -63,9 +63,11 @@ class Scores:
     def of(cls, scores: Tensor) -> "Scores":
         """Keep scores (n,), or of many so many quantiles."""
         kept = scores.double().sort().values
-        if len(kept) != MOST_SCORES:
-            kept = torch.quantile(kept, torch.linspace(0, 1, MOST_SCORES).double()) if len(kept) else kept
-        return cls(kept.float() if len(kept) else torch.zeros(MOST_SCORES), torch.tensor(len(scores)))
+        if not len(kept):
+            kept = torch.zeros(MOST_SCORES)
+        elif len(kept) != MOST_SCORES:
+            kept = torch.quantile(kept, torch.linspace(0, 1, MOST_SCORES).double())
+        return cls(kept.float(), torch.tensor(len(scores)))
 
     @classmethod
     def stack(cls, each: "list[Scores]") -> "Scores":
@@ -79,10 +81,8 @@ class Scores:
     @property
     def is_sound(self) -> bool:
         """Whether values ascend, are not beyond bounds, and counts are not below 0."""
-        values = self.values
-        return bool(
-            (values.diff(dim=-1) >= 0).all() and (values.abs() <= _MOST).all() and (self.counts >= 0).all()
-        )
+        ascend = (self.values.diff(dim=-1) >= 0).all()
+        return bool(ascend and (self.values.abs() <= _MOST).all() and (self.counts >= 0).all())
 
     @cached_property
     def rows(self) -> "list[Scores]":
@@ -270,40 +270,32 @@ class Confidence:
 
     def packed(self) -> dict[str, Tensor]:
         """Return all of it as tensors by name."""
-        tables = {"base": self.base, "taught": self.taught, "misfits": self.misfits}
-        named = {f"{name}.{part}": getattr(table, part) for name, table in tables.items() for part in _PARTS}
-        return {"factors": self.factors, **named}
+        pairs = [(name, part) for name in _TABLES for part in _PARTS]
+        return {"factors": self.factors} | {f"{n}.{p}": getattr(getattr(self, n), p) for n, p in pairs}
 
     @classmethod
     def unpacked(cls, tensors: "dict[str, Tensor]", *, n_base: int, n_statistics: int) -> "Confidence":
         """Return what was packed, if it fits so many base classes and a head of so many statistics."""
-        missing = sorted(
-            {"factors", *(f"{name}.{part}" for name in _TABLES for part in _PARTS)} - set(tensors)
-        )
-        if missing:
+        names = {"factors", *(f"{name}.{part}" for name in _TABLES for part in _PARTS)}
+        if missing := sorted(names - set(tensors)):
             raise ValueError(f"its confidence lacks {', '.join(missing)}")
         tables = {name: Scores(*(tensors[f"{name}.{p}"] for p in _PARTS)) for name in _TABLES}
         factors = tensors["factors"]
         if factors.shape == (len(SHOTS) + 1,):  # a former version's: lessons changed nothing for base classes
             factors = torch.cat([factors, factors[-1:]])
-        confidence = cls(factors, **tables)
-        if len(tables["base"].counts.flatten()) == FORMER.get(n_statistics, 0) + 1:
-            n_statistics = FORMER.get(n_statistics, 0)
+        former = FORMER.get(n_statistics, 0)
+        n_statistics = former if tables["base"].counts.numel() == former + 1 else n_statistics
         rows = {"base": n_statistics + 1, "taught": n_statistics + 1, "misfits": n_base + 3}
-        if confidence.factors.shape != (len(SHOTS) + 2,) or any(
+        if factors.shape != (len(SHOTS) + 2,) or any(
             tables[name].values.shape != (n, MOST_SCORES) or tables[name].counts.shape != (n,)
             for name, n in rows.items()
         ):
             raise ValueError("its confidence does not fit its classes")
-        logs = confidence.factors.log10().abs()
-        sound = (
-            bool((logs <= math.log10(_MOST_FACTOR)).all())
-            and bool((tables["misfits"].values >= 0).all())
-            and all(table.is_sound for table in tables.values())
-        )
-        if not sound:
+        in_bounds = (factors.log10().abs() <= math.log10(_MOST_FACTOR)).all()
+        sound = in_bounds and (tables["misfits"].values >= 0).all()
+        if not sound or not all(table.is_sound for table in tables.values()):
             raise ValueError("its confidence holds values that no windows give")
-        return confidence
+        return cls(factors, **tables)
 
 
 def scaled_by(logits: Tensor, factors: Tensor) -> Tensor:

@@ -176,9 +176,7 @@ def neighbouring_folds(targets: Tensor, groups: Tensor | None) -> Iterator[Tenso
     """Yield which windows (n,) are kept aside in turn: some stretches of each class, or of whole groups."""
     if int(targets.bincount().min()) < _LEAST:
         return
-    numbers = (
-        [] if groups is None else list(dict.fromkeys(groups.tolist()))
-    )  # in the order in which they come
+    numbers = [] if groups is None else list(dict.fromkeys(groups.tolist()))  # in the order they come in
     if groups is None or len(numbers) < 2:
         fold = torch.zeros_like(targets)
         for column in set(targets.tolist()):
@@ -230,14 +228,11 @@ class _Rounds:
         base = _factor([self.plain], lambda answers: ~answers.taught, _FACTORS)
         # Of more shots nobody is less sure, nor surer after lessons; what speaks against it is chance.
         most = [factor for factor in _FACTORS if factor <= base]
-        lessons = {n: [rounds] for n, rounds in self.third.items()}
-        lessons[TEN] = [self.one, self.third[TEN]]
+        lessons = {**{n: [rounds] for n, rounds in self.third.items()}, TEN: [self.one, self.third[TEN]]}
         taught = [_factor(lessons[n], lambda answers: answers.says_taught, most) for n in SHOTS]
+        after = base
         # Of few classes a third, or one, is too much of what a model knows to stand for a lesson to come.
-        few = len(self.plain[0].logits[0]) < FEWEST_CLASSES
-        if few:
-            after = base
-        else:
+        if len(self.plain[0].logits[0]) >= FEWEST_CLASSES:
             # What is right for answers is too unsure for windows of base classes, and too sure for taught
             # ones, some of which are taken for base classes: half of the way errs least on both.
             both = _factor(lessons[TEN], lambda answers: ~answers.says_taught, most)
@@ -261,14 +256,13 @@ def _factor(kinds: list[list[Answers]], which: Callable[[Answers], Tensor], fact
     """
     # One by one: where groups lack a class, rounds have different numbers of classes.
     asked = [[(a.logits[which(a)], a.targets[which(a)]) for a in rounds] for rounds in kinds]
+    asked = [rounds for rounds in asked if any(len(t) for _, t in rounds)]
 
     def loss(factor: float) -> float:
-        total = 0.0
-        for rounds in asked:
-            parts = [F.cross_entropy(factor * logits, t, reduction="none") for logits, t in rounds]
-            each = torch.cat(parts) if parts else torch.zeros(0)
-            total += float(each.mean()) if len(each) else 0.0
-        return total
+        return sum(
+            float(torch.cat([F.cross_entropy(factor * z, t, reduction="none") for z, t in rounds]).mean())
+            for rounds in asked
+        )
 
     return min(reversed(factors), key=loss)
 

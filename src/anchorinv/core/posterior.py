@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -153,16 +154,6 @@ class Posterior:
         """The inverse root as a matrix (dim, dim)."""
         return self.root.matrix
 
-    @property
-    def leading(self) -> Tensor:
-        """The directions in which windows differ most (n_leading, dim)."""
-        return self.directions[: min(LEADING, self.directions.shape[1])]
-
-    @property
-    def trailing(self) -> Tensor:
-        """The directions in which windows differ least (n_trailing, dim)."""
-        return self.directions[min(LEADING, self.directions.shape[1]) :]
-
     def distances(self, features: Tensor) -> Distances:
         """Return whitened features (n, dim), these on the axes, and squared distances (n, n_classes)."""
         whitened = self.root.whiten(features - self.centre)  # (n, dim)
@@ -198,7 +189,9 @@ class Posterior:
         """Return what :meth:`Discriminant.novelty` returns."""
         if not len(self.directions):
             raise ValueError("novelty needs directions; solve with directions=True")
-        if len(distances[0]) == 1 and not distances[0].requires_grad:
+        # Not len(), which would fix n in a graph; and of what is too large numpy warns, torch does not.
+        one = distances[2].shape[0] == 1 and not distances[2].requires_grad
+        if one and np.isfinite(distances[2].numpy()).all():
             return self._novelty_of_one(distances)
         whitened, on_axes, squared = distances
         nearest = (squared + self.determinants).argmin(1)
@@ -216,17 +209,26 @@ class Posterior:
     def _novelty_of_one(self, distances: Distances) -> tuple[Tensor, Tensor]:
         """Return the same of one window, as of a live source, by numpy: for a fifth of torch's time."""
         whitened, on_axes, squared = (each.numpy()[0] for each in distances)
-        determinants, means = self.determinants.numpy(), self.means.numpy()
-        nearest = int((squared + determinants).argmin())
-        squares, distance = on_axes * on_axes, float(squared[nearest])
-        others = float(whitened @ whitened) - float(squares.sum())
-        anywhere = float(squares @ (1 / (1 + self.between.numpy()))) + others / (1 + float(self.elsewhere))
-        ratio = 0.5 * (distance + float(determinants[nearest]) - anywhere - float(self.volume))
-        along, n_leading = self.directions.numpy() @ (whitened - means[nearest]), min(LEADING, len(whitened))
-        alone = (float(each @ each) for each in (along[:n_leading], along[:FIRST], along[n_leading:]))
-        across = float(self.across[nearest])
-        logs = (math.log(max(each, 1e-12)) for each in (distance, *(each / across for each in alone)))
+        determinants, across, shares, elsewhere, volume, directions, means = self._arrays
+        nearest, dot = int((squared + determinants).argmin()), np.dot
+        others = (dot(whitened, whitened) - dot(on_axes, on_axes)).item()
+        anywhere = dot(on_axes, shares * on_axes).item() + others / elsewhere + volume
+        distance = squared[nearest].item()
+        along, n_leading = dot(directions, whitened) - means[nearest], min(LEADING, len(whitened))
+        parts = (along[:n_leading], along[:FIRST], along[n_leading:])
+        squares = (distance, *(dot(part, part).item() / across[nearest] for part in parts))
+        ratio = 0.5 * (distance + determinants[nearest].item() - anywhere)
+        logs = (math.log(max(each, 1e-12)) for each in squares)
         return self.means.new_tensor([[ratio, *logs]]), torch.tensor([nearest])
+
+    @cached_property
+    def _arrays(self) -> tuple[np.ndarray, list[float], np.ndarray, float, float, np.ndarray, np.ndarray]:
+        """What the novelty of one window takes; the last are the means along the directions."""
+        shares, directions = (1 / (1 + self.between)).numpy(), self.directions.numpy()
+        elsewhere, volume = 1 + float(self.elsewhere), float(self.volume)
+        on_directions = (self.means @ self.directions.T).numpy()
+        across: list[float] = self.across.tolist()
+        return self.determinants.numpy(), across, shares, elsewhere, volume, directions, on_directions
 
 
 @torch.no_grad()

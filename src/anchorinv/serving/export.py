@@ -299,7 +299,7 @@ def eigh_function(size: int, *, opset: int) -> "FunctionProto":
     flat, square, own, by_row = (from_array(np.array(shape)) for shape in shapes)
     n_rounds, sweep = _SWEEPS * even, even - 1
 
-    def eigh(matrices: Any) -> Any:
+    def eigh(matrices):  # type: ignore[no-untyped-def] # onnxscript reads annotations as types of ONNX
         beyond = op.ReduceSum(op.Abs(matrices), [1, 2], keepdims=1) + 1.0
         matrix = op.Pad(matrices, pads) + beyond * corner
         turned = identity + 0.0 * matrix

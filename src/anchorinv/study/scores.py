@@ -162,8 +162,14 @@ class Comparison:
         Matched-pairs rank-biserial correlation, from -1 (always worse) to 1 (always better).
     n : int
         Number of pairs.
-    variant, session, reference, over
-        In a study, the variant and session, the method compared with, and what is paired, one of ``PAIRS``.
+    variant : str, default=""
+        Of a study.
+    session : int, default=0
+        Of a study.
+    reference : str, default=""
+        What it is compared with.
+    over : str, default="trials"
+        What is paired, one of ``PAIRS``.
 
     Examples
     --------
