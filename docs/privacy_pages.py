@@ -125,11 +125,10 @@ def memories(name: str, split: str) -> str:
             continue
         linked = strongest(line, "re-identification", "top-1")
         whole = [strongest(line, "membership", "AUROC", unit) for unit in ("session", "person")]
-        score, found = f"{100 * line['macro_f1']:.1f} %", line.get("macro_f1_of")
-        if found and found["n"] == DRAWS:
-            score += f" ± {50 * (found['high'] - found['low']):.1f}"
-        elif found:
-            score = cell(found, percent=True, digits=1)
+        found = line["macro_f1_of"]
+        score = cell(found, percent=True, digits=1)
+        if found["n"] == DRAWS:
+            score = f"{100 * found['value']:.1f} % ± {50 * (found['high'] - found['low']):.1f}"
         rows.append([
             words,
             score,

@@ -289,11 +289,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         signals, labels, among, weights = self._read_base(X, y, groups, sample_weight)
         classes, numbers = np.unique(labels, return_inverse=True)
         check_names(classes.tolist())
-        counts, method, params = (
-            np.bincount(numbers),
-            METHODS.name_of(self.method),
-            self.get_params(deep=False),
-        )
+        counts, method = np.bincount(numbers), METHODS.name_of(self.method)
+        params = self.get_params(deep=False)
         geometry, architecture, ch_names, sfreq = resolve(params, signals, len(classes))
         n_kept = kept_by(method, counts.tolist(), self.n_anchors)
         check_kept(method, architecture, len(classes), n_kept)
