@@ -189,11 +189,10 @@ class Posterior:
         """Return what :meth:`Discriminant.novelty` returns."""
         if not len(self.directions):
             raise ValueError("novelty needs directions; solve with directions=True")
-        # Not len(), which would fix n in a graph; and of what is too large numpy warns, torch does not.
-        one = distances[2].shape[0] == 1 and not distances[2].requires_grad
-        if one and np.isfinite(distances[2].numpy()).all():
-            return self._novelty_of_one(distances)
         whitened, on_axes, squared = distances
+        # Not len(), which would fix n in a graph; and of what is too large numpy warns, torch does not.
+        if squared.shape[0] == 1 and not squared.requires_grad and math.isfinite(sum(squared[0].tolist())):
+            return self._novelty_of_one(distances)
         nearest = (squared + self.determinants).argmin(1)
         squares = on_axes.square()
         others = whitened.square().sum(1) - squares.sum(1)
@@ -208,27 +207,35 @@ class Posterior:
 
     def _novelty_of_one(self, distances: Distances) -> tuple[Tensor, Tensor]:
         """Return the same of one window, as of a live source, by numpy: for a fifth of torch's time."""
-        whitened, on_axes, squared = (each.numpy()[0] for each in distances)
-        determinants, across, shares, elsewhere, volume, directions, means = self._arrays
-        nearest, dot = int((squared + determinants).argmin()), np.dot
-        others = (dot(whitened, whitened) - dot(on_axes, on_axes)).item()
-        anywhere = dot(on_axes, shares * on_axes).item() + others / elsewhere + volume
-        distance = squared[nearest].item()
-        along, n_leading = dot(directions, whitened) - means[nearest], min(LEADING, len(whitened))
-        parts = (along[:n_leading], along[:FIRST], along[n_leading:])
-        squares = (distance, *(dot(part, part).item() / across[nearest] for part in parts))
-        ratio = 0.5 * (distance + determinants[nearest].item() - anywhere)
-        logs = (math.log(max(each, 1e-12)) for each in squares)
-        return self.means.new_tensor([[ratio, *logs]]), torch.tensor([nearest])
+        (whitened,), (on_axes,), (squared,) = (
+            distances[0].numpy(),
+            distances[1].numpy(),
+            distances[2].tolist(),
+        )
+        determinants, across, shares, elsewhere, volume, directions, means, parts = self._arrays
+        ranks, dot = [d + more for d, more in zip(squared, determinants, strict=True)], np.dot
+        smallest = min(ranks)
+        nearest = ranks.index(smallest)
+        # Along the axes ``shares`` is what counts beside that in all directions.
+        anywhere = dot(whitened, whitened).item() / elsewhere + dot(on_axes, shares * on_axes).item() + volume
+        along = dot(directions, whitened) - means[nearest]
+        alone = dot(parts, along * along).tolist()
+        squares = (squared[nearest], *(each / across[nearest] for each in alone))
+        found = (0.5 * (smallest - anywhere), *(math.log(max(each, 1e-12)) for each in squares))
+        return torch.from_numpy(np.array([found], whitened.dtype)), torch.from_numpy(np.array([nearest]))
 
     @cached_property
-    def _arrays(self) -> tuple[np.ndarray, list[float], np.ndarray, float, float, np.ndarray, np.ndarray]:
-        """What the novelty of one window takes; the last are the means along the directions."""
-        shares, directions = (1 / (1 + self.between)).numpy(), self.directions.numpy()
+    def _arrays(
+        self,
+    ) -> tuple[list[float], list[float], np.ndarray, float, float, np.ndarray, np.ndarray, np.ndarray]:
+        """What the novelty of one window takes; means are along the directions, whose parts come last."""
         elsewhere, volume = 1 + float(self.elsewhere), float(self.volume)
-        on_directions = (self.means @ self.directions.T).numpy()
-        across: list[float] = self.across.tolist()
-        return self.determinants.numpy(), across, shares, elsewhere, volume, directions, on_directions
+        shares = (1 / (1 + self.between) - 1 / elsewhere).numpy()
+        number, n_leading = np.arange(len(self.directions)), min(LEADING, self.directions.shape[1])
+        parts = np.stack([number < n_leading, number < FIRST, number >= n_leading])
+        directions, means = self.directions.numpy(), (self.means @ self.directions.T).numpy()
+        determinants, across = self.determinants.tolist(), self.across.tolist()
+        return determinants, across, shares, elsewhere, volume, directions, means, parts.astype(means.dtype)
 
 
 @torch.no_grad()

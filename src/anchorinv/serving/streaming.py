@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -220,7 +220,7 @@ def _steadied(raw: Prediction, model: AnchorInvClassifier, smoother: Smoother) -
     if rejected:
         smoother.unknown = model.reject_label_  # which may have been set since the stream began
     steady = smoother(raw.start, raw.probabilities, classes=model.classes_, rejected=rejected)
-    return replace(raw, label=steady.label, probabilities=steady.probabilities)
+    return Prediction(raw.start, steady.label, steady.probabilities, raw.raw_label, raw.novelty)
 
 
 def _answers(
