@@ -185,7 +185,8 @@ class Confidence:
         if len(logits) > 1:
             return scaled_by(logits, self.factors_of(n_classes, counts, n_base))
         factors = _factors_of(self._known_factors, n_classes, _as_tuple(counts), n_base)
-        return logits * factors[int(logits.argmax())]
+        (one,) = logits.tolist()
+        return logits * factors[one.index(max(one))]
 
     def factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
         """Return what logits are multiplied by where they speak for each class (n_classes,)."""
