@@ -779,9 +779,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def _decided(self, columns: np.ndarray, p_values: np.ndarray | None) -> np.ndarray:
         """Return the classes of columns (n,), or the reject label, by their p-values (n,)."""
         labels: np.ndarray = self.classes_[columns]
-        if self.reject is None or p_values is None or not (p_values <= self.reject).any():
+        if self.reject is None or p_values is None:
             return labels
-        return np.where(p_values <= self.reject, np.asarray(self.reject_label_), labels)
+        rejected = p_values <= self.reject
+        return np.where(rejected, self.reject_label_, labels) if np.count_nonzero(rejected) else labels
 
     @property
     def _names(self) -> np.ndarray:

@@ -36,13 +36,16 @@ def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple
     if not novelty:
         return check_finite(state.calibrated(encode(state.head, features))), None
     confidence = known_confidence(state)
-    with torch.no_grad():
-        parts = [state.head.answers(chunk) for chunk in torch.split(features, CHUNK)]
-    # Live windows come one at a time: nothing to concatenate.
-    logits, statistics, nearest = (
-        parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
-    )
-    p_values = confidence.p_values(statistics, nearest >= state.n_base)
+    if len(features) == 1:  # as live windows come
+        with torch.no_grad():
+            logits, numbers, column = state.head.answers_of_one(features)
+        p_value = confidence.p_value(numbers, taught=column >= state.n_base)
+        p_values = torch.tensor([max(p_value, torch.finfo(logits.dtype).tiny)], dtype=logits.dtype)
+    else:
+        with torch.no_grad():
+            parts = [state.head.answers(chunk) for chunk in torch.split(features, CHUNK)]
+        logits, statistics, nearest = (torch.cat(part) for part in zip(*parts, strict=True))
+        p_values = confidence.p_values(statistics, nearest >= state.n_base)
     return check_finite(state.calibrated(logits)), p_values
 
 

@@ -506,7 +506,8 @@ def column_of(label: Any, names: np.ndarray) -> int:
 def label_kind(labels: np.ndarray) -> str:
     """Return the kind of labels, in words for messages."""
     kinds = {"U": "text", "b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "numbers"}
-    return kinds.get(labels.dtype.kind, str(labels.dtype))
+    # Most kinds have a word, and numpy takes long to spell a type.
+    return kinds.get(labels.dtype.kind) or str(labels.dtype)
 
 
 def warn_mistakes(values: np.ndarray, labels: np.ndarray, ch_names: Sequence[str] | None) -> None:

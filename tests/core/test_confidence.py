@@ -155,7 +155,7 @@ class TestNovelty:
     ) -> None:
         sure = made(n_statistics=n_statistics)
         statistics = torch.tensor([row[:n_statistics]], dtype=torch.float64)
-        one = sure.p_values(statistics, torch.tensor([taught]))
+        one = statistics.new_tensor(sure.p_value(*statistics.tolist(), taught=taught))
         two = sure.p_values(statistics.expand(2, -1), torch.tensor([taught] * 2))
         torch.testing.assert_close(one.expand(2), two, rtol=1e-9, atol=0)
 

@@ -107,7 +107,7 @@ def test_without_a_prior_only_distances_tell() -> None:
     statistics, nearest = posterior.novelty(posterior.distances(x))
     assert statistics.isfinite().all()
     torch.testing.assert_close(statistics[:, 0], 0.5 * statistics[:, 1].exp())
-    assert nearest.tolist() == posterior.distances(x)[2].argmin(1).tolist()
+    assert nearest.tolist() == posterior.distances(x)[1][:, :-1].argmin(1).tolist()
 
 
 @pytest.mark.parametrize("prior", [True, False])
@@ -115,21 +115,24 @@ def test_one_window_is_as_novel_as_among_others(prior: bool) -> None:
     """It has a way of its own, which is faster."""
     posterior, x = head(prior=prior).posterior, 4 * randn(20, DIM, seed=3)
     statistics, nearest = posterior.novelty(posterior.distances(x))
-    one_by_one = [posterior.novelty(posterior.distances(row[None])) for row in x]
-    torch.testing.assert_close(torch.cat([each for each, _ in one_by_one]), statistics, rtol=1e-9, atol=1e-9)
-    assert torch.cat([each for _, each in one_by_one]).tolist() == nearest.tolist()
+    one_by_one = [posterior.novelty_of_one(posterior.distances(row[None])) for row in x]
+    each = torch.tensor([numbers for numbers, _ in one_by_one], dtype=statistics.dtype)
+    torch.testing.assert_close(each, statistics, rtol=1e-9, atol=1e-9)
+    assert [column for _, column in one_by_one] == nearest.tolist()
 
 
 def test_one_window_beyond_all_numbers_gives_no_warning() -> None:
     known = head().float()
-    statistics, _ = known.novelty(torch.full((1, DIM), 1e30))
-    assert not statistics.isfinite().all()
+    _, statistics, _ = known.answers_of_one(torch.full((1, DIM), 1e30))
+    assert not np.isfinite(statistics).all()
 
 
 def test_at_a_mean_itself_all_is_finite() -> None:
     known = head()
     statistics, nearest = known.novelty(known.posterior.means[:0].new_zeros(1, DIM) + known.means[2])
     assert statistics.isfinite().all() and nearest.tolist() == [2]
+    _, numbers, column = known.answers_of_one(known.means[2:3])
+    assert np.isfinite(numbers).all() and column == 2
 
 
 class TestLeadingDirections:

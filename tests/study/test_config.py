@@ -202,9 +202,9 @@ class TestOurs:
     def test_shape_rate_and_classes_are_those_prepared(self, name):
         found, form = only(name), OURS[name]
         assert found.data.name == name and found.data.sfreq == form.sfreq
-        n_times = 512 if name == "eeg-stress" else form.shape[1]
+        n_times = 512 if name == "eeg-stress" else form.n_times
         assert found.geometry is not None
-        assert (found.geometry.n_chans, found.geometry.n_times) == (form.shape[0], n_times)
+        assert (found.geometry.n_chans, found.geometry.n_times) == (len(form.ch_names), n_times)
         course = found.protocol
         assert max(*course.base_classes, *course.sessions) < len(form.classes)
 

@@ -254,6 +254,12 @@ class Discriminant(StatisticalHead):
         distances = posterior.distances(features)
         return self.scale * posterior.log_densities(distances), *posterior.novelty(distances)
 
+    def answers_of_one(self, features: Tensor) -> tuple[Tensor, list[float], int]:
+        """Return :meth:`answers` to one window, as of a live source: logits (1, n_classes), plain numbers."""
+        posterior = self.posterior
+        distances = posterior.distances(features)
+        return self.scale * posterior.log_densities(distances), *posterior.novelty_of_one(distances)
+
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return minus the squared Mahalanobis distance of features (n, dim) and others (m, dim)."""
         whitening = self.posterior.whitening

@@ -185,6 +185,11 @@ class Head(nn.Module, ABC):
         """Return logits (n, n_classes) and the results of :meth:`novelty`, sharing computations."""
         return self(features), *self.novelty(features)
 
+    def answers_of_one(self, features: Tensor) -> tuple[Tensor, list[float], int]:
+        """Return :meth:`answers` to one window, as of a live source: logits (1, n_classes), plain numbers."""
+        logits, statistics, nearest = self.answers(features)
+        return logits, statistics[0].tolist(), int(nearest)
+
     def prepare(self) -> None:
         """Compute cached values now, and raise errors that they would raise later."""
 

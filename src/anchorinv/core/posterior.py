@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 #: New classes lie further apart than base classes do: the between-class variance is multiplied by this.
@@ -100,8 +101,8 @@ class Statistics:
         return (weights @ self.means[: self.n_base].double() / weights.sum()).to(self.means)
 
 
-#: Features (n, dim) and (n, n_axes), and distances (n, n_classes): what :meth:`Posterior.distances` returns.
-Distances = tuple[Tensor, Tensor, Tensor]
+#: Features (n, dim) and squared distances (n, n_classes + 1): what :meth:`Posterior.distances` returns.
+Distances = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,22 +156,32 @@ class Posterior:
         return self.root.matrix
 
     def distances(self, features: Tensor) -> Distances:
-        """Return whitened features (n, dim), these on the axes, and squared distances (n, n_classes)."""
+        """Return whitened features (n, dim) and squared distances (n, n_classes + 1).
+
+        The last is that to a class that is not known, which may be wherever classes are, with its
+        log-determinant.
+        """
         whitened = self.root.whiten(features - self.centre)  # (n, dim)
         rows, weights, precisions, constant = self._expanded
         products = whitened @ rows.T
         on_axes, on_means = products[:, : len(self.axes)], products[:, len(self.axes) :]
         beside = (whitened.square().sum(1, keepdim=True) - 2 * on_means) * precisions + constant
-        return whitened, on_axes, torch.addmm(beside, torch.cat([on_axes.square(), on_axes], dim=1), weights)
+        return whitened, torch.addmm(beside, torch.cat([on_axes.square(), on_axes], dim=1), weights)
 
     @cached_property
     def _expanded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What squared distances are made of, multiplied out: a live window has a dozen products less."""
-        means_on_axes, precisions = self.means @ self.axes.T, 1 / self.across
-        more = 1 / self.along - precisions[:, None]  # along the axes, beside that in all directions
-        constant = precisions * self.means.square().sum(1) + (more * means_on_axes.square()).sum(1)
+        means = F.pad(self.means, (0, 0, 0, 1))
+        means_on_axes, precisions = (
+            means @ self.axes.T,
+            1 / torch.cat([self.across, 1 + self.elsewhere[None]]),
+        )
+        # Along the axes, beside that in all directions.
+        more = 1 / torch.cat([self.along, 1 + self.between[None]]) - precisions[:, None]
+        constant = precisions * means.square().sum(1) + (more * means_on_axes.square()).sum(1)
+        constant[-1] += self.volume
         weights = torch.cat([more, -2 * more * means_on_axes], dim=1).T
-        return torch.cat([self.axes, self.means]), weights, precisions, constant
+        return torch.cat([self.axes, means]), weights, precisions, constant
 
     def logits(self, features: Tensor) -> Tensor:
         """Return log-densities of the classes (n, n_classes) at features (n, dim), up to a constant."""
@@ -179,7 +190,7 @@ class Posterior:
 
     def log_densities(self, distances: Distances) -> Tensor:
         """Return log-densities of the classes (n, n_classes), up to a constant."""
-        whitened, _, squared = distances
+        whitened, squared = distances[0], distances[1][:, :-1]
         if math.isfinite(self.freedom):
             # At a mean itself, rounding may leave less than nothing.
             squared = (self.freedom + whitened.shape[1]) * (squared.clamp(min=0) / self.freedom).log1p()
@@ -187,17 +198,10 @@ class Posterior:
 
     def novelty(self, distances: Distances) -> tuple[Tensor, Tensor]:
         """Return what :meth:`Discriminant.novelty` returns."""
-        if not len(self.directions):
+        if not self.directions.numel():
             raise ValueError("novelty needs directions; solve with directions=True")
-        # Not len(), which would fix n in a graph; and of what is too large numpy warns, torch does not.
-        one = distances[2].shape[0] == 1 and not distances[2].requires_grad
-        if one and np.isfinite(distances[2].numpy()).all():
-            return self._novelty_of_one(distances)
-        whitened, on_axes, squared = distances
+        whitened, squared, anywhere = distances[0], distances[1][:, :-1], distances[1][:, -1]
         nearest = (squared + self.determinants).argmin(1)
-        squares = on_axes.square()
-        others = whitened.square().sum(1) - squares.sum(1)
-        anywhere = squares @ (1 / (1 + self.between)) + others / (1 + self.elsewhere) + self.volume
         distance = squared.gather(1, nearest[:, None]).squeeze(1)
         ratio = 0.5 * (distance + self.determinants[nearest] - anywhere)
         along = ((whitened - self.means[nearest]) @ self.directions.T).square()
@@ -206,29 +210,29 @@ class Posterior:
         logs = torch.stack([distance, *alone], dim=1).clamp(min=1e-12).log()
         return torch.cat([ratio[:, None], logs], dim=1), nearest
 
-    def _novelty_of_one(self, distances: Distances) -> tuple[Tensor, Tensor]:
-        """Return the same of one window, as of a live source, by numpy: for a fifth of torch's time."""
-        whitened, on_axes, squared = (each.numpy()[0] for each in distances)
-        determinants, across, shares, elsewhere, volume, directions, means = self._arrays
-        nearest, dot = int((squared + determinants).argmin()), np.dot
-        others = (dot(whitened, whitened) - dot(on_axes, on_axes)).item()
-        anywhere = dot(on_axes, shares * on_axes).item() + others / elsewhere + volume
-        distance = squared[nearest].item()
-        along, n_leading = dot(directions, whitened) - means[nearest], min(LEADING, len(whitened))
-        parts = (along[:n_leading], along[:FIRST], along[n_leading:])
-        squares = (distance, *(dot(part, part).item() / across[nearest] for part in parts))
-        ratio = 0.5 * (distance + determinants[nearest].item() - anywhere)
-        logs = (math.log(max(each, 1e-12)) for each in squares)
-        return self.means.new_tensor([[ratio, *logs]]), torch.tensor([nearest])
+    def novelty_of_one(self, distances: Distances) -> tuple[list[float], int]:
+        """Return :meth:`novelty` of one window, as of a live source, for a fifth of the time."""
+        ((*squared, anywhere),) = distances[1].tolist()
+        if not math.isfinite(sum(squared)):  # of what is too large numpy warns, torch does not
+            statistics, column = self.novelty(distances)
+            return statistics[0].tolist(), int(column)
+        determinants, across, directions, means, parts = self._of_one
+        densities = [each + more for each, more in zip(squared, determinants, strict=True)]
+        smallest = min(densities)
+        nearest = densities.index(smallest)
+        along = np.dot(directions, distances[0].numpy()[0]) - means[nearest]
+        alone = [each / across[nearest] for each in np.dot(parts, along * along).tolist()]
+        logs = [math.log(max(each, 1e-12)) for each in (squared[nearest], *alone)]
+        return [0.5 * (smallest - anywhere), *logs], nearest
 
     @cached_property
-    def _arrays(self) -> tuple[np.ndarray, list[float], np.ndarray, float, float, np.ndarray, np.ndarray]:
-        """What the novelty of one window takes; the last are the means along the directions."""
-        shares, directions = (1 / (1 + self.between)).numpy(), self.directions.numpy()
-        elsewhere, volume = 1 + float(self.elsewhere), float(self.volume)
-        on_directions = (self.means @ self.directions.T).numpy()
-        across: list[float] = self.across.tolist()
-        return self.determinants.numpy(), across, shares, elsewhere, volume, directions, on_directions
+    def _of_one(self) -> tuple[list[float], list[float], np.ndarray, np.ndarray, np.ndarray]:
+        """What the novelty of one window takes: the means are along the directions, whose parts come last."""
+        number, n_leading = np.arange(len(self.directions)), min(LEADING, self.directions.shape[1])
+        parts = np.stack([number < n_leading, number < FIRST, number >= n_leading])
+        directions, means = self.directions.numpy(), (self.means @ self.directions.T).numpy()
+        scalars = self.determinants.tolist(), self.across.tolist()
+        return *scalars, directions, means, parts.astype(directions.dtype)
 
 
 @torch.no_grad()

@@ -255,7 +255,8 @@ class State:
         """Return calibrated logits (n, n_classes), if calibration was measured."""
         if self.confidence is None:
             return logits
-        counts = self.head.counts if isinstance(self.head, StatisticalHead) else None
+        taught = len(self.classes) > self.n_base  # otherwise counts do not matter
+        counts = self.head.counts if taught and isinstance(self.head, StatisticalHead) else None
         return self.confidence.scaled(logits, counts, n_base=self.n_base)
 
     def columns(self, labels: Tensor) -> Tensor:

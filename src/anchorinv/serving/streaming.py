@@ -13,10 +13,10 @@ What is not switched on changes nothing. The first window decides at once.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -192,7 +192,8 @@ class Smoother:
         """Forget all windows so far."""
         self._last: int | None = None  # start of the last window without a gap
         self._gap: int | None = None  # start of the first window of a gap that has not ended
-        self._shares: np.ndarray | None = None  # (n_classes + 1,), averaged; the last is unknown
+        # (n_classes + 1,), averaged; the last is unknown. A list: of so few, numpy takes longer.
+        self._shares: list[float] | None = None
         self._votes: deque[tuple[int, int]] = deque()  # start and outcome
         self._held: int | None = None  # the outcome that holds
         self._rival: tuple[int, int] | None = None  # since when another one wins, and which
@@ -230,12 +231,13 @@ class Smoother:
         self._follow(np.asarray(classes).tolist())
         mean = self._average(start, probabilities, rejected)
         self._last, self._gap = start, None
-        best, shares = self._elect(start, mean) if self._n_vote else (int(mean.argmax()), mean)
+        best, shares = self._elect(start, mean) if self._n_vote else (_largest(mean), mean)
         self._held = self._decide(start, best, shares)
         label = self.unknown if self._held == len(classes) else classes[self._held]
-        if self._n_constant and (known := mean[:-1].sum()) > 0:
-            probabilities = (mean[:-1] / known).astype(probabilities.dtype)
-        return Steadied(label, probabilities, float(mean[-1]))
+        *averaged, unknown = mean
+        if self._n_constant and (known := sum(averaged)) > 0:
+            probabilities = np.array([share / known for share in averaged], probabilities.dtype)
+        return Steadied(label, probabilities, unknown)
 
     def _follow(self, names: list[Any]) -> None:
         """Match what is kept to the model's classes, which may have changed."""
@@ -245,43 +247,42 @@ class Smoother:
         # From an outcome before to the same one now; unknown stays the last, a forgotten class has none.
         now = [*(places.get(name) for name in self._names), len(names)]
         if self._shares is not None:
-            shares = np.zeros(len(names) + 1)
-            for before, place in enumerate(now):
+            shares = [0.0] * (len(names) + 1)
+            for share, place in zip(self._shares, now, strict=True):
                 if place is not None:
-                    shares[place] = self._shares[before]
-            self._shares = shares / shares.sum() if shares.sum() > 0 else None
+                    shares[place] = share
+            known = sum(shares)
+            self._shares = [share / known for share in shares] if known > 0 else None
         self._votes = deque((at, place) for at, vote in self._votes if (place := now[vote]) is not None)
         self._held = None if self._held is None else now[self._held]
         rival = None if self._rival is None else now[self._rival[1]]
         self._rival = None if self._rival is None or rival is None else (self._rival[0], rival)
         self._names = names
 
-    def _average(self, start: int, probabilities: np.ndarray, rejected: bool) -> np.ndarray:
+    def _average(self, start: int, probabilities: np.ndarray, rejected: bool) -> list[float]:
         """Return the shares of all outcomes (n_classes + 1,), averaged if that is switched on."""
-        shares = np.zeros(len(probabilities) + 1)
-        if rejected:
-            shares[-1] = 1.0
-        else:
-            shares[:-1] = probabilities
+        shares = [*([0.0] * len(probabilities) if rejected else probabilities.tolist()), float(rejected)]
         if self._n_constant:
             if self._shares is not None and self._last is not None:
                 fade = math.exp((self._last - start) / self._n_constant)
-                shares = fade * self._shares + (1 - fade) * shares
+                pairs = zip(self._shares, shares, strict=True)
+                shares = [fade * before + (1 - fade) * now for before, now in pairs]
             self._shares = shares
         return shares
 
-    def _elect(self, start: int, shares: np.ndarray) -> tuple[int, np.ndarray]:
+    def _elect(self, start: int, shares: list[float]) -> tuple[int, list[float]]:
         """Return the outcome that most of the latest windows vote for, and the shares of votes."""
-        self._votes.append((start, int(shares.argmax())))
+        self._votes.append((start, _largest(shares)))
         while self._votes[0][0] <= start - self._n_vote:
             self._votes.popleft()
-        counts = np.bincount([vote for _, vote in self._votes], minlength=len(shares))
-        tied = np.flatnonzero(counts == counts.max())
+        counts = Counter(vote for _, vote in self._votes)
+        most = max(counts.values())
+        tied = [vote for vote, n in counts.items() if n == most]
         best = self._held if self._held in tied else next(v for _, v in reversed(self._votes) if v in tied)
         assert best is not None
-        return best, counts / counts.sum()
+        return best, [counts[outcome] / len(self._votes) for outcome in range(len(shares))]
 
-    def _decide(self, start: int, best: int, shares: np.ndarray) -> int:
+    def _decide(self, start: int, best: int, shares: list[float]) -> int:
         """Return the outcome that holds from here on."""
         held, margin, rival = self._held, self.settings.hysteresis, self._rival
         self._rival = None
@@ -294,6 +295,10 @@ class Smoother:
             return best
         self._rival = since, best
         return held
+
+
+def _largest(shares: list[float]) -> int:
+    return shares.index(max(shares))
 
 
 def smoother_of(steady: Smoothing | str | None, model: AnchorInvClassifier) -> Smoother | None:
@@ -514,7 +519,7 @@ def _steadied(raw: Prediction, model: AnchorInvClassifier, smoother: Smoother) -
     if rejected:
         smoother.unknown = model.reject_label_  # which may have been set since the stream began
     steady = smoother(raw.start, raw.probabilities, classes=model.classes_, rejected=rejected)
-    return replace(raw, label=steady.label, probabilities=steady.probabilities)
+    return Prediction(raw.start, steady.label, steady.probabilities, raw.raw_label, raw.novelty)
 
 
 def _answers(
