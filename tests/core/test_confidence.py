@@ -129,6 +129,17 @@ class TestCalibratedLogits:
         without_counts = self.of(1.0, 2.0, 4.0, 3.0).factors_of(3, None, 2)
         assert without_counts.tolist() == pytest.approx([3, 3, 2])  # as of ten shots
 
+    @pytest.mark.parametrize("n", [0, 1, 20])
+    def test_windows_are_scaled_one_by_one_as_together(self, n: int) -> None:
+        sure, counts = self.of(1.0, 2.0, 4.0, 3.0), torch.tensor([50, 50, 3, 10])
+        logits = 5 * torch.randn(n, 4, generator=torch.Generator().manual_seed(5))
+        together = sure.scaled(logits, counts, n_base=2)
+        assert together.shape == (n, 4)
+        for row, expected in zip(logits, together, strict=True):
+            assert torch.equal(sure.scaled(row[None], counts, n_base=2)[0], expected)
+        each = sure.factors_of(4, counts, 2)[logits.argmax(1), None]
+        torch.testing.assert_close(together, logits * each.float())
+
     def test_a_window_takes_the_factor_of_its_likeliest_class(self) -> None:
         """One base class and one of three shots; before that was taught, the base class has another."""
         sure, logits = self.of(1.0, 1.0, 3.0, 2.0), torch.tensor([[9.0, -9.0], [-9.0, 9.0]])
