@@ -219,7 +219,8 @@ class TestStopped:
     def test_ctrl_c_on_this_machine(self, whole, tmp_path):
         process = started("--workers", 2, "--out", "run", enter=ALONE, cwd=tmp_path)
         space, output = stopped_after(process, 3, signal.SIGINT)
-        assert process.returncode == 130 and "Run the same command again to continue" in output
+        assert process.returncode == 130, output
+        assert "Run the same command again to continue" in output
         assert "Traceback" not in output
         wait_until_gone(space)
         run_study(of_the_command(), tmp_path / "run")  # without workers, for a change

@@ -428,7 +428,8 @@ class _Driver:
 
     def stop(self) -> None:
         """Cancel running tasks."""
-        with suppress(ray().exceptions.RayError):
+        # Whatever Ray raises while it is being left must not take the place of what ended the run, as Ctrl-C.
+        with suppress(Exception):
             for reference in self._running:
                 ray().cancel(reference, force=True)
 
