@@ -19,6 +19,7 @@ from anchorinv.core.ridge import (
     RidgeStatistics,
     chosen_penalty,
     rectified,
+    ridge_weights,
 )
 from anchorinv.core.types import Batch, Session, State, stream
 from tests.core.small import base_spec, randn, toy
@@ -50,6 +51,14 @@ def test_the_order_and_grouping_of_examples_do_not_matter() -> None:
     whole, new = learned(), randn(9, 7, seed=3)
     assert parts.counts.tolist() == whole.counts.tolist() == [20, 20, 20]
     torch.testing.assert_close(parts(new), whole(new))
+
+
+def test_second_moments_that_rounding_made_indefinite_are_solved_without_their_negative_part() -> None:
+    directions = torch.linalg.qr(randn(6, 6, seed=5)).Q
+    eigenvalues = torch.tensor([1000.0, 2.0, 1.0, 0.5, 0.0, -0.1]).double()
+    gram, sums = directions * eigenvalues @ directions.T, randn(6, 2, seed=6)
+    sound = directions * (eigenvalues.clamp(min=0) + 0.01) @ directions.T
+    torch.testing.assert_close(ridge_weights(gram, sums, 0.01), torch.linalg.solve(sound, sums))
 
 
 def test_other_outputs_stay_when_a_class_is_forgotten() -> None:

@@ -287,9 +287,13 @@ def rectified(features: Tensor, projection: Tensor) -> Tensor:
 
 def ridge_weights(gram: Tensor, sums: Tensor, penalty: float) -> Tensor:
     """Return (gram + penalty · I)⁻¹ sums, of sums (n_random, n_classes); the penalty is above rounding."""
-    least = _LEAST * float(gram.diagonal().mean()) + 1e-12
-    penalised = gram + max(penalty, least) * torch.eye(len(gram)).to(gram)
-    return torch.cholesky_solve(sums, torch.linalg.cholesky(penalised))
+    penalty = max(penalty, _LEAST * float(gram.diagonal().mean()) + 1e-12)
+    factor, failed = torch.linalg.cholesky_ex(gram + penalty * torch.eye(len(gram)).to(gram))
+    if not failed:
+        return torch.cholesky_solve(sums, factor)
+    # In single precision, rounding may make eigenvalues negative by more than the least penalty.
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    return vectors @ ((vectors.T @ sums) / (eigenvalues.clamp(min=0) + penalty)[:, None])
 
 
 @torch.no_grad()
