@@ -27,7 +27,7 @@ Observer = Callable[[np.ndarray], None]
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How files are read, where they do not say so themselves.
+    """How files are read, as far as they do not specify it.
 
     Parameters
     ----------
@@ -104,9 +104,16 @@ def predict_file(
         if steady is not None:
             _check_sequence(path)
         smoother = smoother_of(steady, model)
-        for number, each in enumerate(classify(model, observed(windows, note), smoother)):
-            time = each.start / sfreq if sfreq else None
-            yield PredictedWindow(number, time, each.label, each.probabilities, each.raw_label, each.novelty)
+        for number, prediction in enumerate(classify(model, observed(windows, note), smoother)):
+            time = prediction.start / sfreq if sfreq else None
+            yield PredictedWindow(
+                number,
+                time,
+                prediction.label,
+                prediction.probabilities,
+                prediction.raw_label,
+                prediction.novelty,
+            )
 
 
 def check_inputs(
