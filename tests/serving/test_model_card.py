@@ -10,7 +10,7 @@ import pytest
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.registry import METHODS
 from anchorinv.persistence.bundle import read_facts
-from anchorinv.persistence.manifest import TO_FILL_IN, LIMITS, literal, manifest, model_card
+from anchorinv.persistence.manifest import LIMITS, TO_FILL_IN, literal, manifest, model_card
 from tests.models import again, fitted, windows
 from tests.test_terminal import main
 

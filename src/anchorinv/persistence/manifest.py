@@ -137,12 +137,12 @@ def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
     return [*lines, "", *file_sentences(facts), "", *lesson_lines(facts)]
 
 
-def processing(how: Preprocessing) -> str:
+def processing(preprocessing: Preprocessing) -> str:
     """Describe the preprocessing, and whether recordings can be processed likewise."""
-    done = "; ".join(how.steps) or "none"
-    if how.not_repeatable:
+    done = "; ".join(preprocessing.steps) or "none"
+    if preprocessing.not_repeatable:
         return f"{done}; cannot be repeated on recordings"
-    return f"{done}; cannot be repeated on live sources" if how.not_live else done
+    return f"{done}; cannot be repeated on live sources" if preprocessing.not_live else done
 
 
 def rejection(facts: Mapping[str, Any]) -> str:
@@ -333,14 +333,14 @@ def _classes(facts: Mapping[str, Any]) -> list[str]:
 
 def _data(facts: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[str]:
     n_chans, n_times = facts["shape"]
-    how = facts["preprocessing"] or {}
+    preprocessing = facts["preprocessing"] or {}
     rate = f"{n_times / facts['sfreq']:g} s at {facts['sfreq']:g} Hz" if facts["sfreq"] else "rate not known"
     names = listed(facts["ch_names"], most=64) if facts["ch_names"] else "names not known"
     lines = [
         f"Windows: {n_chans} channels x {n_times} samples ({rate})",
         f"Channels: {literal(names)}",
-        f"Unit: {literal(how.get('unit') or 'not known')}",
-        f"Processing: {literal(processing(preprocessing_from(how)))}",
+        f"Unit: {literal(preprocessing.get('unit') or 'not known')}",
+        f"Processing: {literal(processing(preprocessing_from(preprocessing)))}",
     ]
     if not known:
         return lines

@@ -436,7 +436,7 @@ def graph_paths(path: Path) -> tuple[Path, Path]:
 
 def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
     """Return the description of a graph, as plain values for JSON."""
-    how, classes = model.preprocessing_, model.classes_.tolist()
+    preprocessing, classes = model.preprocessing_, model.classes_.tolist()
     shape = ["n", model.n_chans_, model.n_times_]
     outputs = [
         {
@@ -459,11 +459,11 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
         "reject_label": model.reject_label_ if rejecting else None,
         "rejected": REJECTED if rejecting else None,
         "channels": list(model.ch_names_) if model.ch_names_ else None,
-        "unit": how.unit,
+        "unit": preprocessing.unit,
         "sfreq": model.sfreq_,
         "window_seconds": model.n_times_ / model.sfreq_ if model.sfreq_ else None,
-        "preprocessing": facts_of(how),
-        "preprocessing_steps": list(how.steps),
+        "preprocessing": facts_of(preprocessing),
+        "preprocessing_steps": list(preprocessing.steps),
     }
 
 

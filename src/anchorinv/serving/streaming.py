@@ -400,23 +400,23 @@ class StreamingPredictor:
         model._check_fitted()
         if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 1:
             raise ValueError(f"step (={step!r}) must be a whole number of samples, 1 or more")
-        how = model.preprocessing_
-        if how.not_live:
-            files = "windows" if how.not_repeatable else "whole files"
+        preprocessing = model.preprocessing_
+        if preprocessing.not_live:
+            files = "windows" if preprocessing.not_repeatable else "whole files"
             raise ValueError(
-                f"the model was trained on {how.not_live}, which is impossible live; train it on "
+                f"the model was trained on {preprocessing.not_live}, which is impossible live; train it on "
                 f"recordings filtered causally (anchorinv prepare own --filter), or predict {files}"
             )
         if sfreq is not None and not (isinstance(sfreq, int | float | np.number) and 0 < sfreq < np.inf):
             raise ValueError(f"sfreq (={sfreq!r}) must be a rate in Hz above 0")
         self.model, self._smoother = model, smoother_of(steady, model)
-        self._n_chans = len(how.inputs or ()) or model.n_chans_
-        self._picks = None if ch_names is None else _picks(how, ch_names, rename, self._n_chans)
+        self._n_chans = len(preprocessing.inputs or ()) or model.n_chans_
+        self._picks = None if ch_names is None else _picks(preprocessing, ch_names, rename, self._n_chans)
         if ch_names is not None:
             self._n_chans = len(ch_names)
         elif rename:
             raise ValueError("channels without names cannot be renamed; give ch_names")
-        self._factor = 1.0 if unit is None else _factor(how, unit)
+        self._factor = 1.0 if unit is None else _factor(preprocessing, unit)
         self._step, self._sfreq, self._on_drift = int(step), sfreq, on_drift
         self.reset()
 
@@ -474,12 +474,12 @@ class StreamingPredictor:
 
 
 def _picks(
-    how: Preprocessing, ch_names: Sequence[str], rename: Mapping[str, str] | None, n_chans: int
+    preprocessing: Preprocessing, ch_names: Sequence[str], rename: Mapping[str, str] | None, n_chans: int
 ) -> list[int] | None:
     """Return which channels of a source are the model's; None if the model has no names for them."""
     present = renamed(ch_names, rename, source="the source")
-    if how.inputs is not None:
-        return pick_channels(how.inputs, present, source="the source")
+    if preprocessing.inputs is not None:
+        return pick_channels(preprocessing.inputs, present, source="the source")
     if len(present) != n_chans:
         raise ValueError(
             f"the source has {len(present)} channels, the model takes {n_chans} and has no names for "
@@ -488,13 +488,13 @@ def _picks(
     return None
 
 
-def _factor(how: Preprocessing, unit: str) -> float:
+def _factor(preprocessing: Preprocessing, unit: str) -> float:
     """Return the factor from a source's unit to the model's."""
     if (spelled := unit_of(unit)) is None:
         raise ValueError(f"unit (={unit!r}) must be one of {', '.join(UNITS)}")
-    if how.unit is None:
+    if preprocessing.unit is None:
         raise ValueError(f"the source is in {spelled}, and the model has no unit; train it with one (--unit)")
-    return UNITS[how.unit] / UNITS[spelled]
+    return UNITS[preprocessing.unit] / UNITS[spelled]
 
 
 def classify(
