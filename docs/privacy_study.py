@@ -37,27 +37,27 @@ from anchorinv.serving.attacks import (
     Gallery,
     class_means,
     confidence_of,
+    identification_rate,
     likelihood_ratios,
-    linked_share,
     nearness,
     whitening_of,
 )
 from anchorinv.serving.audit import (
     Audit,
-    Kept,
+    StoredItems,
     audit,
     audit_forgetting,
-    inverted,
-    kept_of,
+    invert_items,
     reconstruction,
+    stored_items,
 )
 from anchorinv.serving.membership import (
     SHADOWS,
     People,
+    concatenate,
     half_splits,
-    joined,
     membership_figures,
-    standardised,
+    standardise,
     units_of,
 )
 from anchorinv.settings import recipe_of
@@ -175,7 +175,7 @@ def noisy(members: People, others: People, sfreq: float, *, compact: bool) -> It
     And for statistics that are fewer without noise, if they are to be ``compact``: of fewer features, or with
     a scatter of 32 directions and a sphere. They were chosen on days 1 to 20 of the EMG.
     """
-    both, inside = joined(members, others)
+    both, inside = concatenate(members, others)
 
     def attacked(model: AnchorInvClassifier, learn: Learn, clip: float = 1e6) -> Line:
         return Statistics(model, both, inside, learn, clip).line()
@@ -230,7 +230,7 @@ class Statistics:
     @cached_property
     def features(self) -> Tensor:
         """Return those of all windows (n, dim)."""
-        return self.model._features(standardised(self.model, self.both))
+        return self.model._features(standardise(self.model, self.both))
 
     @cached_property
     def targets(self) -> Tensor:
@@ -257,7 +257,7 @@ class Statistics:
             "likelihood ratio of class means": nearness(whitened, self.targets.numpy(), means),
         }
 
-    def linked(self, head: Discriminant) -> Estimate:
+    def identify(self, head: Discriminant) -> Estimate:
         """Return how often class means are linked to people."""
         both, inside = self.both, self.inside
         apart, names = torch.from_numpy(~inside), np.unique(both.people[~inside])
@@ -266,7 +266,7 @@ class Statistics:
             (both.people[inside & (both.labels == each)][:, None] == names).mean(0)
             for each in self.model.classes_
         ])  # fmt: skip
-        return linked_share(gallery.linked(head.means, self.model.classes_), shares, names)
+        return identification_rate(gallery.identify(head.means, self.model.classes_), shares, names)
 
     def line(self) -> Line:
         """Return macro-F1, membership and links of class means, each the mean over draws of the noise."""
@@ -295,7 +295,7 @@ class Statistics:
             if shared:
                 people = np.unique(both.people[~inside])
                 key = "re-identification", "class means", f"top-1 of {len(people)} people", 1 / len(people)
-                found[key].append(self.linked(head))
+                found[key].append(self.identify(head))
         figures = [
             Figure(*key[:3], None if None in each else pooled(each), key[3]) for key, each in found.items()
         ]
@@ -315,9 +315,9 @@ def control(members: People, others: People, sfreq: float) -> list[Figure]:
     """
     model = AnchorInvClassifier(sfreq=sfreq, random_state=0, network="never")
     model.fit(members.signals, members.labels)
-    both, inside = joined(members, others)
+    both, inside = concatenate(members, others)
     units, unit = units_of(members, others, [])
-    features = model._features(standardised(model, both)).double().numpy()
+    features = model._features(standardise(model, both)).double().numpy()
     columns = np.searchsorted(model.classes_, both.labels)
     whitened = features @ whitening_of(features, columns)
 
@@ -370,7 +370,7 @@ def with_memory(
     whose = torch.from_numpy(np.unique(members.people, return_inverse=True)[1])
     recipe = recipe_of(model.get_params(deep=False), model.geometry_, len(members))
     bare = replace(model.state_, anchors=None, replay=None, recordings=None, signals=None)
-    batch = Batch(standardised(model, members), numbers, whose)
+    batch = Batch(standardise(model, members), numbers, whose)
     state = recipe.start(bare, batch, rng=stream(model.seed_, "base"))
     if "inversion_steps" in settings:
         state = recipe.recall(state, rng=stream(model.seed_, "base"))
@@ -461,10 +461,10 @@ def taught_by_one(path: Path) -> list[Figure]:
                 shots += rng.permutation(np.flatnonzero(own))[:SHOTS].tolist()
             taught = AnchorInvClassifier.from_bundle(model.to_bundle())
             taught.partial_fit(members.signals[shots], members.labels[shots])
-            item = kept_of(taught, members.of(np.array(shots)), invert=False)[0]
+            item = stored_items(taught, members.of(np.array(shots)), invert=False)[0]
             new = np.isin(item.labels, np.arange(10, 16))
-            known = Gallery(taught._features(standardised(taught, gallery)), gallery.labels, gallery.people)
-            found = known.linked(item.values[torch.from_numpy(new)], item.labels[new])
+            known = Gallery(taught._features(standardise(taught, gallery)), gallery.labels, gallery.people)
+            found = known.identify(item.values[torch.from_numpy(new)], item.labels[new])
             shares = item.shares_of(members.people[shots], names)[new]
             rows[how] += shares[np.arange(len(found)), np.searchsorted(names, found)].tolist()
     figures = []
@@ -505,12 +505,14 @@ def one_shot(path: Path) -> list[Figure]:
     new = np.random.default_rng(1).permutation(np.flatnonzero(early & np.isin(data.labels, NEW[ecg])))[:20]
     names = 100 + np.arange(len(new))
     model.partial_fit(data.signals[new], names)
-    means = next(item for item in kept_of(model, data.of(few), invert=False) if item.name == "class means")
+    means = next(
+        item for item in stored_items(model, data.of(few), invert=False) if item.name == "class means"
+    )
     values = means.values[torch.from_numpy(np.isin(means.labels, names))]
     places = np.flatnonzero(early & np.isin(data.labels, data.labels[new]))
     weights = (places == new[:, None]).astype(float)
-    item = Kept("class means of one window", "features", values, data.labels[new], weights)
-    return list(reconstruction(model, [inverted(model, item)], data.of(places), []))
+    item = StoredItems("class means of one window", "features", values, data.labels[new], weights)
+    return list(reconstruction(model, [invert_items(model, item)], data.of(places), []))
 
 
 def done() -> list[dict[str, object]]:

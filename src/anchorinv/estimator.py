@@ -45,7 +45,7 @@ from anchorinv.persistence.bundle import Bundle, load_bundle, params_of, save_bu
 from anchorinv.persistence.format import packed
 from anchorinv.persistence.limits import check_kept, check_room, kept_by
 from anchorinv.persistence.provenance import (
-    annotated,
+    annotate,
     check_converged,
     count_labels,
     history_entry,
@@ -582,7 +582,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         self._check_fitted()
         if note is not None or author is not None:
             with _turn:
-                self._know(history_=annotated(self.history_, note=note, author=author))
+                self._know(history_=annotate(self.history_, note=note, author=author))
         save_bundle(path, self.to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings)
 
     @classmethod

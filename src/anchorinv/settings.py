@@ -25,7 +25,7 @@ from anchorinv.core.rehearsal import FOLDS
 from anchorinv.core.training import SHARE, Adaptation, CrossValidatedFinetune, Finetune, Training
 from anchorinv.core.types import Batch, stream
 from anchorinv.errors import check_names
-from anchorinv.persistence.format import SettingsFacts, parsed
+from anchorinv.persistence.format import SettingsFacts, validate_facts
 from anchorinv.persistence.limits import (
     HIGHEST_RATE,
     LOWEST_RATE,
@@ -35,7 +35,7 @@ from anchorinv.persistence.limits import (
     SEEDS,
     Architecture,
     check_geometry,
-    inverted_at_once,
+    inversion_batch,
     network_of,
 )
 from anchorinv.progress import is_heard, listening, tell
@@ -132,7 +132,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if problems:
         raise ValueError("; ".join(problems))
     if (preprocessing := settings["preprocessing"]) is not None:
-        parsed(Preprocessing, preprocessing)
+        validate_facts(Preprocessing, preprocessing)
 
 
 def recipe_of(
@@ -148,7 +148,7 @@ def recipe_of(
         "adapt": _adaptation(settings),
         "per_class": settings["n_anchors"],
         "network": settings["network"],
-        "inversion": replace(inversion, chunk=inverted_at_once(geometry, inversion.chunk)),
+        "inversion": replace(inversion, chunk=inversion_batch(geometry, inversion.chunk)),
     }
     recipe: Recipe = spec.build(base_spec, **{name: options[name] for name in spec.options & set(options)})
     recipe = replace(recipe, refresh=getattr(recipe.adapt, "chooses_steps", False))

@@ -69,13 +69,14 @@ class TestPredict:
         assert [p.label for p in live.feed(signal)] == [row["class"] for row in rows]
 
     def test_single_settings_go_before_the_preset(self, run, files):
-        fitted("lda", taught=False).save("n")
+        model = fitted("lda", taught=False)
+        model.save("n")
         options = ("day.edf", "--step", 0.125, "-q", "--dwell", 0.5)
         assert run("predict", "n", *options)[1] != run("predict", "n", *options, "--steady", "balanced")[1]
-        assert SteadyOptions("balanced", dwell=7.0).smoothing(1.0) == replace(
-            preset("balanced", 1.0), dwell=7.0
-        )
-        assert SteadyOptions().smoothing(1.0) is None
+        window = model.n_times_ / model.sfreq_
+        expected = replace(preset("balanced", window), dwell=7.0)
+        assert SteadyOptions("balanced", dwell=7.0).settings(model) == expected
+        assert SteadyOptions().settings(model) is None
 
     def test_gaps_of_steadied_rows_are_empty(self, run, files):
         signal = np.concatenate(list(windows(6)[0]), axis=1)

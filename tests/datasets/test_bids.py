@@ -262,11 +262,11 @@ class TestEntries:
         assert "has an unsupported format; export it" in problems[0] and "is cut short" in problems[1]
 
     def test_what_reaches_beyond_is_told(self, root):
-        with pytest.warns(UserWarning, match="1 of 2 stretches reach beyond their recording"):
+        with pytest.warns(UserWarning, match="1 of 2 segments reach beyond their recording"):
             rows, _ = event_rows(root, Labelling(WANTED, 0, 8), task="rest")
         assert len(rows) == 1
         _, problems = event_rows(root, Labelling(WANTED, 0, 80), task="rest")
-        assert problems == ["all 2 stretches reach beyond their recording; choose --from and --to"]
+        assert problems == ["all 2 segments reach beyond their recording; choose --from and --to"]
 
     def test_bad_channels_are_told(self, root):
         (root / "task-move_channels.tsv").write_text("name\tstatus\nC3\tbad\nC4\tgood\n")

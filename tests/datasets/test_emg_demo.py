@@ -13,7 +13,7 @@ from anchorinv.cli.study import folders_of
 from anchorinv.datasets.npz_sets import EMG_DEMO, EMG_LONGTERM, emg_demo
 from anchorinv.datasets.prepare import prepare
 from anchorinv.report.gather import command, gather
-from anchorinv.report.page import filled, marks_of
+from anchorinv.report.page import fill_marks, marks_of
 from anchorinv.study.config import Study
 from anchorinv.study.loading import demo_study, load
 from tests.datasets.genuine import shared
@@ -70,7 +70,7 @@ def test_the_readme_shows_what_a_run_of_the_demo_came_to():
     """The table from the record, the figure drawn from it, and the record one of the demo as it is."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     runs = gather([RECORD])
-    found = filled(text, runs, "README")
+    found = fill_marks(text, runs, "README")
     assert [mark.what for mark in marks_of(text)] == ["last"] and not found.waiting
     assert text == found.text, "the README's table is not what its record says; make results"
     picture = Image.open(ROOT / "docs" / "real-data.png")

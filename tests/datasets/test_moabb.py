@@ -17,7 +17,7 @@ from anchorinv.datasets.moabb_sets import _paradigm, find_set, plan_moabb
 from anchorinv.datasets.paper_sets import plan_bci2a
 from anchorinv.datasets.prepare import prepare_in_memory
 from anchorinv.signal.preprocessing import Filter
-from anchorinv.study.loading import load, opened
+from anchorinv.study.loading import load, open_data
 from tests.datasets import making
 from tests.moabb_fakes import CLASSES, TinyImagery
 
@@ -92,9 +92,11 @@ def test_the_competitions_files_give_what_prepare_bci2a_gives(tmp_path, monkeypa
     assert (theirs.labels == ours.labels).all() and (theirs.split == ours.split).all()
     study = load("bnci2014-001").variants[""]
     filtered = prepare_in_memory(plan_moabb("BNCI2014_001", subjects="1"))
-    assert opened(study, {"bnci2014-001": filtered}).n_times == 1000  # what the study asks for, as it comes
+    assert (
+        open_data(study, {"bnci2014-001": filtered}).n_times == 1000
+    )  # what the study asks for, as it comes
     with pytest.raises(ValueError, match="prepare it accordingly"):
-        opened(study, {"bnci2014-001": theirs})
+        open_data(study, {"bnci2014-001": theirs})
     assert theirs.meta["licence"] == "CC-BY-ND-4.0" and theirs.preprocessing.not_live is None
 
 

@@ -131,11 +131,13 @@ def test_npz_directly_and_in_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"X": None}, "has no X"),
-        ({"X": np.zeros((3, 4))}, r"expected numbers \(n, channels, times\)"),
+        ({"X": None}, "needs an array X"),
+        ({"X": np.zeros((3, 4))}, r"must hold windows \(n, channels, times\), got shape \(3, 4\)"),
+        ({"X": np.full((12, 2, 50), "1")}, r"X is <U1 \(12, 2, 50\); expected numbers"),
         ({"y": None}, "has no y"),
         ({"y": np.zeros(3, int)}, "12 trials but y 3 values"),
-        ({"ch_names": ["a"]}, "2 channels but ch_names 1 names"),
+        ({"ch_names": ["a"]}, "2 channels in X and 1 names in ch_names"),
+        ({"ch_names": ["a", "a"]}, "ch_names are not distinct"),
         ({"sfreq": None}, "has no sampling rate; pass it with --sfreq"),
         ({"split": ["dev"] * 12}, "split 'dev' is neither"),
     ],

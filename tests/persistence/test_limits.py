@@ -5,7 +5,7 @@ import pytest
 
 from anchorinv import GEOMETRIES, AnchorInvClassifier, Conformer, Filter, Geometry, Preprocessing
 from anchorinv.core.registry import METHODS
-from anchorinv.persistence.limits import _weights, check_geometry, check_kept, inverted_at_once, kept_by
+from anchorinv.persistence.limits import _weights, check_geometry, check_kept, inversion_batch, kept_by
 from tests.models import SETTINGS, SMALL, fitted, windows
 
 
@@ -72,9 +72,9 @@ def test_foreseen_weights_are_those_of_the_network(geometry):
 
 
 def test_few_long_windows_are_inverted_at_once():
-    assert {inverted_at_once(each, 50) for each in GEOMETRIES.values()} == {50}
-    assert inverted_at_once(Geometry.for_shape(22, 122_880), 50) == 6
-    assert inverted_at_once(Geometry.for_shape(128, 100_000), 50) == 1
+    assert {inversion_batch(each, 50) for each in GEOMETRIES.values()} == {50}
+    assert inversion_batch(Geometry.for_shape(22, 122_880), 50) == 6
+    assert inversion_batch(Geometry.for_shape(128, 100_000), 50) == 1
 
 
 def test_recordings_that_no_file_has_room_for_are_refused_before_training():

@@ -20,7 +20,7 @@ from anchorinv.persistence.provenance import (
     fingerprint,
     origin,
     score_lines,
-    some_of,
+    subsample,
     utc_date,
     with_curves,
 )
@@ -112,7 +112,7 @@ class TestHistory:
         assert again(model).history_ == model.history_
 
     def test_some_of_a_curve(self):
-        assert some_of([1.0, 2.0], 5) == [1.0, 2.0] and some_of(list(range(9)), 3) == [0, 4, 8]
+        assert subsample([1.0, 2.0], 5) == [1.0, 2.0] and subsample(list(range(9)), 3) == [0, 4, 8]
 
 
 class TestFiles:

@@ -9,7 +9,7 @@ import pytest
 from anchorinv.core.metrics import SplitReliability
 from anchorinv.report.formats import Number
 from anchorinv.report.gather import gather, groups_of
-from anchorinv.report.page import chapter, filled
+from anchorinv.report.page import chapter, fill_marks
 from anchorinv.report.score_figures import calibration_figure, reliability_figure
 from anchorinv.report.tables import calibration_table
 from tests.report.made import made, smoke
@@ -76,7 +76,7 @@ def test_the_page_and_a_page_of_ones_own_have_both(folder):
     assert slug in [table.slug for table in made_chapter.tables]
     assert slug in [figure.slug for figure in made_chapter.figures]
     marks = "<!-- table: run calibration -->\n<!-- end -->\n<!-- figure: run calibration -->\n<!-- end -->\n"
-    page = filled(marks, [run], "shown")
+    page = fill_marks(marks, [run], "shown")
     assert "| AnchorInv | " in page.text and "(shown/run-calibration.png)" in page.text
     assert [figure.slug for figure in page.figures] == ["run-calibration"]
 
@@ -88,7 +88,7 @@ def test_a_run_without_probabilities_has_neither(without):
     assert not [each for each in (*made_chapter.tables, *made_chapter.figures) if "calibration" in each.slug]
     for kind in ("table", "figure"):
         with pytest.raises(ValueError, match="no probabilities of its predictions; run the study again"):
-            filled(f"<!-- {kind}: old calibration -->\n<!-- end -->\n", [run], "shown")
+            fill_marks(f"<!-- {kind}: old calibration -->\n<!-- end -->\n", [run], "shown")
 
 
 def test_the_base_session_alone_has_no_new_classes(tmp_path):

@@ -16,11 +16,11 @@ from anchorinv.report.feature_figures import (
     LEAST_STEPS,
     PERPLEXITY,
     Unavailable,
-    arranged,
+    downsample,
     fitted_run,
     inverted_pairs,
     selected_anchors,
-    thinned,
+    tsne_embedding,
 )
 from anchorinv.report.gather import gather
 from anchorinv.report.page import make_report
@@ -92,17 +92,17 @@ def test_recordings_are_asked_for(ran):
 
 def test_points_are_arranged_as_in_the_paper():
     values = np.random.default_rng(0).normal(size=(100, 5))
-    points, perplexity = arranged(np.concatenate([values, values[:3]]))
+    points, perplexity = tsne_embedding(np.concatenate([values, values[:3]]))
     assert perplexity == PERPLEXITY == 30 and ITERATIONS == 1000
     assert np.array_equal(points[:3], points[-3:]), "what lies at one place is one point"
     with pytest.raises(Unavailable, match="too few"):
-        arranged(values[:6])
+        tsne_embedding(values[:6])
 
 
 def test_long_traces_keep_their_peaks():
     x = np.arange(5000.0)
     y = np.sin(x / 7) + (x == 1234) * 9 - (x == 4321) * 9
-    short_x, short_y = thinned(x, y)
+    short_x, short_y = downsample(x, y)
     assert len(short_x) <= 2 * _DRAWN and {1234.0, 4321.0} <= set(short_x)
     assert (np.diff(short_x) > 0).all() and np.array_equal(short_y, y[short_x.astype(int)])
 

@@ -8,16 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorinv.core.registry import METHODS, MethodSpec
-from anchorinv.report.formats import COLOURS, MARKERS, canvas, colours, finished, look, markers, shortened
+from anchorinv.report.formats import (
+    COLOURS,
+    MARKERS,
+    canvas,
+    colours,
+    figure_style,
+    markers,
+    render_figure,
+    shorten_svg,
+)
 from anchorinv.report.page import address
 
 TITLES = [spec.title for spec in METHODS.values()]
 
 
 def test_text_keeps_its_digits_and_coordinates_lose_some():
-    found = shortened('<svg ><path d="M 1.23456 2.0"/><text x="3.14159">x="0.0183"</text></svg>')
+    found = shorten_svg('<svg ><path d="M 1.23456 2.0"/><text x="3.14159">x="0.0183"</text></svg>')
     assert 'd="M1.23 2"' in found and 'x="3.14"' in found
-    assert shortened('<svg ><text y="1.0">MAE 0.0183,  M 1.23456</text></svg>').endswith(
+    assert shorten_svg('<svg ><text y="1.0">MAE 0.0183,  M 1.23456</text></svg>').endswith(
         'y="1">MAE 0.0183,  M 1.23456</text></svg>'
     )
 
@@ -26,17 +35,17 @@ def test_text_keeps_its_digits_and_coordinates_lose_some():
 def test_a_trace_stays_where_it_was(seed, length):
     trace = np.random.default_rng(seed).uniform(-500, 2000, (length, 2))
     svg = f'<path d="M {" ".join(f"L {x:f} {y:f}" for x, y in trace)[2:]} "/>'
-    numbers = np.array(re.findall(r"-?[\d.]+", shortened(svg)), dtype=float).reshape(-1, 2)
+    numbers = np.array(re.findall(r"-?[\d.]+", shorten_svg(svg)), dtype=float).reshape(-1, 2)
     assert np.abs(numbers - trace).max() < 0.0501
 
 
 def test_a_drawing_is_whole_and_asks_for_one_font():
-    with look():
+    with figure_style():
         drawing = canvas(3.5, 2)
         ax = drawing.subplots()
         ax.plot([1, 2, 4], marker="o", label='it\'s "a" <line>')
         ax.legend()
-        figure = finished(drawing, "slug", "title", "alt", "caption")
+        figure = render_figure(drawing, "slug", "title", "alt", "caption")
     root = ET.fromstring(figure.svg)
     assert 'it\'s "a" <line>' in [text.strip() for text in root.itertext()]
     assert figure.svg.count("font-family") == 1 and root.get("font-family", "").startswith("DejaVu Sans")
@@ -59,7 +68,9 @@ def test_every_method_has_its_colour_and_marker_wherever_it_stands():
 
 def test_a_method_from_elsewhere_brings_its_colour_or_gets_a_free_one():
     for colour in ("#123456", ""):
-        spec = MethodSpec(name="mine", title="Mine", citation="", build=lambda base: None, look=(colour, ""))
+        spec = MethodSpec(
+            name="mine", title="Mine", citation="", build=lambda base: None, figure_style=(colour, "")
+        )
         METHODS.register("mine", spec)
         try:
             shade = colours([*TITLES[:3], "Mine"])["Mine"]

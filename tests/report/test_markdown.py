@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from anchorinv.cli import app
 from anchorinv.report.formats import Column, Number, Table, as_markdown
 from anchorinv.report.gather import gather
-from anchorinv.report.page import fill, filled, make_report, marks_of
+from anchorinv.report.page import fill, fill_marks, make_report, marks_of
 from anchorinv.study.folder import RunFolder, write_record
 from anchorinv.study.loading import load
 from tests.report.made import made, smoke
@@ -37,7 +37,7 @@ def page(*marks: str) -> str:
 
 def table(path: Path, mark: str) -> tuple[list[str], dict[str, list[str]], str]:
     """The head, the rows by their first cell, and the notes of a table that a page was filled with."""
-    text = filled(page(f"table: {path.stem} {mark}"), gather([path]), "figures").text
+    text = fill_marks(page(f"table: {path.stem} {mark}"), gather([path]), "figures").text
     inside = text.split("-->\n")[1].split("<!--")[0]
     head, _, *rows = [line.strip("| ").split(" | ") for line in inside.splitlines() if line.startswith("|")]
     return head, {row[0]: row[1:] for row in rows}, inside.rpartition("|\n")[2].strip()
@@ -154,7 +154,7 @@ def test_words_stay_and_filling_again_changes_nothing(record, tmp_path):
 def test_a_figure_of_two_runs_has_a_panel_for_each(record, tmp_path, undrawn):
     run = made(tmp_path / "emg", smoke("emg-longterm", trials=2))
     mark = "figure: emg eeg advantage anchorinv"
-    text = filled(page(mark), gather([record, run]), "figures").text
+    text = fill_marks(page(mark), gather([record, run]), "figures").text
     assert "(figures/emg-eeg-advantage-anchorinv.png)" in text
     alt = text.split("![")[1].split("](")[0]
     assert alt.index("emg: Finetune +") < alt.index("eeg: Finetune +")
@@ -174,7 +174,7 @@ def test_a_figure_of_two_runs_has_a_panel_for_each(record, tmp_path, undrawn):
 )  # fmt: skip
 def test_a_mark_that_cannot_be_filled(record, mark, told):
     with pytest.raises(ValueError, match=told):
-        filled(page(mark), gather([record]), "figures")
+        fill_marks(page(mark), gather([record]), "figures")
 
 
 def test_a_torn_record_fills_nothing(record, tmp_path):
@@ -243,7 +243,7 @@ def test_the_page_of_results_is_what_its_records_say(undrawn):
     """Every table and figure of docs/results.md from the committed records; nothing where there is none."""
     text = (DOCS / "results.md").read_text(encoding="utf-8")
     records = sorted((DOCS / "results").glob("*.jsonl"))
-    found = filled(text, gather(records), "results")
+    found = fill_marks(text, gather(records), "results")
     assert text == found.text, "docs/results.md is not what its records say; make results"
     assert not [mark for mark in found.waiting if text[mark.start : mark.stop].strip()], (
         "numbers without a record"

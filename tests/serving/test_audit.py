@@ -17,10 +17,17 @@ from anchorinv.serving.attacks import (
     Gallery,
     Membership,
     clustered_auroc,
+    identification_rate,
     likelihood_ratios,
-    linked_share,
 )
-from anchorinv.serving.audit import Kept, audit, audit_forgetting, inverted, kept_of, reconstruction
+from anchorinv.serving.audit import (
+    StoredItems,
+    audit,
+    audit_forgetting,
+    invert_items,
+    reconstruction,
+    stored_items,
+)
 from anchorinv.serving.membership import CONTROL, People, shadow_logits
 
 RECORD = Path(__file__).parents[2] / "docs" / "results" / "privacy.ndjson"
@@ -89,7 +96,7 @@ def test_windows_of_a_group_are_no_independent_evidence():
 
 def test_true_positives_at_few_false_ones_by_hand():
     others = np.arange(200.0)
-    found = Membership.of(np.array([198.5, 197.0, 500.0]), others).found
+    found = Membership.of(np.array([198.5, 197.0, 500.0]), others).true_positives
     assert found[0.01].value == pytest.approx(2 / 3)  # above 197: two of two hundred others
     assert found[0.001] is None
 
@@ -104,9 +111,9 @@ def test_wilsons_interval_holds_the_share(count, more):
 def test_guessing_is_right_as_often_as_there_are_names_whatever_the_shares():
     rng = np.random.default_rng(0)
     names, shares = np.array(["a", "b", "c", "d"]), rng.dirichlet(np.ones(4), size=4000)
-    guess = linked_share(rng.choice(names, 4000), shares, names)
+    guess = identification_rate(rng.choice(names, 4000), shares, names)
     assert abs(guess.value - 0.25) < GUESSING * (guess.high - guess.low) / (2 * 1.96)
-    assert linked_share(names[shares.argmax(1)], shares, names).value > 0.5
+    assert identification_rate(names[shares.argmax(1)], shares, names).value > 0.5
 
 
 def test_likelihood_ratio_by_hand():
@@ -150,7 +157,9 @@ def test_intervals_of_true_positives_hold_the_truth():
     from scipy.stats import norm
 
     truth, rng = norm.sf(norm.isf(0.01) - 2), np.random.default_rng(0)
-    found = [Membership.of(rng.normal(2, 1, 600), rng.normal(size=600)).found[0.01] for _ in range(50)]
+    found = [
+        Membership.of(rng.normal(2, 1, 600), rng.normal(size=600)).true_positives[0.01] for _ in range(50)
+    ]
     plain = [Estimate.share(each.value * 600, 600) for each in found]
     held, naive = (np.mean([each.low <= truth <= each.high for each in some]) for some in (found, plain))
     assert held > 0.9 and naive < 0.75
@@ -175,7 +184,7 @@ def test_a_gallery_finds_a_person_whose_label_it_has_not_seen():
     )
     known = ~((people == "b") & (labels == 1))
     gallery = Gallery(torch.from_numpy(features[known]), labels[known], people[known])
-    assert (gallery.linked(torch.from_numpy(features[~known]), labels[~known]) == "b").all()
+    assert (gallery.identify(torch.from_numpy(features[~known]), labels[~known]) == "b").all()
 
 
 def test_stored_recordings_are_linked_to_their_people(halves):
@@ -275,7 +284,7 @@ def test_sessions_are_found_if_they_differ_and_not_if_they_mean_nothing(everybod
 def test_inverted_replay_is_traced_to_the_windows_of_its_anchors(halves):
     members, others = halves
     model = fitted(members, method="anchorinv", epochs=1, n_anchors=3, inversion_steps=20)
-    items = {item.name: item for item in kept_of(model, members, invert=False)}
+    items = {item.name: item for item in stored_items(model, members, invert=False)}
     assert (items["inverted replay"].weights == items["anchors"].weights).all()
     found = audit(model, members, others, invert=False)
     assert figure(found, "re-identification", "inverted replay", "top-1").estimate.n == 9
@@ -286,8 +295,10 @@ def test_inverted_replay_is_traced_to_the_windows_of_its_anchors(halves):
 def test_the_window_behind_a_class_of_one_window_is_approached_from_its_statistics(by_statistics, halves):
     members, _ = halves
     features = by_statistics._features(torch.from_numpy(by_statistics.standardisation_(members.signals)))
-    item = Kept("means of one window", "features", features[:6], members.labels[:6], np.eye(len(members))[:6])
-    made = inverted(by_statistics, item)
+    item = StoredItems(
+        "means of one window", "features", features[:6], members.labels[:6], np.eye(len(members))[:6]
+    )
+    made = invert_items(by_statistics, item)
     closer = [each for each in reconstruction(by_statistics, [made], members, [])
               if each.measure == "closer than any real window, covariance distance"]  # fmt: skip
     assert closer[0].estimate.value > 0.5
@@ -321,7 +332,7 @@ def test_inverted_anchors_come_closer_to_their_windows_than_other_windows(halves
     name = "signals inverted from anchors"
     own = figure(found, "reconstruction", name, "closer than any real window, correlation").estimate
     assert own.value > 0.5 and own.n == 6
-    made = next(item for item in kept_of(model, members) if item.name == name)
+    made = next(item for item in stored_items(model, members) if item.name == name)
     assert made.weights.max(1) == pytest.approx(1.0)
 
 
@@ -329,7 +340,7 @@ def test_what_aggregated_anchors_are_made_of_is_found_out(halves):
     members, _ = halves
     model = AnchorInvClassifier(random_state=0, method="fecam", epochs=1, privacy="aggregate")
     model.fit(members.signals, members.labels, members.people)
-    anchors = next(item for item in kept_of(model, members, invert=False) if item.name == "anchors")
+    anchors = next(item for item in stored_items(model, members, invert=False) if item.name == "anchors")
     shares = anchors.shares_of(members.people, np.arange(6))
     assert shares.sum(1) == pytest.approx(1.0) and shares.max() < 0.45
     assert (np.sort(anchors.weights, 1)[:, -5] > 0.1).all()
@@ -398,14 +409,14 @@ def test_what_info_quotes_is_in_the_record():
     def percent(value):
         return f"{100 * value:.0f} %"
 
-    linked = {
+    identify = {
         name: best(name, "re-identification", "top-1") for name in ("anchorinv", "fecam", "real-replay")
     }
     assert (
-        percent(linked["anchorinv"]) == percent(linked["fecam"])
-        and percent(linked["fecam"]) in MEASURED["anchors"]
+        percent(identify["anchorinv"]) == percent(identify["fecam"])
+        and percent(identify["fecam"]) in MEASURED["anchors"]
     )
-    assert percent(linked["real-replay"]) in MEASURED["real recordings"]
+    assert percent(identify["real-replay"]) in MEASURED["real recordings"]
     raw = next(each["value"] for each in lines["other days", "fecam"] if each["target"] == "raw storage")
     assert f"recordings in {percent(raw)}" in MEASURED["anchors"]
     grouped = best("fecam, 50 anchors of five windows", "re-identification", "top-1")

@@ -10,7 +10,7 @@ import pytest
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.registry import METHODS
 from anchorinv.persistence.bundle import read_facts
-from anchorinv.persistence.manifest import ASKED, LIMITS, literal, manifest, model_card
+from anchorinv.persistence.manifest import LIMITS, TO_FILL_IN, literal, manifest, model_card
 from tests.models import again, fitted, windows
 from tests.test_terminal import main
 
@@ -31,7 +31,7 @@ def test_it_says_what_the_file_says(method, tmp_path):
     )
     assert f"`{model.history_[0]['fingerprint']}`" in page and "0.5 s at 128 Hz" in page
     assert "by A. Miller" in page and "note: left arm" in page
-    assert all(f"**{what}**: *to be filled in" in page for what in ASKED) and all(
+    assert all(f"**{what}**: *to be filled in" in page for what in TO_FILL_IN) and all(
         each in page for each in LIMITS
     )
     assert ("IT CONTAINS REAL RECORDINGS" in page) == (method == "real-replay")

@@ -96,7 +96,7 @@ def test_beats_of_a_genuine_record():
     path = shared("mitdb_sample") / "100.hea"
     options = OwnOptions(at_least=1, allow=frozenset({"few", "duplicates"}))
     around = Labelling({"N": "N", "A": "A"}, -0.25, 0.45)
-    with pytest.warns(UserWarning, match="2 of 2272 stretches reach beyond"):
+    with pytest.warns(UserWarning, match="2 of 2272 segments reach beyond"):
         data = prepare_in_memory(plan_recordings([path], options, around, split="train"))
     counts = {name: int((data.labels == i).sum()) for i, name in enumerate(data.class_names)}
     assert counts == {"A": 33, "N": 2237} and data.n_times == 252

@@ -20,7 +20,7 @@ from anchorinv.signal.drift import (
     n_bands,
     shapes_of,
     spectra,
-    standardised,
+    standardise,
 )
 from tests.datasets.genuine import shared
 from tests.models import SMALL, fitted, windows
@@ -57,14 +57,14 @@ def shapes(X):
 class TestShapes:
     def test_a_tone_is_in_its_band(self):
         tone = np.sin(2 * np.pi * 20 / RATE * np.arange(128))[None, None] + np.zeros((1, 1, 1))
-        shares = spectra(standardised(tone))[0, 0]
+        shares = spectra(standardise(tone))[0, 0]
         assert shares.shape == (8,) and shares.argmax() == 2  # 16 to 24 of 64 Hz
         assert shares[2] == pytest.approx(0, abs=0.01) and shares[7] == pytest.approx(np.log(1e-3), abs=0.01)
         np.testing.assert_allclose(band_edges(128) * 64, np.arange(0, 65, 8))
 
     def test_correlations_are_those_of_numpy(self):
         X = brain(3)
-        pairs, share = correlations(standardised(X))
+        pairs, share = correlations(standardise(X))
         for i, window in enumerate(X):
             each = np.corrcoef(window)
             np.testing.assert_allclose(np.tanh(pairs[i]), each[np.triu_indices(6, 1)], atol=1e-5)
@@ -172,7 +172,7 @@ class TestDistances:
         X[:, [i, j]] = X[:, [j, i]]
         one = drift_of(X)
         assert one.covariance.swapped == (i, j) and one.level != "like"
-        assert f"E{i} and E{j} go with the others as if they were swapped" in one.verdict
+        assert f"E{i} and E{j} correlate with the others as if they were swapped" in one.verdict
 
     def test_a_dead_channel_is_told_as_that_alone(self):
         X = brain(20, seed=1)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from anchorinv.signal import events, headers
 from anchorinv.signal.events import (
     Event,
-    Stretch,
+    Segment,
     events_beside,
     find_events,
     labelled_parts,
     parse_events,
     read_event_table,
     read_events,
-    stretches,
+    segments_of,
 )
 from tests.campaigns.damage import damaged
 from tests.datasets import making
@@ -64,7 +64,7 @@ class TestGenuine:
         wanted = parse_events("T1=left,T2=right")
         parts, n_outside = labelled_parts(events, wanted, 0, 3, name="S001R04.edf", length=125.0)
         assert Counter(part.label for part in parts) == {"left": 8, "right": 7} and n_outside == 0
-        assert parts[0] == Stretch(4.2, 7.2, "right")
+        assert parts[0] == Segment(4.2, 7.2, "right")
         # The last one, of rest, goes on to 124.6 s as its own duration says.
         rest, _ = labelled_parts(events, {"T0": "rest"}, name="S001R04.edf", length=125.0)
         assert {round(part.stop - part.start, 6) for part in rest} == {4.2}
@@ -386,26 +386,26 @@ class TestStretches:
 
     def test_from_and_to_count_from_the_onset(self):
         parts, n_outside = self.parts({"T1": "left", "T2": "right"}, -0.5, 1.0)
-        assert parts == [Stretch(0.5, 2, "left"), Stretch(5.5, 7, "right"), Stretch(8.5, 10, "left")]
+        assert parts == [Segment(0.5, 2, "left"), Segment(5.5, 7, "right"), Segment(8.5, 10, "left")]
         assert n_outside == 0
 
     def test_without_an_end_the_event_ends_by_itself(self):
-        assert self.parts({"T1": "a"}, 1.0) == ([Stretch(2, 5, "a")], 1)
+        assert self.parts({"T1": "a"}, 1.0) == ([Segment(2, 5, "a")], 1)
 
     def test_what_reaches_beyond_is_left_out_and_counted(self):
-        assert self.parts({"T1": "a", "early": "b"}, 0, 2) == ([Stretch(1, 3, "a")], 2)
+        assert self.parts({"T1": "a", "early": "b"}, 0, 2) == ([Segment(1, 3, "a")], 2)
         with pytest.raises(
-            ValueError, match=r"a.edf is 10 s long, and all 2 stretches from 0 s to 20 s of an"
+            ValueError, match=r"a.edf is 10 s long, and all 2 segments from 0 s to 20 s of an"
         ):
             self.parts({"T1": "a"}, 0, 20)
 
     def test_a_rounding_error_is_not_beyond(self):
-        assert self.parts({"T2": "a"}, 0, 4 + 1e-9) == ([Stretch(6, 10, "a")], 0)
+        assert self.parts({"T2": "a"}, 0, 4 + 1e-9) == ([Segment(6, 10, "a")], 0)
 
     def test_no_duration(self):
         with pytest.raises(ValueError, match=r"event 'early' at -0.5 s has no duration.* say with --to"):
             self.parts({"early": "a"})
-        with pytest.raises(ValueError, match="event 'T2' at 6 s lasts 2 s, and stretches start 3 s after"):
+        with pytest.raises(ValueError, match="event 'T2' at 6 s lasts 2 s, and segments start 3 s after"):
             self.parts({"T1": "a", "T2": "b"}, 3)
 
     def test_events_that_are_not_there(self):
@@ -416,7 +416,7 @@ class TestStretches:
         with pytest.raises(ValueError, match=r"a.edf has no events; T1, T2 asked"):
             labelled_parts([], {"T1": "a", "T2": "b"}, name="a.edf", length=1)
         # One file of many may lack an event.
-        assert stretches(self.EVENTS, {"T3": "a"}, 0, 1, name="a.edf", length=10) == ([], 0)
+        assert segments_of(self.EVENTS, {"T3": "a"}, 0, 1, name="a.edf", length=10) == ([], 0)
 
     @pytest.mark.parametrize(
         "times", [(1, 1), (2, 1), (float("nan"), 1), (0, float("inf")), (float("inf"), None)]

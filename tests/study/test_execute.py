@@ -26,7 +26,7 @@ from anchorinv.progress import Tick, listening
 from anchorinv.study.config import Study
 from anchorinv.study.execute import run_study
 from anchorinv.study.folder import RunFolder
-from anchorinv.study.loading import opened, people, protocol_of, samples_of
+from anchorinv.study.loading import open_data, people, protocol_of, samples_of
 from anchorinv.study.results import from_line, to_line
 from tests.study.little import METHODS, lines, little
 
@@ -300,7 +300,7 @@ class TestSamples:
 
     study = little()
     experiment = study.variants[""]
-    data = opened(experiment, {})
+    data = open_data(experiment, {})
     protocol = protocol_of(experiment, data, 5)
 
     @pytest.mark.parametrize("by", ["base", "paper"])
@@ -345,7 +345,7 @@ class TestSamples:
 
     @pytest.mark.parametrize("kind", ["per_subject", "leave_one_out"])
     def test_too_few_windows_for_the_shots_are_found_before_any_training(self, tmp_path, kind):
-        with pytest.raises(ValueError, match=r"class '10' has \d+ training windows.*60 shots asked"):
+        with pytest.raises(ValueError, match=r"class '10' has \d+ training windows.*60 shots needed"):
             run_study(little(protocol={kind: True, "shots": 60}), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
@@ -376,7 +376,7 @@ class TestPreparedFolder:
         """The same study, on a data set with names, as a user prepares one."""
         study = little(data={"name": "mine", "sfreq": 256}, **tables)
         experiment = study.variants[""]
-        data = opened(experiment, {})
+        data = open_data(experiment, {})
         named = replace(data, class_names=tuple(f"gesture {i}" for i in range(len(data.class_names))))
         asked = experiment.model_copy(update={"synthetic": None})
         return study.model_copy(update={"variants": {"": asked}}), named
@@ -456,10 +456,10 @@ class TestPreparedFolder:
         named = experiment.data.model_copy(update={"filtered": True})
         asked, given = experiment.model_copy(update={"data": named}), {"mine": replace(data, meta=meta)}
         if fits:
-            assert opened(asked, given).meta == meta
+            assert open_data(asked, given).meta == meta
         else:
-            with pytest.raises(ValueError, match="no filter where the config asks for one"):
-                opened(asked, given)
+            with pytest.raises(ValueError, match="no filter where the config requires one"):
+                open_data(asked, given)
 
     def test_no_data(self, tmp_path):
         with pytest.raises(

@@ -92,7 +92,7 @@ class TestSupport:
 
     @pytest.mark.parametrize("n", [0, 2])
     def test_too_few_samples_are_told_with_both_numbers(self, n: int) -> None:
-        with pytest.raises(ValueError, match=f"class 2 has {n} training samples, 3 shots asked") as error:
+        with pytest.raises(ValueError, match=f"class 2 has {n} training samples, 3 shots needed") as error:
             support(PROTOCOL, [0, 1, *[2] * n], 2, 0)
         assert "lower shots or add samples" in str(error.value)
 

@@ -233,7 +233,7 @@ def test_whatever_bytes_change_the_parts_that_were_not_hit_are_kept(run, tmp_pat
     kept = {store.to_line(each).encode() for each in found.results}
     assert all(line in kept for line in before if not touched.intersection(claimed(line)))
     aside.unlink(missing_ok=True)
-    store.put_aside(path, found.places, aside)
+    store.move_damaged(path, found.places, aside)
     whole = b"".join(bytes(content)[start:stop] for start, stop in found.places)
     assert sorted((whole + aside.read_bytes()).splitlines()) == sorted(bytes(content).splitlines())
 

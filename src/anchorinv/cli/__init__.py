@@ -29,9 +29,9 @@ class _PlainFlags:
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options and arguments."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for each in params:
-            if getattr(each, "is_flag", False):
-                each.metavar = ""
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
         return params
 
 
@@ -44,17 +44,17 @@ class _Commands(_PlainFlags, TyperGroup):
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Read the arguments before the command."""
-        with _quoted():
+        with _escape_messages():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
         """Read the command's arguments, and run it."""
-        with _quoted():
+        with _escape_messages():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _quoted() -> Iterator[None]:
+def _escape_messages() -> Iterator[None]:
     try:
         yield
     except _WrongUsage as error:
@@ -73,8 +73,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         say(f"anchorinv {__version__}")
         raise typer.Exit
 
@@ -97,8 +97,8 @@ _COMMANDS += [model.audit]
 for command in _COMMANDS:
     app.command()(command)
 app.add_typer(data.prepare_app, name="prepare", cls=_Commands)
-for each in [*app.registered_commands, *data.prepare_app.registered_commands]:
-    each.cls = _Command
+for registered in [*app.registered_commands, *data.prepare_app.registered_commands]:
+    registered.cls = _Command
 
 
 def _plain_warning(

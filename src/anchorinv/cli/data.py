@@ -93,14 +93,14 @@ def data(
     """Show what is in a prepared folder, and draw a few trials of each class."""
     from anchorinv.datasets.dataset import Dataset, draw_trials
 
-    opened = Dataset.open(folder)
-    show(opened, folder)
+    prepared = Dataset.open(folder)
+    show(prepared, folder)
     if by_subject:
-        _show_subjects(opened)
+        _show_subjects(prepared)
     if not no_picture:
         path = picture or folder / "trials.png"
         try:
-            draw_trials(opened, path)
+            draw_trials(prepared, path)
         except OSError as error:
             raise OSError(f"cannot draw to {path}: {error.strerror}; choose a file with --picture") from None
         say(f"Picture: {path}")
@@ -122,12 +122,12 @@ def events(
     """
     from anchorinv.signal.events import find_events
 
-    recorded = [(path, find_events(path)) for path in files]
+    found_events = [(path, find_events(path)) for path in files]
     if as_json:
-        say_json([_event_facts(*each) for each in recorded])
+        say_json([_event_facts(*file_events) for file_events in found_events])
         return
-    for path, each in recorded:
-        _show_events(path, each)
+    for path, file_events in found_events:
+        _show_events(path, file_events)
 
 
 def show(data: "Dataset", folder: Path) -> None:
@@ -332,12 +332,17 @@ class SourceOptions:
         from anchorinv.datasets.own import plan_bids, plan_manifest, plan_npz, plan_recordings
 
         options, labelling = processing.options(), trials.labelling()
-        ways = {"manifest": self.manifest, "npz": self.npz, "recording": self.recordings, "bids": self.bids}
-        given = [f"--{name}" for name, value in ways.items() if value]
-        if len(given) != 1:
+        sources = {
+            "manifest": self.manifest,
+            "npz": self.npz,
+            "recording": self.recordings,
+            "bids": self.bids,
+        }
+        chosen = [f"--{name}" for name, value in sources.items() if value]
+        if len(chosen) != 1:
             raise ValueError(
                 "give your recordings with one of --manifest TABLE.csv, --npz FILE.npz, --recording FILE or "
-                f"--bids FOLDER; got {' and '.join(given) or 'none'}"
+                f"--bids FOLDER; got {' and '.join(chosen) or 'none'}"
             )
         if self.bids is None and (self.task or self.subjects or self.datatype):
             raise ValueError("--task, --subjects and --datatype choose from a BIDS folder; give --bids")
@@ -348,7 +353,7 @@ class SourceOptions:
                 raise ValueError("--events is for recordings; an .npz file has its labels in y")
             return plan_npz(self.npz, options)
         if labelling is None:
-            raise ValueError(f"{given[0]} needs --events, which maps events to classes")
+            raise ValueError(f"{chosen[0]} needs --events, which maps events to classes")
         if self.recordings:
             return plan_recordings(self.recordings, options, labelling)
         assert self.bids is not None
@@ -382,7 +387,7 @@ class ProcessingOptions:
     )
 
     def options(self) -> "OwnOptions":
-        """Return them as recordings are read by."""
+        """Return the options for reading recordings."""
         band = _band(self.filter, order=self.filter_order, causal=not self.zero_phase)
         options = own_options(self, band=band, sfreq=self.sfreq, at_least=self.at_least, seed=self.seed)
         if self.zero_phase and not self.filter:
@@ -419,8 +424,8 @@ class MoabbOptions:
     start: float | None = option(None, "Start of a window in seconds, relative to MOABB's.", "--from")
     stop: float | None = option(None, "End of a window in seconds, relative to MOABB's start.", "--to")
 
-    def given(self) -> dict[str, Any]:
-        """Return them as the plan takes them."""
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the plan."""
         from anchorinv.signal.preprocessing import parse_channels
 
         same = ("subjects", "split", "resample", "reference", "start", "stop")
@@ -447,18 +452,18 @@ def moabb(
         return
     if name is None or out is None:
         raise typer.BadParameter("name a data set and a folder: NAME --out DIR; --list shows the names")
-    _prepare("anchorinv.datasets.moabb_sets.plan_moabb", name, out=out, replace=replace, **options.given())
+    _prepare("anchorinv.datasets.moabb_sets.plan_moabb", name, out=out, replace=replace, **options.settings())
 
 
 def _list_moabb() -> None:
     from anchorinv.datasets.moabb_sets import known_sets
 
-    found = known_sets()
-    table = Table("name", "paradigm", "people", "sessions", "classes", title=f"{len(found)} data sets")
-    for each in found:
-        first = ", ".join(each.classes[:5]) + (" ..." if len(each.classes) > 5 else "")
-        counts = (str(each.n_subjects), str(each.n_sessions))
-        table.add_row(each.name, each.paradigm, *counts, f"{len(each.classes)}: {first}")
+    sets = known_sets()
+    table = Table("name", "paradigm", "people", "sessions", "classes", title=f"{len(sets)} data sets")
+    for dataset in sets:
+        first = ", ".join(dataset.classes[:5]) + (" ..." if len(dataset.classes) > 5 else "")
+        counts = (str(dataset.n_subjects), str(dataset.n_sessions))
+        table.add_row(dataset.name, dataset.paradigm, *counts, f"{len(dataset.classes)}: {first}")
     Terminal().print(table)
 
 
@@ -471,7 +476,7 @@ def _band(text: str | None, **design: Any) -> "Filter | None":
 def _prepare(
     plan: "str | Callable[..., DatasetPlan]", *sources: Any, out: Path, replace: bool, **options: Any
 ) -> None:
-    """Prepare what ``plan``, a function or its name, returns for sources and options; show the result."""
+    """Prepare what ``plan`` (a function or its name) returns for sources and options; show the result."""
     from anchorinv.datasets.prepare import check_output, prepare
 
     with interruptible("run the same command again to continue"), progress_bars():

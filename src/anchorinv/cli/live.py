@@ -47,11 +47,11 @@ class SourceOptions:
     mac: Annotated[str, typer.Option(help="Bluetooth address of the board, if it has one.")] = ""
 
     def open(self, sfreq: float | None) -> "StreamSource":
-        """Return the source that was asked for."""
+        """Return the chosen source."""
         from anchorinv.live.sources import Board, LslSource, Replay
         from anchorinv.signal.readers import open_recording
 
-        if sum(each is not None for each in (self.lsl, self.replay, self.board)) != 1:
+        if sum(source is not None for source in (self.lsl, self.replay, self.board)) != 1:
             raise ValueError("choose one source: --lsl NAME, --replay FILE or --board NAME")
         if self.lsl is not None:
             return LslSource(self.lsl)
@@ -79,25 +79,25 @@ def live(
     ] = _LOOPBACK[0],
     *,
     inputs: InputOptions,
-    steadying: SteadyOptions,
+    smoothing: SteadyOptions,
     allow_recordings: Allow = False,
 ) -> None:
     """Run a model on a live stream, and watch and teach it in the browser; Ctrl-C ends it."""
     for needed in ("uvicorn", "starlette", "websockets"):
         import_extra(needed, extra="live")
-    learner, samples = _opened(model, reject, allow_recordings), source.open(inputs.sfreq)
+    learner, samples = _load_model(model, reject, allow_recordings), source.open(inputs.sfreq)
     place = folder or model.parent
     if not place.is_dir():
         raise ValueError(f"there is no folder {place} to save to; create it, or choose another with --folder")
-    with _door(listen, port) as door:  # before the session, which begins a log
+    with _server_socket(listen, port) as server_socket:  # before the session, which begins a log
         files = {"folder": place, "name": model.stem, "allow_recordings": allow_recordings}
-        session = _session(learner, samples, inputs, steadying, **files)
-        _serve(session, listen, door)
+        session = _session(learner, samples, inputs, smoothing, **files)
+        _serve(session, listen, server_socket)
     say(f"Log: {session.log.path}" if session.log else "")
 
 
-def _door(listen: str, port: int) -> socket.socket:
-    """Return a socket that listens, or say which option is at fault."""
+def _server_socket(listen: str, port: int) -> socket.socket:
+    """Return a listening socket; errors name the option to change."""
     if listen in _ALL:
         raise ValueError(
             f"--listen {listen!r} means all addresses, and the page answers on one only; give the address "
@@ -114,13 +114,13 @@ def _door(listen: str, port: int) -> socket.socket:
         ) from None
 
 
-def _serve(session: "LiveSession", listen: str, door: socket.socket) -> None:
+def _serve(session: "LiveSession", listen: str, server_socket: socket.socket) -> None:
     """Serve the page until interrupted."""
     import uvicorn
 
     from anchorinv.live.server import LiveServer
 
-    port = door.getsockname()[1]
+    port = server_socket.getsockname()[1]
     hosts = [f"{name}:{port}" for name in ({*_LOOPBACK, listen} if listen in _LOOPBACK else {listen})]
     server = LiveServer(session, hosts)
     if listen not in _LOOPBACK:
@@ -133,7 +133,7 @@ def _serve(session: "LiveSession", listen: str, door: socket.socket) -> None:
     config = uvicorn.Config(server.app, log_level="warning", ws_max_size=1 << 16, access_log=False)
     session.start()
     try:
-        uvicorn.Server(config).run(sockets=[door])
+        uvicorn.Server(config).run(sockets=[server_socket])
     except KeyboardInterrupt:
         pass
     finally:
@@ -147,26 +147,35 @@ def predict_stream(
     *,
     as_json: bool,
     inputs: InputOptions,
-    steadying: SteadyOptions,
+    smoothing: SteadyOptions,
     reject: float | None = None,
     allow_recordings: bool = False,
 ) -> None:
-    """Predict a stream of Lab Streaming Layer until interrupted: a line each, and markers if asked for."""
+    """Predict a stream of Lab Streaming Layer until interrupted: a line each, markers to ``out_lsl``."""
     from anchorinv.live.sources import LslSource, MarkerOutlet
 
-    learner = _opened(model, reject, allow_recordings)
+    learner = _load_model(model, reject, allow_recordings)
     outlet = MarkerOutlet(out_lsl) if out_lsl is not None else None
-    session = _session(learner, LslSource(lsl), inputs, steadying)
+    session = _session(learner, LslSource(lsl), inputs, smoothing)
     warning = None
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        for each in _predictions(session):
+        for prediction in _predictions(session):
             if warning is None and (warning := session.warning):
                 complain(f"anchorinv: warning: {warning}")
-            if outlet is not None and each.label is not None:
-                outlet.push(each.label, each.taken)
-            facts = {"time": each.at, "class": each.label, "unknown": each.unknown, "novelty": each.novelty}
-            facts |= {"probability": each.probability, "taken": each.taken}
-            say(json.dumps(facts) if as_json else csv_line([f"{each.at:.3f}", each.label]).rstrip())
+            if outlet is not None and prediction.label is not None:
+                outlet.push(prediction.label, prediction.taken)
+            facts = {
+                "time": prediction.at,
+                "class": prediction.label,
+                "unknown": prediction.unknown,
+                "novelty": prediction.novelty,
+            }
+            facts |= {"probability": prediction.probability, "taken": prediction.taken}
+            say(
+                json.dumps(facts)
+                if as_json
+                else csv_line([f"{prediction.at:.3f}", prediction.label]).rstrip()
+            )
             sys.stdout.flush()
     session.stop()
     if session.problem:
@@ -191,15 +200,15 @@ def _predictions(session: "LiveSession") -> Iterator["LivePrediction"]:
         yield from latest
 
 
-def _opened(model: Path, reject: float | None, allow_recordings: bool) -> "AnchorInvClassifier":
-    """Return a model that says unknown, if it can."""
+def _load_model(model: Path, reject: float | None, allow_recordings: bool) -> "AnchorInvClassifier":
+    """Load a model that rejects unknown windows, if it has novelty."""
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.novelty import known_confidence
     from anchorinv.settings import check_settings
 
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
-    tells = learner.state_.confidence is not None
-    share = reject if reject is not None else learner.reject or (_REJECT if tells else None)
+    has_novelty = learner.state_.confidence is not None
+    share = reject if reject is not None else learner.reject or (_REJECT if has_novelty else None)
     check_settings(learner.set_params(reject=share).get_params(deep=False))
     if reject is not None:
         known_confidence(learner.state_)
@@ -210,7 +219,7 @@ def _session(
     learner: "AnchorInvClassifier",
     source: "StreamSource",
     inputs: InputOptions,
-    steadying: SteadyOptions,
+    smoothing: SteadyOptions,
     **files: Any,
 ) -> "LiveSession":
     from anchorinv.live.session import STEP, LiveSession
@@ -219,7 +228,7 @@ def _session(
         learner,
         source,
         step=inputs.step or STEP,
-        steady=steadying.smoothing(learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None),
+        steady=smoothing.settings(learner),
         scale=inputs.scale,
         rename=dict(inputs.reading().rename or {}),
         **files,

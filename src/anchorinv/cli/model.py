@@ -52,7 +52,7 @@ def predict(
     out_lsl: str | None = option(None, "With --lsl: send predictions as a stream of markers of this name."),
     as_json: bool = option(False, "With --lsl: print JSON lines.", "--json"),
     inputs: InputOptions,
-    steadying: SteadyOptions,
+    smoothing: SteadyOptions,
     allow_recordings: Allow = False,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -70,7 +70,7 @@ def predict(
             out_lsl,
             as_json=as_json,
             inputs=inputs,
-            steadying=steadying,
+            smoothing=smoothing,
             reject=reject,
             allow_recordings=allow_recordings,
         )
@@ -89,8 +89,7 @@ def predict(
     if reject is not None:
         check_settings(learner.set_params(reject=reject).get_params(deep=False))
         known_confidence(learner.state_)
-    warnings = _predict_files(learner, sources, table, inputs, steadying, quiet=quiet)
-    warn(*warnings)
+    warn(*_predict_files(learner, sources, table, inputs, smoothing, quiet=quiet))
 
 
 def _predict_files(
@@ -98,7 +97,7 @@ def _predict_files(
     sources: Sequence[Path],
     table: str,
     inputs: InputOptions,
-    steadying: SteadyOptions,
+    smoothing: SteadyOptions,
     *,
     quiet: bool,
 ) -> list[str]:
@@ -107,14 +106,14 @@ def _predict_files(
     from anchorinv.serving.streaming import DriftMonitor
 
     several, reading = len(sources) > 1, inputs.reading()
-    steady = steadying.smoothing(learner.n_times_ / learner.sfreq_ if learner.sfreq_ else None)
+    steady = smoothing.settings(learner)
     warnings: list[str] = []
     if several:
         check_inputs(learner, sources, reading, steady=steady)
-    with progress(quiet), _opened(table) as file:
-        tells = learner.state_.confidence is not None
+    with progress(quiet), _open_table(table) as file:
+        has_novelty = learner.state_.confidence is not None
         rows = _PredictionTable(
-            file, learner.classes_.tolist(), named=several, novelty=tells, raw=steady is not None
+            file, learner.classes_.tolist(), named=several, novelty=has_novelty, raw=steady is not None
         )
         for source in sources:
             monitor = DriftMonitor(learner)
@@ -162,22 +161,25 @@ def suggest(
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
     with progress(quiet):
         signals, places = read_unlabelled(learner, sources, inputs.reading())
-    found = learner.suggest_class(signals, reject=reject, least=least)
-    if shots is not None and found is not None:
-        write_shots(shots, signals[found.shots], model=learner)
+    suggestion = learner.suggest_class(signals, reject=reject, least=least)
+    if shots is not None and suggestion is not None:
+        write_shots(shots, signals[suggestion.shots], model=learner)
     if as_json:
-        say_json(_suggestion_facts(found, places))
-    elif found is None:
+        say_json(_suggestion_facts(suggestion, places))
+    elif suggestion is None:
         say(
             f"There is no class to suggest: fewer than {least} of {len(signals)} windows fit no known class "
             f"and resemble each other."
         )
     else:
-        say(str(found), *_place_lines([places[i] for i in found.indices]))
-        say("The most typical, to teach it with:", *_place_lines([places[i] for i in sorted(found.shots)]))
+        say(str(suggestion), *_place_lines([places[i] for i in suggestion.indices]))
+        say(
+            "The most typical, to teach it with:",
+            *_place_lines([places[i] for i in sorted(suggestion.shots)]),
+        )
         if shots is not None:
             say(f"Windows: {shots} has these; anchorinv learn {model} {shots} --label NAME -o MODEL")
-    if found is None:
+    if suggestion is None:
         raise typer.Exit(1)
 
 
@@ -243,11 +245,11 @@ def check(
     reading = inputs.reading()
     with progress(quiet):
         checks = [check_file(learner, path, reading) for path in sources]
-    far = any(each.drift.far for each in checks)
+    far = any(result.drift.far for result in checks)
     if as_json:
-        say_json({"far": far, "inputs": [each.facts() for each in checks]})
-    for number, each in enumerate([] if as_json else checks):
-        say(*([""] if number else []), *each.lines())
+        say_json({"far": far, "inputs": [result.facts() for result in checks]})
+    for number, result in enumerate([] if as_json else checks):
+        say(*([""] if number else []), *result.lines())
     if far:
         raise typer.Exit(1)
 
@@ -265,21 +267,22 @@ def export(
 ) -> None:
     """Export a model as one ONNX graph, for other languages and devices, with a JSON description."""
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.serving.export import described, export_model
+    from anchorinv.serving.export import export_model, graph_paths
     from anchorinv.serving.files import read_shots
 
-    for path in described(graph):
+    for path in graph_paths(graph):
         check_target(path, model, *([] if data is None else [data]), such_as="model.onnx")
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     with progress(quiet):
         windows = None if data is None else read_shots(learner, data, inputs.reading())[0]
         facts = export_model(learner, graph, check=check, windows=windows)
-    say(*(f"Checked on {each.n} {name} windows: {each}" for name, each in facts.get("checked", {}).items()))
+    checked = facts.get("checked", {})
+    say(*(f"Checked on {result.n} {name} windows: {result}" for name, result in checked.items()))
     takes = f"{facts['input']['name']} ({', '.join(map(str, facts['input']['shape']))})"
-    says = ", ".join(each["name"] for each in facts["outputs"])
+    outputs = ", ".join(output["name"] for output in facts["outputs"])
     say(
         f"Graph: {graph} ({facts['bytes'] / 1e6:.2f} MB, opset {facts['opset']}) takes {takes} "
-        f"and gives {says}; {described(graph)[1]} describes it"
+        f"and gives {outputs}; {graph_paths(graph)[1]} describes it"
     )
 
 
@@ -353,47 +356,47 @@ def audit(
     attack does, and what it does not show.
     """
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.serving.audit import audit as attack
+    from anchorinv.serving.audit import audit as run_audit
     from anchorinv.serving.audit import audit_forgetting, read_people
 
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
-    named = {str(label): label for label in learner.classes_.tolist()}
-    if forget is not None and forget not in named:
-        raise ValueError(f"class {forget!r} is not known; the model knows {', '.join(named)}")
+    labels = {str(label): label for label in learner.classes_.tolist()}
+    if forget is not None and forget not in labels:
+        raise ValueError(f"class {forget!r} is not known; the model knows {', '.join(labels)}")
     with progress(quiet):
-        learned = read_people(learner, members, split="train")
-        apart = read_people(learner, others, split="test")
-        found = attack(learner, learned, apart, shadows=shadows, invert=invert, seed=seed)
+        inside = read_people(learner, members, split="train")
+        outside = read_people(learner, others, split="test")
+        report = run_audit(learner, inside, outside, shadows=shadows, invert=invert, seed=seed)
         if forget is not None:
-            left = audit_forgetting(learner, named[forget], learned, apart)
-            found = replace(found, figures=(*found.figures, *left.figures))
+            left = audit_forgetting(learner, labels[forget], inside, outside)
+            report = replace(report, figures=(*report.figures, *left.figures))
     if as_json:
-        say_json(found.facts() | {"file": str(model)})
+        say_json(report.facts() | {"file": str(model)})
     else:
-        say(*found.lines())
+        say(*report.lines())
 
 
 def _place_lines(places: "Sequence[WindowPlace]") -> list[str]:
     """Return a line for each file: the starts of windows in seconds, or their numbers."""
     lines = []
-    for path in dict.fromkeys(each.path for each in places):
-        here = [each for each in places if each.path == path]
-        times = ", ".join(f"{each.time:.6g}" for each in here if each.time is not None)
-        where = f"at {times} s" if times else f"windows {ranges(each.window for each in here)}"
+    for path in dict.fromkeys(place.path for place in places):
+        here = [place for place in places if place.path == path]
+        times = ", ".join(f"{place.time:.6g}" for place in here if place.time is not None)
+        where = f"at {times} s" if times else f"windows {ranges(place.window for place in here)}"
         lines.append(f"  {path}: {where}")
     return lines
 
 
-def _suggestion_facts(found: "Suggestion | None", places: "Sequence[WindowPlace]") -> dict[str, Any]:
-    if found is None:
+def _suggestion_facts(suggestion: "Suggestion | None", places: "Sequence[WindowPlace]") -> dict[str, Any]:
+    if suggestion is None:
         return {"windows": len(places), "suggestion": None}
-    shots = set(found.shots.tolist())
+    shots = set(suggestion.shots.tolist())
     group = [
         {"file": str(place.path), "window": place.window, "time": place.time, "shot": i in shots}
-        for i, place in ((i, places[i]) for i in found.indices.tolist())
+        for i, place in ((i, places[i]) for i in suggestion.indices.tolist())
     ]
-    facts = {"rejected": found.n_rejected, "own": found.own, "separation": found.separation}
-    return {"windows": len(places), "suggestion": {**facts, "nearest": found.nearest, "group": group}}
+    facts = {"rejected": suggestion.n_rejected, "own": suggestion.own, "separation": suggestion.separation}
+    return {"windows": len(places), "suggestion": {**facts, "nearest": suggestion.nearest, "group": group}}
 
 
 def _far(source: Path, drift: "Drift | None", scale: float) -> list[str]:
@@ -404,7 +407,7 @@ def _far(source: Path, drift: "Drift | None", scale: float) -> list[str]:
 
 
 @contextmanager
-def _opened(table: str) -> Iterator[TextIO]:
+def _open_table(table: str) -> Iterator[TextIO]:
     """Yield a file to write rows to, atomically, or standard output."""
     from anchorinv.files import replacing
 
@@ -423,9 +426,9 @@ def _opened(table: str) -> Iterator[TextIO]:
 
 @dataclass
 class _PredictionTable:
-    """Write predictions as they come, after a header.
+    """Write predictions row by row, after a header.
 
-    ``named`` rows begin with their file, ``raw`` ones end with the class before smoothing.
+    With ``named`` a row begins with its file, with ``raw`` it ends with the class before smoothing.
     """
 
     file: TextIO

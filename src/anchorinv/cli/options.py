@@ -15,6 +15,7 @@ from anchorinv.terminal import complain, progress_bars, say
 if TYPE_CHECKING:
     from anchorinv.datasets.own import Labelling
     from anchorinv.datasets.own_files import OwnOptions
+    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import ReadOptions
     from anchorinv.serving.streaming import Smoothing
 
@@ -37,9 +38,7 @@ ZeroPhase = Annotated[
 ]
 
 #: Help text of --reject.
-REJECT = (
-    "Reject windows that are like none of the classes as unknown; about this share of known ones is, too."
-)
+REJECT = "Reject windows unlike all classes as unknown; about this share of windows of known classes is, too."
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
@@ -57,7 +56,7 @@ _KIND, _REQUIRED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.em
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a command for typer: defaults become options, and each field of a dataclass is one, too.
+    """Make a command for typer; the fields of parameters that are dataclasses become options of their own.
 
     Examples
     --------
@@ -69,26 +68,26 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
-    for each in inspect.signature(command).parameters.values():
-        if is_dataclass(each.annotation):
-            groups[each.name] = each.annotation
-            parameters += [_parameter(one.name, one.type, one) for one in fields(each.annotation)]
+    for parameter in inspect.signature(command).parameters.values():
+        if is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            parameters += [_parameter(f.name, f.type, f) for f in fields(parameter.annotation)]
         else:
-            parameters.append(_parameter(each.name, each.annotation, each.default))
-    parameters.sort(key=lambda each: each.default is not _REQUIRED)  # as Python wants them
+            parameters.append(_parameter(parameter.name, parameter.annotation, parameter.default))
+    parameters.sort(key=lambda parameter: parameter.default is not _REQUIRED)  # as Python wants them
     signature = inspect.Signature(parameters)
 
     @wraps(command)
     def expanded(*args: Any, **options: Any) -> None:
         bound = signature.bind(*args, **options)
         bound.apply_defaults()
-        given = dict(bound.arguments)
+        arguments = dict(bound.arguments)
         for name, group in groups.items():
-            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        command(**given)
+            arguments[name] = group(**{f.name: arguments.pop(f.name) for f in fields(group)})
+        command(**arguments)
 
     expanded.__signature__ = signature  # type: ignore[attr-defined]
-    expanded.__annotations__ = {each.name: each.annotation for each in parameters}
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return expanded
 
 
@@ -101,7 +100,7 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    """How input files are read, where they do not say so themselves."""
+    """How input files are read, as far as they do not specify it."""
 
     step: float | None = option(
         None, "Seconds between windows of a recording; default: their length (live: 0.1).", min=0
@@ -111,7 +110,7 @@ class InputOptions:
     sfreq: float | None = option(None, "Sampling rate in Hz of recordings that do not state it.", "--sfreq")
 
     def reading(self) -> "ReadOptions":
-        """Return them as the files of a model are read by."""
+        """Return the options for reading files."""
         from anchorinv.serving.files import ReadOptions
         from anchorinv.signal.preprocessing import parse_channels
 
@@ -156,21 +155,22 @@ class SteadyOptions:
     vote: float | None = option(None, "Steady: majority vote over this many seconds.")
     time_constant: float | None = option(None, "Steady: time constant in seconds of averaged probabilities.")
     hysteresis: float | None = option(
-        None, "Steady: margin (0 to 1) by which another class must exceed the one that holds."
+        None, "Steady: margin (0 to 1) by which another class must exceed the current one."
     )
     dwell: float | None = option(None, "Steady: seconds for which another class must win to take over.")
 
-    def smoothing(self, window: float | None) -> "Smoothing | None":
-        """Return the smoothing for a length of windows in seconds, if known; None if no option is given."""
+    def settings(self, model: "AnchorInvClassifier") -> "Smoothing | None":
+        """Return the smoothing of a model's predictions; None without any of these options."""
         from anchorinv.serving.streaming import Smoothing, preset
 
-        given = {name: getattr(self, name) for name in ("vote", "time_constant", "hysteresis", "dwell")}
-        given = {name: value for name, value in given.items() if value is not None}
-        settings = Smoothing(**given)
+        chosen = {name: getattr(self, name) for name in ("vote", "time_constant", "hysteresis", "dwell")}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        settings = Smoothing(**chosen)
         if self.steady is None:
-            return settings if given else None
-        # A model without a rate is refused for that reason later on, whatever the length.
-        return replace(preset(self.steady, window or 1.0), **given)
+            return settings if chosen else None
+        # A model without a sampling rate is refused later; the length does not matter then.
+        window = model.n_times_ / model.sfreq_ if model.sfreq_ else 1.0
+        return replace(preset(self.steady, window), **chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +195,14 @@ class CuttingOptions:
                 )
 
 
-def own_options(given: Any, **more: Any) -> "OwnOptions":
-    """Return how own recordings are cut, by the options that ``prepare own`` and ``train`` both have."""
+def own_options(chosen: Any, **more: Any) -> "OwnOptions":
+    """Return the options of own recordings from those that ``prepare own`` and ``train`` share."""
     from anchorinv.datasets.own_files import OwnOptions
     from anchorinv.signal.preprocessing import parse_channels
 
-    names, rename = parse_channels(given.channels or [])
-    shared = {name: getattr(given, name) for name in ("reference", "resample", "window", "overlap")}
-    kinds = frozenset(kind for allowed in given.allow or () for kind in allowed.replace(",", " ").split())
+    names, rename = parse_channels(chosen.channels or [])
+    shared = {name: getattr(chosen, name) for name in ("reference", "resample", "window", "overlap")}
+    kinds = frozenset(kind for allowed in chosen.allow or () for kind in allowed.replace(",", " ").split())
     return OwnOptions(channels=names or None, rename=rename, allow=kinds, **shared, **more)
 
 

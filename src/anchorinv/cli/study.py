@@ -1,7 +1,7 @@
 """``anchorinv demo``, ``run``, ``status`` and ``report``: run studies and show their results."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,10 +71,10 @@ class OverrideOptions:
         study = scaled(load(config, **overrides), self.scale)
         if self.scale == "full" or not self.trials:
             return study
-        trials = {"trials": self.trials}  # those that were asked for, not those of the scale
+        trials = {"trials": self.trials}  # the option overrides the scale
         variants = {
-            name: each.model_copy(update={"protocol": each.protocol.model_copy(update=trials)})
-            for name, each in study.variants.items()
+            name: variant.model_copy(update={"protocol": variant.protocol.model_copy(update=trials)})
+            for name, variant in study.variants.items()
         }
         return study.model_copy(update={"variants": variants})
 
@@ -112,15 +112,15 @@ def run(
     *,
     overrides: OverrideOptions,
     bases: Path | None = option(None, "Folder of base models that several runs share; default: OUT/bases."),
-    who: WorkerOptions,
+    execution: WorkerOptions,
     verify: bool = option(False, "Read all recordings for changes, also above 1 GiB.", "--verify"),
     list_configs: bool = option(False, "Show the shipped configs.", "--list"),
     log_level: str = option("warning", "debug, info, warning or error."),
 ) -> None:
     """Run a study: every method, trial and session, into a folder. Run it again to resume."""
-    for name, given, known in (("log-level", log_level, _LEVELS), ("scale", overrides.scale, _SCALES)):
-        if given not in known:
-            raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}", param_hint=f"--{name}")
+    for name, value, allowed in (("log-level", log_level, _LEVELS), ("scale", overrides.scale, _SCALES)):
+        if value not in allowed:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=f"--{name}")
     if not config and not list_configs:
         raise typer.BadParameter("name a config, or use --list to see those that are shipped")
     from anchorinv.study.execute import Unfinished, run_study
@@ -132,14 +132,16 @@ def run(
         return
     study = overrides.study(config)
     name = study.name if overrides.scale == "full" else f"{study.name}-{overrides.scale}"
-    folder, executor = RunFolder(out or Path("runs") / name), who.executor()
+    folder, executor = RunFolder(out or Path("runs") / name), execution.executor()
     folders = folders_of([study], data or [])
     console.say(study.title)
     console.say(f"into {folder.path}")
-    begun = interruptible(f"what is finished is in {folder.path}. Run the same command again to continue.")
-    options: dict[str, Any] = {"executor": executor, "verify": verify, "device": who.device}
+    interruption = interruptible(
+        f"what is finished is in {folder.path}. Run the same command again to continue."
+    )
+    options: dict[str, Any] = {"executor": executor, "verify": verify, "device": execution.device}
     try:
-        with begun, logging_to(folder.log, log_level, errors), progress_bars(errors):
+        with interruption, logging_to(folder.log, log_level, errors), progress_bars(errors):
             run_study(study, folder.path, folders, cache=bases, **options)
     except Unfinished:
         show_results(console, study, folder.read().results)
@@ -203,7 +205,7 @@ def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     from anchorinv.study.execute import run_study
     from anchorinv.study.folder import RunFolder
     from anchorinv.study.loading import demo_study
-    from anchorinv.study.scores import in_words
+    from anchorinv.study.scores import in_words, with_titles
 
     console, began = Terminal(), time.perf_counter()
     study, folder = demo_study(quick=quick, synthetic=synthetic), RunFolder(out)
@@ -214,7 +216,7 @@ def _demo(out: Path, *, quick: bool, synthetic: bool) -> None:
     with progress_bars():
         data = folders_of([study], [])
         run_study(study, out, data)
-        results = titled(folder.read().results)
+        results = with_titles(folder.read().results)
         page = make_report([out], out / "report", data)
     wide = console.width >= 31 + 13 * max(result.session for result in results)
     console.print(scores_table(results, spread=wide))
@@ -229,9 +231,9 @@ def _describe_demo(console: Terminal, study: "Study") -> None:
     """Print what the demo will do."""
     from anchorinv.datasets.npz_sets import EMG_DEMO, split_values
 
-    (asked,) = study.variants.values()
-    protocol = asked.protocol
-    if asked.synthetic is not None:
+    (variant,) = study.variants.values()
+    protocol = variant.protocol
+    if variant.synthetic is not None:
         console.say("Synthetic EMG-like recordings: no person's data, and no evidence about real people.")
     else:
         console.say(f"{study.title}.")
@@ -241,23 +243,23 @@ def _describe_demo(console: Terminal, study: "Study") -> None:
         f"{len(protocol.sessions)} new classes, one per session, {protocol.shots} windows each; "
         f"{protocol.trials} trials, the same windows for all methods."
     )
-    if asked.synthetic is None:
+    if variant.synthetic is None:
         console.say(
-            f"Networks (AnchorInv, ProtoNet) are trained for {asked.training.epochs} epochs, which is short; "
-            "docs/results.md has studies of full length."
+            f"Networks (AnchorInv, ProtoNet) are trained for {variant.training.epochs} epochs, which is "
+            "short; docs/results.md has studies of full length."
         )
 
 
-def folders_of(studies: "Sequence[Study]", given: list[str]) -> "dict[str, Dataset]":
+def folders_of(studies: "Sequence[Study]", options: list[str]) -> "dict[str, Dataset]":
     """Open the data sets that --data names or the package has; a folder alone is the only data set."""
     from anchorinv.datasets.dataset import Dataset
     from anchorinv.datasets.npz_sets import EMG_DEMO, emg_demo
     from anchorinv.study.config import nearest
 
-    variants = [each for study in studies for each in study.variants.values()]
-    needed = list(dict.fromkeys(each.data.name for each in variants if each.synthetic is None))
+    variants = [variant for study in studies for variant in study.variants.values()]
+    needed = list(dict.fromkeys(variant.data.name for variant in variants if variant.synthetic is None))
     folders = {}
-    for text in given:
+    for text in options:
         name, is_named, folder = text.partition("=")
         if not is_named:
             if not needed:
@@ -320,16 +322,6 @@ def _fill(runs: list[Path], page: Path) -> None:
     )
 
 
-def titled(results: "Sequence[SessionResult]") -> "list[SessionResult]":
-    """Rename methods in results to their titles, as in reports, unless two share a title."""
-    from anchorinv.study import scores
-
-    titles = {name: scores.method_title(name) for name in scores.methods_of(results)}
-    if len(set(titles.values())) < len(titles):
-        return list(results)
-    return [replace(result, method=titles[result.method]) for result in results]
-
-
 def scores_table(
     results: "Sequence[SessionResult]", *, spread: bool = True, of: str = "over trials"
 ) -> Table:
@@ -378,7 +370,7 @@ def show_results(console: Terminal, study: "Study", results: "Sequence[SessionRe
     if not results:
         console.say("No results yet.")
         return
-    compared, results = list(scores.comparisons(results, study.reference)), titled(results)
+    comparisons, results = list(scores.comparisons(results, study.reference)), scores.with_titles(results)
     wide = console.width >= 31 + 13 * max(result.session for result in results)
     if study.scale != "full" or any(e.synthetic for e in study.variants.values()):
         console.say(
@@ -391,11 +383,11 @@ def show_results(console: Terminal, study: "Study", results: "Sequence[SessionRe
         console.print(scores_table(own, spread=wide, of=f"over trials, person {person}"))
     of = "over people" if len(people) > 1 else "over trials"
     console.print(_variants_table(results) if several else scores_table(results, spread=wide, of=of))
-    if not several and len(scores.methods_of(results)) > 1 and _complete(results):
+    if not several and len(scores.methods_of(results)) > 1 and scores.complete(results):
         console.say(scores.in_words(results))
-    if compared and not several:
-        console.print(_comparisons_table(compared))
-    if compared:
+    if comparisons and not several:
+        console.print(_comparisons_table(comparisons))
+    if comparisons:
         console.say(scores.assumptions(results))
 
 
@@ -462,34 +454,26 @@ def _variants_table(results: "Sequence[SessionResult]") -> Table:
         own = [result for result in results if result.variant == variant]
         last, known = max(result.session for result in own), scores.by_session(own)
         for i, method in enumerate(scores.methods_of(own)):
-            asked = ((0, "f1_all"), (last, "f1_all"), (last, "f1_new"))
-            cells = [str(known.get((method, session, part), "")) for session, part in asked]
+            columns = ((0, "f1_all"), (last, "f1_all"), (last, "f1_new"))
+            cells = [str(known.get((method, session, part), "")) for session, part in columns]
             names = ["" if i else variant, *([] if one_method else [method])]
             ends = not one_method and method == scores.methods_of(own)[-1]
             table.add_row(*names, *cells, end_section=ends)
     return table
 
 
-def _comparisons_table(compared: "Sequence[Comparison]") -> Table:
+def _comparisons_table(comparisons: "Sequence[Comparison]") -> Table:
     from anchorinv.study import scores
 
-    last, reference = max(each.session for each in compared), scores.method_title(compared[0].reference)
+    last = max(c.session for c in comparisons)
+    reference = scores.method_title(comparisons[0].reference)
     title = f"Against {reference} after session {last}, macro-F1 over all classes"
     table = _table(title, "method", "over", "difference", "95 % interval", "p (Holm)", "effect")
-    for c in (each for each in compared if each.session == last):
+    for c in (c for c in comparisons if c.session == last):
         interval = "" if math.isinf(c.low) else f"{c.low:+.1f} to {c.high:+.1f}"
         numbers = (f"{c.difference:+.1f}", interval, f"{c.p_holm:.3g}", f"{c.effect:+.2f}")
         table.add_row(scores.method_title(c.method), f"{c.n} {c.over}", *numbers)
     return table
-
-
-def _complete(results: "Sequence[SessionResult]") -> bool:
-    """Return whether all methods have the same trials of the last session, and can be compared."""
-    from anchorinv.study import scores
-
-    last = max(result.session for result in results)
-    counts = [sum(r.session == last for r in results if r.method == m) for m in scores.methods_of(results)]
-    return last > 0 and len(set(counts)) == 1
 
 
 def _per_trial(results: "Sequence[SessionResult]", variant: str, method: str) -> float | None:

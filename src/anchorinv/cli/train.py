@@ -178,7 +178,7 @@ def train(
         known = file.preprocessing
     if settings["privacy"] is not None and file.people is not None:
         file, new_people = replace(file, groups=file.people), True
-    windows, labels, groups = _chosen(file, classes, new_people=new_people)
+    windows, labels, groups = _select_windows(file, classes, new_people=new_people)
     if labelling is None:
         _warn_if_unfiltered(windows, known.sfreq, band)
     model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
@@ -210,12 +210,12 @@ def _started_from(model: "AnchorInvClassifier") -> list[str]:
     """Return a sentence on the initial weights of a network, if any were given."""
     from anchorinv.backbones import BackboneFor
 
-    made = model.architecture_
-    if not isinstance(made, BackboneFor) or made.backbone.weights is None:
+    architecture = model.architecture_
+    if not isinstance(architecture, BackboneFor) or architecture.backbone.weights is None:
         return []
-    left_out = ", ".join(made.sizes.classifier)
+    left_out = ", ".join(architecture.sizes.classifier)
     but = f", all but those of its classifier ({left_out})" if left_out else ""
-    return [f"Its network started from the weights in {made.backbone.weights}{but}"]
+    return [f"Its network started from the weights in {architecture.backbone.weights}{but}"]
 
 
 def _labelled_windows(paths: Sequence[Path]) -> "WindowFile":
@@ -234,12 +234,12 @@ def _labelled_windows(paths: Sequence[Path]) -> "WindowFile":
 
 
 def _preprocessing(
-    file: "WindowFile", path: Path, given: SignalOptions, band: "Filter | None"
+    file: "WindowFile", path: Path, signals: SignalOptions, band: "Filter | None"
 ) -> "Preprocessing":
     """Return the preprocessing of windows, as the file or else the user says."""
     from anchorinv.signal.preprocessing import unit_of
 
-    known, sfreq, unit = file.preprocessing, given.sfreq, given.unit
+    known, sfreq, unit = file.preprocessing, signals.sfreq, signals.unit
     if sfreq and file.sfreq and sfreq != file.sfreq:
         raise ValueError(f"{path} says {file.sfreq:g} Hz, --sfreq {sfreq:g} Hz; leave the option out")
     if unit and known.unit and unit_of(unit) != known.unit:
@@ -255,7 +255,7 @@ def _preprocessing(
 
 
 def _warn_if_unfiltered(windows: "np.ndarray", sfreq: float | None, band: "Filter | None") -> None:
-    """Warn if windows have a fifth of their power where the filter that they are said to have leaves none."""
+    """Warn if a fifth of the windows' power is outside the band that they were allegedly filtered to."""
     import numpy as np
 
     if band is None or band.low is None or band.high is None or not sfreq:
@@ -295,7 +295,7 @@ def _cut(
     return as_window_file(data, ", ".join(path.name for path in paths[:3]))
 
 
-def _chosen(
+def _select_windows(
     file: "WindowFile", classes: str, *, new_people: bool
 ) -> "tuple[np.ndarray, np.ndarray, np.ndarray | None]":
     """Return the windows of the base classes, their labels and, for new people, their groups."""
@@ -343,7 +343,7 @@ class ExampleOptions:
     quiet: Quiet = False
 
     def save(self, model: "AnchorInvClassifier", *, with_signals: bool) -> None:
-        """Write the model that learned them."""
+        """Write the taught model."""
         words = {"note": self.note, "author": self.author}
         model.save(self.out, with_signals=with_signals, allow_recordings=self.allow_recordings, **words)
 
@@ -353,11 +353,11 @@ def learn(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) 
     """Teach a model a new class from a few examples; report the effect on old classes."""
     from anchorinv.serving.evaluation import learn_classes
 
-    model, report, with_signals = _taught(learn_classes, examples, trials, inputs)
+    model, report, with_signals = _teach(learn_classes, examples, trials, inputs)
     say(*report.lines())
     warn(*report.warnings())
     examples.save(model, with_signals=with_signals)
-    say(_known(examples.out, model))
+    say(_classes_line(examples.out, model))
 
 
 @with_options
@@ -365,8 +365,8 @@ def add(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) ->
     """Give a model more examples of known classes; report the effect."""
     from anchorinv.serving.evaluation import add_examples
 
-    model, added, with_signals = _taught(add_examples, examples, trials, inputs)
-    say(*(each.line() for each in added))
+    model, added, with_signals = _teach(add_examples, examples, trials, inputs)
+    say(*(report.line() for report in added))
     examples.save(model, with_signals=with_signals)
     counts = zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
     say(f"Model: {examples.out} has examples of {', '.join(f'{name} ({n})' for name, n in counts)}")
@@ -388,7 +388,7 @@ def forget(
     learner.forget_class(as_label(learner.classes_, label))
     # Signals are in the file only if they were before.
     learner.save(out, with_signals=True, allow_recordings=allow_recordings)
-    say(_known(out, learner), f"Class {label!r} was forgotten: {METHODS[learner.method].forgetting}")
+    say(_classes_line(out, learner), f"Class {label!r} was forgotten: {METHODS[learner.method].forgetting}")
 
 
 @with_options
@@ -417,14 +417,14 @@ def calibrate(
     reading = inputs.reading()
     with progress(quiet):
         signals = [read_shots(learner, path, reading)[0] for path in windows]
-    for path, each in zip(windows, signals, strict=True):
-        _check_units(learner, path, each, scale=reading.scale, force=force)
+    for path, values in zip(windows, signals, strict=True):
+        _check_units(learner, path, values, scale=reading.scale, force=force)
     learner.calibrate(np.concatenate(signals), force=force)
     learner.save(out)
     say(f"Model: {out} is calibrated by {sum(map(len, signals))} windows; {model} is unchanged")
 
 
-def _taught(
+def _teach(
     teach: Callable[..., Report], examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions
 ) -> "tuple[AnchorInvClassifier, Report, bool]":
     """Load a model and teach it; return it, the report, and whether its file held inverted signals."""
@@ -492,5 +492,5 @@ def _check_units(
             raise ValueError(f"{path}: {error}") from None
 
 
-def _known(out: Path, model: "AnchorInvClassifier") -> str:
+def _classes_line(out: Path, model: "AnchorInvClassifier") -> str:
     return f"Model: {out} knows {', '.join(map(str, model.classes_.tolist()))}"

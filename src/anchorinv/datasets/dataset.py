@@ -167,7 +167,7 @@ class Dataset:
     def fingerprint(self) -> str:
         """Hash that changes when anything in the data does.
 
-        It does not read the samples of a prepared folder; :meth:`check` tells whether they have changed.
+        It does not read the samples of a prepared folder; :meth:`check` raises if they have changed.
         """
         if self._on_disk and "samples_blake2b" in self.meta:
             return self._fingerprint(str(self.meta["samples_blake2b"]))
@@ -396,7 +396,7 @@ def _read_meta(path: Path) -> Any:
 
 def _memory_mapped(path: Path, n_wanted: int) -> npt.NDArray[np.float32]:
     """Map the samples of a folder; its windows hold ``n_wanted`` of them, overlaps counted twice."""
-    stored = open_array(path, anew="")
+    stored = open_array(path, remedy="")
     if stored.dtype != np.float32 or len(stored.shape) != 2:
         raise ValueError(f"it holds {stored.dtype} {stored.shape}, expected float32 (samples, channels)")
     if n_wanted > EXPANSION * max(1, stored.shape[0]):

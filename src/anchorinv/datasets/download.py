@@ -59,19 +59,19 @@ class HttpClient:
 
     def text(self, url: str) -> str:
         """Return the text at an address."""
-        return str(self._retried(url, lambda: self._text(url)))
+        return str(self._with_retries(url, lambda: self._text(url)))
 
     def size(self, url: str) -> int | None:
         """Return the size of what is at an address, if the server says."""
-        length = self._retried(url, lambda: self._request("HEAD", url)).headers.get("Content-Length")
+        length = self._with_retries(url, lambda: self._request("HEAD", url)).headers.get("Content-Length")
         return int(length) if length and length.isdigit() else None
 
     def fetch(self, url: str, part: Path, *, size: int | None = None) -> None:
         """Download into ``part``, resuming it; far more than its listed ``size`` is refused."""
         most = _UNLISTED if size is None else size + max(_TOLERANCE, size // 10)
-        self._retried(url, lambda: self._resume(url, part, most))
+        self._with_retries(url, lambda: self._resume(url, part, most))
 
-    def _retried(self, url: str, attempt: Callable[[], Any]) -> Any:
+    def _with_retries(self, url: str, attempt: Callable[[], Any]) -> Any:
         requests = import_extra("requests", extra="download")
         for failures in range(self.tries):
             try:

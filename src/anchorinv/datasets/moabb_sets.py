@@ -98,8 +98,8 @@ class _Reader:
             from mne import get_config
 
             folder = Path(get_config("MNE_DATA") or Path.home() / "mne_data")
-            said = shown(" ".join(str(error).split())[:_LONGEST]) or type(error).__name__
-            failed = f"MOABB could not provide subject {subject} of {self.name}: {said.rstrip('.')}"
+            message = shown(" ".join(str(error).split())[:_LONGEST]) or type(error).__name__
+            failed = f"MOABB could not provide subject {subject} of {self.name}: {message.rstrip('.')}"
             put = f"put the files where MOABB looks for them (MNE_DATA, now {folder})"
             again = f"if it was the network, run the same command again, or {put}"
             raise Unavailable(f"{failed}; {again}") from error
@@ -113,11 +113,11 @@ class _Reader:
         names = renamed(run.raw.ch_names, self.rename, source=self.name)
         return tuple(names[i] for i in picks)
 
-    def samples(self, subject: Any, run: _Run, how: Preprocessing) -> npt.NDArray[np.float64]:
+    def samples(self, subject: Any, run: _Run, preprocessing: Preprocessing) -> npt.NDArray[np.float64]:
         """Return the channels (n_inputs, n) of a run, in the unit of the data set."""
         source = f"subject {subject}, session {run.session}, run {run.run} of {self.name}"
         present = renamed(run.raw.ch_names, self.rename, source=source)
-        picks = pick_channels(how.inputs or (), present, source=source)
+        picks = pick_channels(preprocessing.inputs or (), present, source=source)
         return np.asarray(run.raw.get_data(picks, verbose="error")) * self.unit_factor
 
 
@@ -136,18 +136,24 @@ def known_sets() -> list[SetFacts]:
     with _quiet():
         sets = [(name, kind()) for name, kind in sorted(_registry().items())]
     return [
-        SetFacts(name, each.paradigm, len(each.subject_list), each.n_sessions, tuple(each.event_id))
-        for name, each in sets
+        SetFacts(
+            name, dataset.paradigm, len(dataset.subject_list), dataset.n_sessions, tuple(dataset.event_id)
+        )
+        for name, dataset in sets
     ]
 
 
 def find_set(name: str) -> Any:
     """Return a data set of MOABB by its name, in any spelling: BNCI2014_001, bnci2014-001."""
-    known = {_plain(each): kind for each, kind in _registry().items()}
+    known = {_plain(candidate): kind for candidate, kind in _registry().items()}
     if (kind := known.get(_plain(name))) is None:
-        like = [each for each in known if each.startswith(_plain(name))] if _plain(name) else []
+        like = (
+            [candidate for candidate in known if candidate.startswith(_plain(name))] if _plain(name) else []
+        )
         near = (like or get_close_matches(_plain(name), known))[:3]
-        hint = f"did you mean {' or '.join(known[each].__name__ for each in near)}? " if near else ""
+        hint = (
+            f"did you mean {' or '.join(known[candidate].__name__ for candidate in near)}? " if near else ""
+        )
         hint += f"anchorinv prepare moabb --list shows all {len(known)}"
         raise ValueError(f"MOABB has no data set {shown(name)!r}; {hint}")
     return kind()
@@ -222,7 +228,7 @@ def plan_moabb(
         Of a window, in seconds from the start of MOABB's; None for MOABB's.
     """
     dataset = find_set(source) if isinstance(source, str) else source
-    people = _chosen(dataset, subjects)
+    people = _select_subjects(dataset, subjects)
     if split not in (None, *SPLITS):
         raise ValueError(f"--split is one of {', '.join(SPLITS)}, got {split!r}")
     names, rename = channels
@@ -235,7 +241,7 @@ def plan_moabb(
     if isinstance(band, str):
         low, high = reader.paradigm.filters[0]
         band = Filter(low, high, order=_ORDER, causal=causal)
-    how = Preprocessing(
+    preprocessing = Preprocessing(
         tuple(names) or reader.channels(first[0]),
         unit="µV" if reader.unit_factor == 1e6 else None,
         filter=band,
@@ -243,17 +249,17 @@ def plan_moabb(
         sfreq=rate,
         n_times=round((tmax - tmin) * rate),
     )
-    if how.filter is not None:
-        how.filter.sections(first[0].sfreq)  # raises early if the band does not fit the rate
+    if preprocessing.filter is not None:
+        preprocessing.filter.sections(first[0].sfreq)  # raises early if the band does not fit the rate
     by = split or _default_split(first, people)
     tested = _test_people(reader.name, people) if by == "subject" else set()
-    reading = partial(_read, reader, load, by, tested, how)
+    reading = partial(_read, reader, load, by, tested, preprocessing)
     return DatasetPlan(
         root=Path(reader.name),
         sources=[RecordingSource(f"subject {person}", (), partial(reading, person)) for person in people],
-        preprocessing=how,
+        preprocessing=preprocessing,
         class_names=tuple(_classes(reader)),
-        meta=_about(reader, how, by, (tmin, tmax)),
+        meta=_about(reader, preprocessing, by, (tmin, tmax)),
     )
 
 
@@ -283,7 +289,7 @@ def _interval(dataset: Any, paradigm: Any) -> tuple[float, float]:
     return begin + paradigm.tmin, end if paradigm.tmax is None else begin + paradigm.tmax
 
 
-def _chosen(dataset: Any, text: str | None) -> list[Any]:
+def _select_subjects(dataset: Any, text: str | None) -> list[Any]:
     """Parse a list of people such as "1-3,7", in the order of the data set; None for all."""
     known = {str(person): person for person in dataset.subject_list}
     if text is None:
@@ -293,8 +299,8 @@ def _chosen(dataset: Any, text: str | None) -> list[Any]:
         span = None if part in known else re.fullmatch(r"(\d{1,6})-(\d{1,6})", part)
         wanted |= {str(i) for i in range(int(span[1]), int(span[2]) + 1)} if span else {part}
     if odd := sorted(wanted - set(known)):
-        there = f"it has {listed(list(known))}, and --subjects takes 1,2 or 1-3"
-        raise ValueError(f"{type(dataset).__name__} has no subject {listed(odd, most=3)}; {there}")
+        subjects = f"it has {listed(list(known))}, and --subjects takes 1,2 or 1-3"
+        raise ValueError(f"{type(dataset).__name__} has no subject {listed(odd, most=3)}; {subjects}")
     return [person for name, person in known.items() if name in wanted]
 
 
@@ -341,7 +347,7 @@ def _read(
     load: Callable[[Any], list[_Run]],
     by: str,
     tested: set[Any],
-    how: Preprocessing,
+    preprocessing: Preprocessing,
     person: Any,
 ) -> PreparedRecording:
     runs, notes = load(person), list[str]()
@@ -352,15 +358,15 @@ def _read(
     pieces, windows, offset = [], list[LabelledWindow](), 0
     missing = left_out = 0
     for run in runs:
-        signals = reader.samples(person, run, how)
+        signals = reader.samples(person, run, preprocessing)
         gone = np.flatnonzero(~np.isfinite(signals).all(axis=0))
-        done = process(how, signals, run.sfreq)
+        done = process(preprocessing, signals, run.sfreq)
         split = "test" if person in tested or _unit(run, by) in test else "train"
         name = f"{person}_{run.session}_{run.run}"
-        ratio = (how.sfreq or run.sfreq) / run.sfreq
+        ratio = (preprocessing.sfreq or run.sfreq) / run.sfreq
         for event, label in zip(run.events.tolist(), run.labels, strict=True):
             first = round(event * ratio)
-            stop = first + (how.n_times or 0)
+            stop = first + (preprocessing.n_times or 0)
             before, until = np.searchsorted(gone, (event, round(stop / ratio)))
             if first < 0 or stop > len(done.samples) or before < until:
                 left_out += 1
@@ -380,7 +386,9 @@ def _classes(reader: _Reader) -> list[str]:
     return sorted(events, key=lambda name: (int(np.min(events[name])), name))
 
 
-def _about(reader: _Reader, how: Preprocessing, by: str, window: tuple[float, float]) -> dict[str, Any]:
+def _about(
+    reader: _Reader, preprocessing: Preprocessing, by: str, window: tuple[float, float]
+) -> dict[str, Any]:
     import moabb
 
     dataset = reader.dataset
@@ -390,8 +398,8 @@ def _about(reader: _Reader, how: Preprocessing, by: str, window: tuple[float, fl
     return {
         "name": str(dataset.code).lower(),
         "form": "moabb",
-        "unit": how.unit or "as MOABB gives it",
-        "steps": [*how.steps, f"{window[0]:g} to {window[1]:g} s from each event"],
+        "unit": preprocessing.unit or "as MOABB gives it",
+        "steps": [*preprocessing.steps, f"{window[0]:g} to {window[1]:g} s from each event"],
         "origin": f"{dataset.code} ({dataset.doi or 'no DOI'}), read by MOABB {moabb.__version__}",
         "licence": getattr(documented, "license", None),
         "split": words,

@@ -82,12 +82,12 @@ class NpzSet:
         ``hold_out`` has values such as "2" or "16-20" of the column that splits: the training part only,
         with these as its test part; the test part proper is left out.
         """
-        how = Preprocessing(self.ch_names, self.unit, sfreq=self.sfreq, n_times=self.n_times)
+        preprocessing = Preprocessing(self.ch_names, self.unit, sfreq=self.sfreq, n_times=self.n_times)
         if self.seconds is not None:
             if band is not None:
                 band.sections(self.sfreq)  # check the rate before anything is read
-            how = replace(
-                how,
+            preprocessing = replace(
+                preprocessing,
                 filter=band,
                 limit=_EEG_LIMIT,  # before the reference: a loose electrode would affect every channel
                 reference=AVERAGE,
@@ -100,13 +100,15 @@ class NpzSet:
             "name": self.name,
             "form": "npz",
             "unit": self.unit or "as given",
-            "steps": [*how.steps, *self.steps],
+            "steps": [*preprocessing.steps, *self.steps],
             "origin": self.origin,
             "licence": self.licence,
             "split": words,
             "hold_out": hold_out,
         }
-        return DatasetPlan(path.parent, list(self._sources(path, split, how)), how, self.classes, meta)
+        return DatasetPlan(
+            path.parent, list(self._sources(path, split, preprocessing)), preprocessing, self.classes, meta
+        )
 
     def _find(self, raw: Path) -> Path:
         if raw.is_file():
@@ -118,7 +120,9 @@ class NpzSet:
             raise ValueError(f"{raw} holds no {self.file}; docs/data.md says what is in it")
         return paths[0]
 
-    def _sources(self, path: Path, split: Mapping[int, str], how: Preprocessing) -> Iterator[RecordingSource]:
+    def _sources(
+        self, path: Path, split: Mapping[int, str], preprocessing: Preprocessing
+    ) -> Iterator[RecordingSource]:
         """Yield the recordings of a file, training and test parts separately."""
         trials = read_trials(path, self)
         values = trials.columns[self.split_by]
@@ -145,24 +149,26 @@ class NpzSet:
                     chosen = chosen[distance >= self.margin]
                 if len(chosen):
                     unique = name if self.split_by in self.recording else f"{name}_{side}"
-                    yield RecordingSource(unique, files, partial(self._read, trials, chosen, side, how))
+                    yield RecordingSource(
+                        unique, files, partial(self._read, trials, chosen, side, preprocessing)
+                    )
                     # The file is hashed with the first recording only; if it has changed, all are read again.
                     files = ()
 
     def _read(
-        self, trials: StoredTrials, chosen: npt.NDArray[np.int64], split: str, how: Preprocessing
+        self, trials: StoredTrials, chosen: npt.NDArray[np.int64], split: str, preprocessing: Preprocessing
     ) -> PreparedRecording:
         """Return trials one after the other, EEG filtered, clipped and re-referenced, cut into windows."""
         signals = trials.signals[chosen] * trials.scale  # (n, n_chans, n_times)
         counts: dict[str, int] = {}
-        if how.reference is None:
+        if preprocessing.reference is None:
             samples = signals.transpose(0, 2, 1).reshape(-1, len(self.ch_names))
         else:
-            processed = [process(how, trial) for trial in signals]
-            samples = np.concatenate([each.samples for each in processed])
-            counts["clipped samples"] = sum(each.n_clipped for each in processed)
+            processed = [process(preprocessing, trial) for trial in signals]
+            samples = np.concatenate([result.samples for result in processed])
+            counts["clipped samples"] = sum(result.n_clipped for result in processed)
         windows = []
-        starts = window_starts(self.n_times, how.n_times or self.n_times).tolist()
+        starts = window_starts(self.n_times, preprocessing.n_times or self.n_times).tolist()
         for i, trial in enumerate(chosen):
             facts = {name: int(values[trial]) for name, values in trials.columns.items()}
             session = "1" if self.session is None else str(facts[self.session])
@@ -268,7 +274,7 @@ def emg_demo() -> Dataset:
 
     Surface EMG of one forearm on thirty days, eight channels at 200 Hz: 960 windows of 1.5 s, two of each of
     16 motions on each day; days 1 to 20 are the training part, 21 to 30 the test part. From
-    Suguru55/Wearable_Sensor_Long-term_sEMG_Dataset under the Apache License 2.0, which lies beside the file.
+    Suguru55/Wearable_Sensor_Long-term_sEMG_Dataset under the Apache License 2.0, included beside the file.
 
     Examples
     --------
@@ -336,9 +342,9 @@ def _problems(arrays: Mapping[str, npt.NDArray[Any]], data_set: NpzSet) -> Itera
     if signals is not None and not (n and signals.dtype == np.int16 and signals.shape == (n, *shape)):
         yield f"X is {signals.dtype} {signals.shape}, expected int16 (n, {shape[0]}, {shape[1]})"
     if "scale" in arrays and not 0 < _number(arrays["scale"]) < np.inf:
-        yield f"scale is {_described(arrays['scale'])}, expected one number above 0"
+        yield f"scale is {_describe(arrays['scale'])}, expected one number above 0"
     if "sfreq" in arrays and _number(arrays["sfreq"]) != data_set.sfreq:
-        yield f"sfreq is {_described(arrays['sfreq'])}, expected {data_set.sfreq:g} (Hz)"
+        yield f"sfreq is {_describe(arrays['sfreq'])}, expected {data_set.sfreq:g} (Hz)"
     # The wrong names are not shown: they may not be valid text.
     if "ch_names" in arrays and arrays["ch_names"].tolist() != list(data_set.ch_names):
         yield f"ch_names are others than {listed(data_set.ch_names)}"
@@ -359,5 +365,5 @@ def _number(array: npt.NDArray[Any]) -> float:
     return float(array.item()) if array.size == 1 and array.dtype.kind in "fiu" else np.nan
 
 
-def _described(array: npt.NDArray[Any]) -> str:
+def _describe(array: npt.NDArray[Any]) -> str:
     return str(array.item()) if array.size == 1 else f"{array.dtype} {array.shape}"

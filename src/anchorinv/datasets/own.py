@@ -106,7 +106,7 @@ class Labelling:
     stop: float | None = None
 
     def __post_init__(self) -> None:
-        events.check_stretch(self.start, self.stop)
+        events.check_interval(self.start, self.stop)
 
     @classmethod
     def parse(cls, texts: Sequence[str], start: float, stop: float | None) -> "Labelling":
@@ -137,7 +137,7 @@ def rows_of_events(
         tick("looking at events", i, len(rows))
         try:
             own, length = read(row)
-            trials, outside = events.stretches(own, **asdict(labelling), name=row.name, length=length)
+            trials, outside = events.segments_of(own, **asdict(labelling), name=row.name, length=length)
         except (ValueError, OSError) as error:
             problems.append(str(error))
             continue
@@ -151,9 +151,9 @@ def rows_of_events(
     if not problems:
         events.check_wanted(present, labelling.wanted, name=rows[0].name if len(rows) == 1 else source)
     of = f"all {n_outside}" if not labelled else f"{n_outside} of {len(labelled) + n_outside}"
-    beyond = f"{of} stretches reach beyond their recording"
+    beyond = f"{of} segments reach beyond their recording"
     if not labelled and not problems:
-        none = "no stretch of a wanted event lies within its recording"
+        none = "no segment of a wanted event is within its recording"
         problems.append(f"{beyond if n_outside else none}; choose --from and --to")
     if n_outside and labelled:
         warnings.warn(f"{beyond} and are left out", UserWarning, stacklevel=2)
@@ -183,8 +183,8 @@ def plan_recordings(
     files: Sequence[Path], options: OwnOptions, labelling: Labelling, *, split: str = ""
 ) -> DatasetPlan:
     """Plan the preparation of recordings by their events, all in one ``split``; "" splits them."""
-    given = [ManifestRow(i, path.name, path, split=split) for i, path in enumerate(files, start=1)]
-    rows, problems = rows_of_events(given, labelling, sfreq=options.sfreq)
+    recordings = [ManifestRow(i, path.name, path, split=split) for i, path in enumerate(files, start=1)]
+    rows, problems = rows_of_events(recordings, labelling, sfreq=options.sfreq)
     return plan_rows(files[0], rows, problems, options)
 
 
@@ -292,8 +292,8 @@ def _select(
     if absent := sorted(wanted - present):
         near = [match for value in absent for match in get_close_matches(value, present, n=1, cutoff=0.5)]
         hint = f" (did you mean {listed(near)}?)" if near else ""
-        there = listed(sorted(present - {""})) or "none"
-        raise ValueError(f"{root} has no {key} {listed(absent)}{hint}; there is {there}")
+        names = listed(sorted(present - {""})) or "none"
+        raise ValueError(f"{root} has no {key} {listed(absent)}{hint}; there is {names}")
     return [recording for recording in recordings if getattr(recording, key) in wanted]
 
 
@@ -339,8 +339,8 @@ def _read_recording(path: Path, sidecars: Sidecars) -> tuple[list[events.Event],
         raw = open_mne(path)
         sfreq, n_times = float(raw.info["sfreq"]), int(raw.n_times)
     if sidecars.sfreq is not None and abs(sidecars.sfreq - sfreq) > 1e-3 * sfreq:
-        said = f"its JSON sidecar says {sidecars.sfreq:g} Hz"
-        raise ValueError(f"{path} has {sfreq:g} Hz, and {said}; correct the one that is wrong")
+        sidecar = f"its JSON sidecar says {sidecars.sfreq:g} Hz"
+        raise ValueError(f"{path} has {sfreq:g} Hz, and {sidecar}; correct the one that is wrong")
     tabled = events.read_event_table(sidecars.events) if sidecars.events is not None else []
     return tabled or events.read_events(path), n_times / sfreq
 

@@ -25,10 +25,10 @@ from anchorinv.datasets.prepare import (
 from anchorinv.errors import listed, raise_if_any
 from anchorinv.progress import tick
 from anchorinv.signal.arrays import StoredArray, load_array, open_arrays, read_sfreq
-from anchorinv.signal.headers import ROWS, check_claim, check_reach, check_size
-from anchorinv.signal.pipeline import missing_stretches, process, rate_ratio, resampled_length, window_starts
+from anchorinv.signal.headers import ROWS, check_range, check_size
+from anchorinv.signal.pipeline import missing_runs, process, rate_ratio, resampled_length, window_starts
 from anchorinv.signal.preprocessing import Filter, Preprocessing, find_channel, pick_channels, renamed
-from anchorinv.signal.readers import companions, open_recording, select_inputs
+from anchorinv.signal.readers import ch_names_of, companions, open_recording, select_inputs, windows_of
 
 #: Arrays of an .npz file by the facts of its trials.
 _TRIAL_ARRAYS = {"label": "y", "subject": "subject", "session": "session", "split": "split"}
@@ -99,8 +99,8 @@ class OwnOptions:
 
     def preprocessing(self, ch_names: Sequence[str], *, volts: bool = False, sfreq: float) -> Preprocessing:
         """Return the preprocessing of files with these channels; voltages are prepared in µV."""
-        apart = find_channel(self.reference, ch_names) if self.reference else None
-        names = self.channels or tuple(name for i, name in enumerate(ch_names) if i != apart)
+        reference_index = find_channel(self.reference, ch_names) if self.reference else None
+        names = self.channels or tuple(name for i, name in enumerate(ch_names) if i != reference_index)
         unit = "µV" if volts else None
         return Preprocessing(names, unit, self.band, reference=self.reference, sfreq=self.resample or sfreq)
 
@@ -152,9 +152,9 @@ def open_labelled_file(rows: Sequence[ManifestRow], options: OwnOptions) -> Labe
         return _open_trials(rows, options)
     recording = open_recording(path).renamed(options.rename)
     sfreq = options.rate_of(path, recording.sfreq)
-    how = options.preprocessing(recording.ch_names, volts="V" in recording.units, sfreq=sfreq)
-    inputs = select_inputs(recording, how)
-    rate = how.sfreq or sfreq
+    preprocessing = options.preprocessing(recording.ch_names, volts="V" in recording.units, sfreq=sfreq)
+    inputs = select_inputs(recording, preprocessing)
+    rate = preprocessing.sfreq or sfreq
     available = resampled_length(recording.n_times, sfreq, rate)
     check_size(path, len(inputs.channels), available)
     segments, problems = [], []
@@ -172,7 +172,7 @@ def open_labelled_file(rows: Sequence[ManifestRow], options: OwnOptions) -> Labe
     signals *= inputs.factors
     names = tuple(recording.ch_names[i] for i in inputs.channels)
     units = tuple("µV" if recording.units[i] == "V" else recording.units[i] for i in inputs.channels)
-    return LabelledFile(signals, names, units, how, sfreq, 0, segments, problems)
+    return LabelledFile(signals, names, units, preprocessing, sfreq, 0, segments, problems)
 
 
 def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFile:
@@ -181,15 +181,17 @@ def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFi
     if len(rows) > 1 or row.start is not None or row.stop is not None:
         raise ValueError(f"{path} contains trials: list it once, without start and stop")
     stored = open_arrays(path, _ARRAYS)
-    signals = _checked_signals(path, stored)
+    signals = windows_of(path, stored)
+    _check_trials(signals)
     arrays = {name: load_array(array) for name, array in stored.items() if name != "X"}
     n, n_chans, n_times = signals.shape
-    present = renamed(_ch_names(path, arrays, n_chans), options.rename, source=str(path))
+    names = ch_names_of(path, arrays, n_chans) or tuple(f"ch{i}" for i in range(1, n_chans + 1))
+    present = renamed(names, options.rename, source=str(path))
     sfreq = options.rate_of(path, read_sfreq(path, arrays.get("sfreq")))
-    how = options.preprocessing(present, sfreq=sfreq)
-    assert how.inputs is not None
-    picks = pick_channels(how.inputs, present, source=str(path))
-    rate = how.sfreq or sfreq
+    preprocessing = options.preprocessing(present, sfreq=sfreq)
+    assert preprocessing.inputs is not None
+    picks = pick_channels(preprocessing.inputs, present, source=str(path))
+    rate = preprocessing.sfreq or sfreq
     facts = {name: _column(path, arrays, key, n, getattr(row, name)) for name, key in _TRIAL_ARRAYS.items()}
     if not all(facts["label"]):
         raise ValueError(f"{path} has no y, one label per trial; add it, or give a label in the table")
@@ -197,33 +199,28 @@ def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFi
         raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
     length = resampled_length(n_times, sfreq, rate)
     check_size(path, len(picks), n * length, in_one=False)
-    flat = _concatenated(signals, picks)
-    check_reach(path, flat)
+    flat = _concatenate_trials(signals, picks)
+    check_range(path, flat)
     segments = [
         LabelledSegment(i * length, length, *values)
         for i, values in enumerate(zip(*facts.values(), strict=True))
     ]
-    how = replace(how, by_trial=how.filter is not None or rate != sfreq)
-    names = tuple(present[i] for i in picks)
-    return LabelledFile(flat, names, ("",) * len(picks), how, sfreq, n_times, segments)
+    preprocessing = replace(preprocessing, by_trial=preprocessing.filter is not None or rate != sfreq)
+    return LabelledFile(
+        flat, tuple(present[i] for i in picks), ("",) * len(picks), preprocessing, sfreq, n_times, segments
+    )
 
 
-def _checked_signals(path: Path, arrays: dict[str, StoredArray]) -> StoredArray:
-    if "X" not in arrays:
-        raise ValueError(f"{path} has no X, the signals (n, channels, times); save them under this name")
-    signals, shape = arrays["X"], arrays["X"].shape
-    if 0 in shape:
-        raise ValueError(f"{path}: X has no values, its shape is {shape}")
-    if len(shape) != 3 or signals.dtype.kind not in "fiu":
+def _check_trials(signals: StoredArray) -> None:
+    path, shape = signals.path, signals.shape
+    if signals.dtype.kind not in "fiu":
         raise ValueError(f"{path}: X is {signals.dtype} {shape}; expected numbers (n, channels, times)")
-    check_claim(path, shape[1], 0)
     check_size(path, 1, math.prod(shape), in_one=False)
     if shape[0] > ROWS:
         raise ValueError(f"{path}: X has {shape[0]} trials, and at most a million are read")
-    return signals
 
 
-def _concatenated(signals: StoredArray, picks: list[int]) -> npt.NDArray[np.float64]:
+def _concatenate_trials(signals: StoredArray, picks: list[int]) -> npt.NDArray[np.float64]:
     """Concatenate all trials (channels, n · times), without a second copy in memory."""
     n, _, n_times = signals.shape
     flat, at = np.empty((len(picks), n * n_times)), 0
@@ -234,19 +231,10 @@ def _concatenated(signals: StoredArray, picks: list[int]) -> npt.NDArray[np.floa
     return flat
 
 
-def _ch_names(path: Path, arrays: dict[str, npt.NDArray[Any]], n_chans: int) -> tuple[str, ...]:
-    names = tuple(map(str, np.ravel(arrays["ch_names"]))) if "ch_names" in arrays else ()
-    if names and len(names) != n_chans:
-        raise ValueError(f"{path}: X has {n_chans} channels but ch_names {len(names)} names")
-    if len(set(names)) < len(names):
-        raise ValueError(f"{path}: ch_names are not distinct: {', '.join(names)}; name each channel once")
-    return names or tuple(f"ch{i}" for i in range(1, n_chans + 1))
-
-
-def _column(path: Path, arrays: dict[str, npt.NDArray[Any]], key: str, n: int, given: str) -> list[str]:
+def _column(path: Path, arrays: dict[str, npt.NDArray[Any]], key: str, n: int, default: str) -> list[str]:
     """Return the value of the table for all trials, or of the file for each."""
-    if given or key not in arrays:
-        return [given] * n
+    if default or key not in arrays:
+        return [default] * n
     values = np.ravel(arrays[key])
     if len(values) == 1:
         values = np.repeat(values, n)
@@ -317,7 +305,7 @@ def plan_rows(
         findings += _problems(reports, options)
         try:
             reports, split = _split(reports, options)
-            findings += _shared(reports) if split == _GIVEN else ()
+            findings += _split_leaks(reports) if split == _GIVEN else ()
             findings += _few(reports, options)
         except ValueError as error:
             problems.append(str(error))
@@ -328,7 +316,7 @@ def plan_rows(
     ]
     raise_if_any(str(table), problems)
     accepted = [sentence for kind, sentence in findings if kind in options.allow]
-    return _checked_plan(table, files, reports, options, accepted, split)
+    return _plan(table, files, reports, options, accepted, split)
 
 
 def _inspect(rows: Sequence[ManifestRow], options: OwnOptions) -> QualityReport:
@@ -366,7 +354,7 @@ def _inspect(rows: Sequence[ManifestRow], options: OwnOptions) -> QualityReport:
         duplicates=tuple(_equal_trials(trials)),
         flat_trials=int((np.ptp(trials[varying], axis=2) == 0).any(axis=0).sum()),
         # Multiply first, then one division: exact where a time falls on a sample.
-        gaps=np.array(missing_stretches(missing)).reshape(-1, 2).T * ratio.numerator / ratio.denominator,
+        gaps=np.array(missing_runs(missing)).reshape(-1, 2).T * ratio.numerator / ratio.denominator,
     )
 
 
@@ -453,8 +441,8 @@ def _duplicates(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
         if (earlier := first.setdefault(report.digest, report.name)) != report.name:
             yield "duplicates", f"{report.name} is the same recording as {earlier}; list it once"
         if report.duplicates:
-            one, other = report.duplicates[0]
-            twice = f"{len(report.duplicates)} trials twice, the first {one} and {other}"
+            trial, second = report.duplicates[0]
+            twice = f"{len(report.duplicates)} trials twice, the first {trial} and {second}"
             yield "duplicates", f"{report.name} has {twice}; keep one of each"
         ordered = sorted(report.segments, key=lambda segment: segment.first)
         overlaps = [b.first for a, b in pairwise(ordered) if b.first < a.first + a.length]
@@ -464,7 +452,7 @@ def _duplicates(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
             yield "duplicates", f"{report.name} is listed twice {where}; its rows overlap"
 
 
-def _shared(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
+def _split_leaks(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
     subjects, sessions = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     both = "is in train and in test; keep a"
     for report in reports:
@@ -519,7 +507,7 @@ def _split(reports: Sequence[QualityReport], options: OwnOptions) -> tuple[list[
     return divided, f"80-20 by {by}, {'first fold' if options.seed is None else f'seed {options.seed}'}"
 
 
-def _checked_plan(
+def _plan(
     table: Path,
     files: dict[Path, list[ManifestRow]],
     reports: Sequence[QualityReport],
@@ -529,14 +517,14 @@ def _checked_plan(
 ) -> DatasetPlan:
     n_times = _window_length(reports, options)
     # Trials cut beforehand cannot be reproduced from a recording; one such file is enough.
-    how = replace(
+    preprocessing = replace(
         reports[0].preprocessing,
         n_times=n_times,
         step=max(1, round(n_times * (1 - options.overlap))),
         by_trial=any(report.preprocessing.by_trial for report in reports),
     )
     labels = {segment.label for report in reports for segment in report.segments}
-    steps = [*how.steps, *([f"resampled to {options.resample:g} Hz"] if options.resample else [])]
+    steps = [*preprocessing.steps, *([f"resampled to {options.resample:g} Hz"] if options.resample else [])]
     if options.window:
         steps.append(f"windows of {options.window:g} s, {100 * options.overlap:g} % overlap")
     sources = [
@@ -546,7 +534,7 @@ def _checked_plan(
     return DatasetPlan(
         root=table.resolve() if table.is_dir() else table.resolve().parent,
         sources=sources,
-        preprocessing=how,
+        preprocessing=preprocessing,
         # Numbers in numerical order, before other names.
         class_names=tuple(sorted(labels, key=lambda x: (not x.isdigit(), int(x) if x.isdigit() else 0, x))),
         meta={

@@ -97,7 +97,7 @@ def plan_bci2a(
         raise_if_any(f"{raw} ({form} files)", missing, "download them, or pass --allow-missing to do without")
     used = [name for name in SESSIONS if name in files and name not in hidden]
     raise_if_any(str(raw), [] if used else ["no session of BCI IV 2a can be used", *missing])
-    how = Preprocessing(
+    preprocessing = Preprocessing(
         CH_NAMES,
         unit=None if form == "converted" else "µV",
         filter=band,
@@ -110,15 +110,17 @@ def plan_bci2a(
     sources = []
     for name in used:
         paths = (files[name], labels[name]) if form == "gdf" and name in labels else (files[name],)
-        sources.append(RecordingSource(name, paths, partial(_read_session, name, form, how, *paths)))
+        sources.append(
+            RecordingSource(name, paths, partial(_read_session, name, form, preprocessing, *paths))
+        )
     meta = {
         "name": "bci2a",
         "form": form,
-        "unit": how.unit or "unknown",
-        "steps": [_STEPS[form], *how.steps] if form != "converted" else [_STEPS[form]],
+        "unit": preprocessing.unit or "unknown",
+        "steps": [_STEPS[form], *preprocessing.steps] if form != "converted" else [_STEPS[form]],
         "missing": missing,
     }
-    return DatasetPlan(raw, sources, how, CLASSES, meta)
+    return DatasetPlan(raw, sources, preprocessing, CLASSES, meta)
 
 
 def _find(raw: Path) -> tuple[dict[str, dict[str, Path]], dict[str, Path]]:
@@ -161,7 +163,7 @@ class SessionTrials:
 
 
 def _read_session(
-    name: str, form: str, how: Preprocessing, path: Path, label_file: Path | None = None
+    name: str, form: str, preprocessing: Preprocessing, path: Path, label_file: Path | None = None
 ) -> PreparedRecording:
     trials = FORMS[form](path)
     windows, labels = trials.windows, trials.labels
@@ -178,8 +180,8 @@ def _read_session(
         labels = true
     if (labels < 0).any():
         raise ValueError(f"{path} hides the class of {np.count_nonzero(labels < 0)} trials; add true labels")
-    if how.filter is not None:
-        windows = process_trials(how, windows).astype(np.float64)
+    if preprocessing.filter is not None:
+        windows = process_trials(preprocessing, windows).astype(np.float64)
     subject, session = name[:3], name[-1]
     split = "train" if session == "T" else "test"
     labelled = [
@@ -359,21 +361,21 @@ def plan_nhie(
     ]
     if not present:
         raise ValueError(f"{raw} holds no recording of {table.name}, ID01_epoch1.edf or ID01_epoch1.csv.xz")
-    how = replace(_NHIE, resampling="polyphase") if live else _NHIE
+    preprocessing = replace(_NHIE, resampling="polyphase") if live else _NHIE
     sources = [
-        RecordingSource(recording.name, (path,), partial(_read_graded, recording, how, side, path))
+        RecordingSource(recording.name, (path,), partial(_read_graded, recording, preprocessing, side, path))
         for recording, side, path in present
     ]
     meta = {
         "name": "nhie",
         "form": listed(sorted({"csv" if ".csv" in path.name else "edf" for _, _, path in present})),
         "unit": "µV",
-        "steps": [*how.steps, _resampling(how), "windows of 60 s, 50 % overlap"],
+        "steps": [*preprocessing.steps, _resampling(preprocessing), "windows of 60 s, 50 % overlap"],
         "split": "published fold" if seed is None else f"seed {seed}",
         "table_sha256": sha256(table),
         "missing": missing,
     }
-    return DatasetPlan(raw, sources, how, tuple(f"grade {grade}" for grade in range(1, 5)), meta)
+    return DatasetPlan(raw, sources, preprocessing, tuple(f"grade {grade}" for grade in range(1, 5)), meta)
 
 
 def _find_grades(raw: Path) -> Path:
@@ -422,12 +424,14 @@ def _find_recordings(raw: Path) -> dict[str, Path]:
     return files
 
 
-def _read_graded(graded: _GradedRecording, how: Preprocessing, split: str, path: Path) -> PreparedRecording:
+def _read_graded(
+    graded: _GradedRecording, preprocessing: Preprocessing, split: str, path: Path
+) -> PreparedRecording:
     recording = open_recording(path)
     rate = recording.sfreq or graded.sfreq
     if rate is None or (graded.sfreq is not None and rate != graded.sfreq):
         raise ValueError(f"{path} has {recording.sfreq} Hz, the table says {graded.sfreq}; which is right?")
-    processed = _processed(recording, how, rate)
+    processed = _process(recording, preprocessing, rate)
     n_samples = len(processed.samples)
     starts = window_starts(n_samples, _NHIE_TIMES, overlap=0.5)
     if not len(starts):
@@ -437,13 +441,14 @@ def _read_graded(graded: _GradedRecording, how: Preprocessing, split: str, path:
     return PreparedRecording(processed.samples, windows, {"missing samples": processed.n_missing})
 
 
-def _processed(recording: Recording, how: Preprocessing, sfreq: float) -> Processed:
-    inputs = select_inputs(recording, how)
-    return process(how, recording.load(inputs.channels) * inputs.factors, sfreq)
+def _process(recording: Recording, preprocessing: Preprocessing, sfreq: float) -> Processed:
+    inputs = select_inputs(recording, preprocessing)
+    return process(preprocessing, recording.load(inputs.channels) * inputs.factors, sfreq)
 
 
-def _resampling(how: Preprocessing) -> str:
-    return f"resampled to {how.sfreq:g} Hz{' by the spectrum' if how.resampling == 'fourier' else ''}"
+def _resampling(preprocessing: Preprocessing) -> str:
+    by = " by the spectrum" if preprocessing.resampling == "fourier" else ""
+    return f"resampled to {preprocessing.sfreq:g} Hz{by}"
 
 
 def plan_grabmyo(raw: Path, *, allow_missing: bool = False, live: bool = False) -> DatasetPlan:
@@ -460,14 +465,14 @@ def plan_grabmyo(raw: Path, *, allow_missing: bool = False, live: bool = False) 
     complete = {key: paths for key, paths in sorted(records.items()) if len(paths) == 2}
     if not complete:
         raise ValueError(f"{raw} holds only headers without samples, or the reverse; download it again")
-    how = replace(_GRABMYO, resampling="polyphase") if live else _GRABMYO
+    preprocessing = replace(_GRABMYO, resampling="polyphase") if live else _GRABMYO
     sources = [
-        RecordingSource(paths[1].stem, paths, partial(_read_record, key, how, paths[1]))
+        RecordingSource(paths[1].stem, paths, partial(_read_record, key, preprocessing, paths[1]))
         for key, paths in complete.items()
     ]
-    steps = ["forearm and wrist channels by name", _resampling(how)]
+    steps = ["forearm and wrist channels by name", _resampling(preprocessing)]
     meta = {"name": "grabmyo", "form": "wfdb", "unit": "µV", "steps": steps, "missing": missing}
-    return DatasetPlan(raw, sources, how, tuple(f"gesture {i}" for i in _GESTURES), meta)
+    return DatasetPlan(raw, sources, preprocessing, tuple(f"gesture {i}" for i in _GESTURES), meta)
 
 
 def _find_records(raw: Path) -> dict[_Key, tuple[Path, ...]]:
@@ -499,12 +504,12 @@ def _missing_records(records: dict[_Key, tuple[Path, ...]]) -> Iterator[str]:
             yield f"session {session}: participant{'s' if len(absent) > 1 else ''} {ranges(absent)}"
 
 
-def _read_record(key: _Key, how: Preprocessing, path: Path) -> PreparedRecording:
+def _read_record(key: _Key, preprocessing: Preprocessing, path: Path) -> PreparedRecording:
     session, participant, gesture, _ = key
     recording = open_recording(path)
     if recording.sfreq != _RAW_SFREQ:
         raise ValueError(f"{path} has {recording.sfreq} Hz, expected {_RAW_SFREQ:g}; download it again")
-    processed = _processed(recording, how, _RAW_SFREQ)
+    processed = _process(recording, preprocessing, _RAW_SFREQ)
     n_samples = len(processed.samples)
     if n_samples < _GRABMYO_TIMES:
         raise ValueError(f"{path} is {n_samples / _GRABMYO_SFREQ:.1f} s, expected 5 s; download it again")

@@ -147,7 +147,9 @@ def _draw(rngs: Generators, *shape: int) -> Array:
     return np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in rngs])
 
 
-def _coloured(spec: SyntheticSpec, rngs: Generators, n_rows: int, spectra: npt.NDArray[np.float64]) -> Array:
+def _coloured_noise(
+    spec: SyntheticSpec, rngs: Generators, n_rows: int, spectra: npt.NDArray[np.float64]
+) -> Array:
     """Draw white Gaussian noise, filtered to unit variance by each amplitude spectrum (n_times // 2 + 1,).
 
     Returns (n, n_spectra, n_rows, n_times); a spectrum is given up to a factor.
@@ -188,9 +190,9 @@ def _source_signals(spec: SyntheticSpec, label: int, setup: Setup, rngs: Generat
     rhythms = np.exp(-0.5 * ((freqs - setup.tempo * centres) / widths) ** 2)
     # One noise feeds all spectra: a rhythm is the background's own activity, raised in a band.
     spectra = np.vstack([pink, rhythms])
-    parts = _coloured(spec, rngs, _N_SOURCES, spectra)  # (n, 1 + n_bands, n_sources, n_times)
+    parts = _coloured_noise(spec, rngs, _N_SOURCES, spectra)  # (n, 1 + n_bands, n_sources, n_times)
     log_gain = _log_gain(spec, label, rngs) + np.log(amplitudes[..., None]).astype(np.float32)
-    log_gain += 0.2 * spec.spread * _coloured(spec, rngs, 1, slow[None])
+    log_gain += 0.2 * spec.spread * _coloured_noise(spec, rngs, 1, slow[None])
     log_gain += 0.2 * spec.spread * _draw(rngs, len(spec.kind.bands), _N_SOURCES, 1)
     activity: Array = spec.kind.background * parts[:, 0] + (parts[:, 1:] * np.exp(log_gain)).sum(axis=1)
     return activity

@@ -37,10 +37,10 @@ from anchorinv.persistence.limits import (
     Architecture,
     check_parts,
     check_tensors,
-    compressed_anchors,
+    compress_anchors,
     needs_network,
     recipe_for,
-    restored_anchors,
+    restore_anchors,
 )
 from anchorinv.signal.drift import SHAPES, BaseStatistics, MeanStd
 from anchorinv.signal.preprocessing import Preprocessing, facts_of
@@ -69,18 +69,18 @@ class Bundle:
 
     @property
     def memory(self) -> Keeps:
-        """What it stores about people; recordings count as such whatever the method."""
+        """What it stores about people; recordings are named even if the method usually stores none."""
         return "real recordings" if self.state.recordings else METHODS[self.method].keeps
 
 
-# Fields of a bundle that are facts of the header as they are.
+# Fields of a bundle that are copied to the header.
 _SAME = ("package", "method", "classes", "counts", "seed", "sfreq", "ch_names", "geometry_given")
 # Parameters that a model file stores in another form, or that depend on the machine.
 _STORED_APART = {"method", "geometry", "backbone", "preprocessing", "sfreq", "device", "privacy"}
 
 
 def stored_params(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return the parameters that a model file stores as they are; a RandomState becomes the seed drawn."""
+    """Return the parameters that a model file stores unchanged; a RandomState becomes the seed drawn."""
     stored = {
         name: value.item() if isinstance(value, np.generic) else value
         for name, value in params.items()
@@ -95,7 +95,7 @@ def stored_params(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def params_of(bundle: Bundle) -> dict[str, Any]:
-    """Return the parameters of the estimator that a bundle was made of."""
+    """Return the parameters of the estimator that a bundle was made from."""
     return {
         **bundle.settings,
         "method": bundle.method,
@@ -123,8 +123,8 @@ def save_bundle(
     header, tensors = _facts_of(bundle, with_signals=with_signals)
     try:
         own = bundle.backbone is not None and bundle.backbone.backbone.model is None
-        given = bundle.backbone.backbone if bundle.backbone and own else None
-        _bundle_of(parse_header(header), tensors, given)  # a file that could not be read back is not written
+        backbone = bundle.backbone.backbone if bundle.backbone and own else None
+        _bundle_of(parse_header(header), tensors, backbone)  # nothing is written that cannot be read back
     except _ODD as error:
         was = "; the existing file is untouched" if path.is_file() else ""
         raise ValueError(
@@ -144,7 +144,7 @@ def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, T
     }
     shapes = {name: getattr(bundle.statistics, name) for name in SHAPES}
     kept |= {f"statistics.{name}": value for name, value in shapes.items() if value is not None}
-    tensors = _with_short_curves(compressed_anchors(tensors)) | {
+    tensors = _with_short_curves(compress_anchors(tensors)) | {
         f"{name}.{part}": torch.from_numpy(np.array(getattr(value, part), dtype=np.float64))
         for name, value in kept.items()
         for part in ("mean", "std")
@@ -165,8 +165,8 @@ def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, T
 def _with_short_curves(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Thin out long curves evenly, to bound the size of a file."""
     names = [name for name in tensors if name.startswith("curves.")]
-    each = MOST_CURVE_VALUES // max(1, len(names))
-    return tensors | {name: tensors[name][:: -(-len(tensors[name]) // each) or 1].clone() for name in names}
+    most = MOST_CURVE_VALUES // max(1, len(names))
+    return tensors | {name: tensors[name][:: -(-len(tensors[name]) // most) or 1].clone() for name in names}
 
 
 #: Errors that malformed facts or tensors may raise in the code that reads them.
@@ -207,12 +207,12 @@ def _read(path: Path, backbone: Any = None) -> tuple[Header, dict[str, Tensor], 
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
 
 
-def _architecture(header: Header, geometry: Geometry, given: Any) -> Architecture:
+def _architecture(header: Header, geometry: Geometry, backbone: Any) -> Architecture:
     """Return the factory of the network: this package's, or the one named in the file."""
     facts = header.backbone
-    if given is not None and (facts is None or facts.kind != "own"):
+    if backbone is not None and (facts is None or facts.kind != "own"):
         raise BackboneError("its network is built by its name; leave backbone out")
-    return geometry if facts is None else facts.spec(geometry, given)
+    return geometry if facts is None else facts.spec(geometry, backbone)
 
 
 def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) -> Bundle:
@@ -220,13 +220,13 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) ->
     check_tensors(tensors, own=header.backbone is None)
     geometry = Geometry(**header.geometry.model_dump())
     architecture = _architecture(header, geometry, given)
-    tensors = dict(restored_anchors(tensors))
+    tensors = dict(restore_anchors(tensors))
     with _or_another_version(header):
         check_parts(header, architecture, tensors)
-    standardisation = Standardisation(*_popped(tensors, "standardisation"))
-    mean, std = _popped(tensors, "statistics")
+    standardisation = Standardisation(*_pop_mean_std(tensors, "standardisation"))
+    mean, std = _pop_mean_std(tensors, "statistics")
     names = [f"statistics.{name}" for name in SHAPES]
-    shapes = [MeanStd(*_popped(tensors, name)) if f"{name}.mean" in tensors else None for name in names]
+    shapes = [MeanStd(*_pop_mean_std(tensors, name)) if f"{name}.mean" in tensors else None for name in names]
     network = "always" if needs_network(header) else "never"
     backbone = recipe_for(header.method, architecture, network=network).base_spec.backbone
     with _or_another_version(header):
@@ -272,7 +272,7 @@ def _or_another_version(header: Header) -> Iterator[None]:
         ) from None
 
 
-def _popped(tensors: dict[str, Tensor], name: str) -> tuple[np.ndarray, np.ndarray]:
+def _pop_mean_std(tensors: dict[str, Tensor], name: str) -> tuple[np.ndarray, np.ndarray]:
     return tensors.pop(f"{name}.mean").numpy(), tensors.pop(f"{name}.std").numpy()
 
 

@@ -31,7 +31,7 @@ from anchorinv.core.types import Batch, Curve, State
 from anchorinv.errors import LONGEST_NAME, check_names
 from anchorinv.files import replacing
 from anchorinv.persistence import limits
-from anchorinv.persistence.limits import Name, in_one_sentence, under, unpacked_head
+from anchorinv.persistence.limits import Name, in_one_sentence, unpack_head, with_prefix
 from anchorinv.persistence.provenance import Origin
 from anchorinv.signal.preprocessing import Preprocessing
 
@@ -83,10 +83,10 @@ def unpacked(
         with torch.device("meta"):
             trunk, tail = _network_like(facts, shape, backbone)
         for part, module in {"trunk": trunk, "tail": tail}.items():
-            values = under(part, tensors)
+            values = with_prefix(part, tensors)
             _check_kinds(module, values)
             module.load_state_dict(values, assign=True)
-        head = unpacked_head(tensors, facts["head"])
+        head = unpack_head(tensors, facts["head"])
         head.prepare()
         if views := tuple(facts.get("views", ())):
             trunk, tail = add_views(frozen(trunk), frozen(tail), views, shape)
@@ -95,7 +95,7 @@ def unpacked(
             for name in _BATCHES
             if f"{name}.values" in tensors
         }
-        scores, n_base = under("confidence", tensors), facts["n_base"]
+        scores, n_base = with_prefix("confidence", tensors), facts["n_base"]
         confidence = (
             Confidence.unpacked(scores, n_base=n_base, n_statistics=head.n_statistics) if scores else None
         )
@@ -119,9 +119,9 @@ def unpacked(
 
 def _check_kinds(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     for name, own in module.state_dict().items():
-        given = tensors[name].dtype
-        if given != own.dtype and not (given.is_floating_point and own.dtype.is_floating_point):
-            raise TypeError(f"{name[:60]!r} is {given}, {own.dtype} was expected")
+        dtype = tensors[name].dtype
+        if dtype != own.dtype and not (dtype.is_floating_point and own.dtype.is_floating_point):
+            raise TypeError(f"{name[:60]!r} is {dtype}, {own.dtype} was expected")
 
 
 def _network_like(
@@ -156,7 +156,7 @@ class _Facts(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-_SIZES: dict[str, Any] = {each.name: (Size if each.type is int else float, ...) for each in fields(Geometry)}
+_SIZES: dict[str, Any] = {f.name: (Size if f.type is int else float, ...) for f in fields(Geometry)}
 
 
 class GeometryFacts(create_model("_Sizes", __base__=_Facts, **_SIZES)):  # type: ignore[misc]
@@ -208,7 +208,7 @@ def _checked_head(facts: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"there is no head {kind!r:.60}; known are {', '.join(HEADS)}")
     kind = HEADS.name_of(kind)
     settings = {name: value for name, value in facts.items() if name != "kind"}
-    return {"kind": kind, **parsed(HEADS[kind].Facts, settings).model_dump(exclude_none=True)}
+    return {"kind": kind, **validate_facts(HEADS[kind].Facts, settings).model_dump(exclude_none=True)}
 
 
 #: Metadata of a head: ``kind`` and the settings of its class.
@@ -252,27 +252,27 @@ class BackboneFacts(_Facts):
     @staticmethod
     def facts(spec: BackboneFor) -> dict[str, Any]:
         """Return a backbone as plain JSON."""
-        own, asked = spec.backbone.model is None, spec.backbone
+        own, backbone = spec.backbone.model is None, spec.backbone
         return {
             "kind": "own" if own else "braindecode",
-            "network": asked.name[:LONGEST_NAME] if own else spec.backbone.model,
+            "network": backbone.name[:LONGEST_NAME] if own else spec.backbone.model,
             "version": spec.version,
-            "tail": asked.tail,
-            "classifier": asked.classifier,
+            "tail": backbone.tail,
+            "classifier": backbone.classifier,
             "n_classes": spec.n_classes,
             "sfreq": spec.sfreq,
         }
 
-    def spec(self, geometry: Geometry, given: Any) -> BackboneFor:
+    def spec(self, geometry: Geometry, custom: Any) -> BackboneFor:
         """Return the backbone for signals of a shape; a custom one has to be passed."""
-        network = as_backbone(given)
+        network = as_backbone(custom)
         if self.kind == "braindecode":
             network = Backbone(self.network)
         elif network is None:
             network = not_given(self.network)
-        asked = Backbone(network.network, self.tail, self.classifier)
+        backbone = Backbone(network.network, self.tail, self.classifier)
         sizes = geometry.n_chans, geometry.n_times, self.n_classes
-        return BackboneFor(asked, *sizes, self.sfreq, self.version)
+        return BackboneFor(backbone, *sizes, self.sfreq, self.version)
 
 
 class Entry(_Facts):
@@ -300,7 +300,7 @@ class Entry(_Facts):
 
     @property
     def line(self) -> dict[str, Any]:
-        """The entry as the estimator has it."""
+        """The entry in the form of the estimator's ``history_``."""
         numbers = {key: math.nan if value is None else value for key, value in self.numbers.items()}
         plain = {"kind": self.kind, "session": self.session, "samples": dict(self.samples)}
         return {**plain, "seconds": self.seconds, **numbers, **self.origin.model_dump(exclude_none=True)}
@@ -331,7 +331,7 @@ Some = TypeVar("Some")
 _KIND = re.compile(r"function-\w+\[.*\]|(constrained-)?(str|int|float|bool)|\[key\]", re.DOTALL)
 
 
-def parsed(kind: type[Some], facts: Any) -> Some:
+def validate_facts(kind: type[Some], facts: Any) -> Some:
     """Validate facts, as JSON or as values; a ValueError names the first wrong one."""
     try:
         adapter = TypeAdapter(kind)
@@ -348,7 +348,7 @@ def parsed(kind: type[Some], facts: Any) -> Some:
 
 def parse_header(text: bytes) -> Header:
     """Return the header; a ValueError names the first wrong fact."""
-    header = parsed(Header, text)
+    header = validate_facts(Header, text)
     if len({type(label) for label in header.classes}) > 1 or len(set(header.classes)) < len(header.classes):
         raise ValueError("its classes are wrong (names must differ and be of one kind)")
     prepared = header.preprocessing.ch_names if header.preprocessing else None

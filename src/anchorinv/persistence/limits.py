@@ -194,10 +194,10 @@ def check_kept(method: str, geometry: Architecture, n_classes: int, n_kept: int)
         most = 1 << (28 if memory.labels_only else 29)
         bounds["values of all signals to invert"] = (n_kept * window, most, remedies)
     if "replay" in parts:  # they go through the last block all at once, labels through the others too
-        words, each = "values within the network", _within(geometry)
+        words, per_sample = "values within the network", _within(geometry)
         if isinstance(geometry, Geometry):
-            words, each = "scores of attention", each if memory.labels_only else _scores(geometry)
-        bounds[f"{words} of all samples kept"] = (n_kept * each, 1 << 29, remedies)
+            words, per_sample = "scores of attention", per_sample if memory.labels_only else _scores(geometry)
+        bounds[f"{words} of all samples kept"] = (n_kept * per_sample, 1 << 29, remedies)
     _check(bounds)
 
 
@@ -208,10 +208,10 @@ def check_room(method: str, geometry: Architecture, state: State, n_bytes: int) 
     _check({"bytes in a file": (n_bytes, MOST_BYTES - _ROOM // 2, "fewer classes or examples")})
 
 
-def inverted_at_once(geometry: Architecture, most: int) -> int:
+def inversion_batch(geometry: Architecture, most: int) -> int:
     """Return how many samples to invert at once: fewer where windows are large, to bound memory."""
-    each = max(geometry.n_chans * geometry.n_times, _within(geometry))
-    return max(1, min(most, _AT_ONCE // each))
+    per_sample = max(geometry.n_chans * geometry.n_times, _within(geometry))
+    return max(1, min(most, _AT_ONCE // per_sample))
 
 
 def _latent(geometry: Architecture) -> tuple[int, ...]:
@@ -425,7 +425,7 @@ def _check_head(header: "Header", sizes: tuple[int, ...], tensors: Mapping[str, 
         raise ValueError(f"its head is {state.head['kind']}, {header.method} has {usual}")
     n_anchors = len(tensors.get("anchors.labels", ()))
     expected = Expected(len(state.classes), state.n_base, sizes, n_anchors)
-    head = unpacked_head(tensors, state.head)
+    head = unpack_head(tensors, state.head)
     try:
         fits = head.fits(expected)
     except _ODD:
@@ -436,11 +436,11 @@ def _check_head(header: "Header", sizes: tuple[int, ...], tensors: Mapping[str, 
         )
 
 
-def compressed_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def compress_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Store inverted anchors in half precision: nothing is computed from them any more."""
     if "anchors.values" not in tensors:
         return tensors
-    values, inverted = tensors["anchors.values"], _inverted(tensors)
+    values, inverted = tensors["anchors.values"], _has_replay(tensors)
     small = values[inverted].half()
     if not small.isfinite().all():  # beyond the range of half precision
         small = values[inverted]
@@ -448,11 +448,11 @@ def compressed_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return rest | {"anchors.inverted": small, "anchors.pending": values[~inverted]}
 
 
-def restored_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def restore_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a file as a state packs them."""
     if "anchors.labels" not in tensors:
         return tensors
-    inverted = _inverted(tensors)
+    inverted = _has_replay(tensors)
     rest = dict(tensors)
     small, pending = rest.pop("anchors.inverted"), rest.pop("anchors.pending")
     counts = (int(inverted.sum()), int((~inverted).sum()))
@@ -465,7 +465,7 @@ def restored_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return rest | {"anchors.values": values}
 
 
-def _inverted(tensors: Mapping[str, Tensor]) -> Tensor:
+def _has_replay(tensors: Mapping[str, Tensor]) -> Tensor:
     """Return which anchors (n,) have replay: the first ones of each class."""
     labels = tensors["anchors.labels"].numpy()
     replayed = np.sort(tensors["replay.labels"].numpy()) if "replay.labels" in tensors else labels[:0]
@@ -476,10 +476,10 @@ def _inverted(tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.from_numpy(rank < n_replay)
 
 
-def unpacked_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
+def unpack_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
     """Return the head among packed tensors, not yet checked."""
     with in_one_sentence():
-        return HEADS[facts["kind"]].unpacked(under("head", tensors), facts)
+        return HEADS[facts["kind"]].unpacked(with_prefix("head", tensors), facts)
 
 
 @contextmanager
@@ -492,7 +492,7 @@ def in_one_sentence() -> Iterator[None]:
         raise ValueError(f"the weights do not fit this network: {reason}") from None
 
 
-def under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_prefix(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a part, by their names within it."""
     prefix = f"{part}."
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

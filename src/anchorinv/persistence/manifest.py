@@ -13,7 +13,7 @@ from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Curve
 from anchorinv.errors import listed, shown
 from anchorinv.persistence.format import Header
-from anchorinv.persistence.provenance import loss_lines, score_lines, some_of, with_curves
+from anchorinv.persistence.provenance import loss_lines, score_lines, subsample, with_curves
 from anchorinv.signal.drift import SHAPES
 from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from
 
@@ -27,10 +27,10 @@ MEMORY = {
 
 #: Results of attacks on real EMG of three people, by what a model stores: docs/privacy.md.
 MEASURED = {
-    "none": "class means of a network told members of its training data from others with an AUROC of 0.95 "
-    "(chance: 0.50)",
-    "weights alone": "the losses of a network without class means told members of its training data from "
-    "others with an AUROC of 0.52 (chance: 0.50); stronger attacks on weights may tell more",
+    "none": "class means of a network separated members of its training data from others with an AUROC of "
+    "0.95 (chance: 0.50)",
+    "weights alone": "the losses of a network without class means separated members of its training data "
+    "from others with an AUROC of 0.52 (chance: 0.50); stronger attacks on weights may reveal more",
     "class statistics": "with the recordings at hand, 94 % of the windows that the default method had "
     "learned were identified, at 1 % false positives; class means of three people could not be linked to one "
     "of them, those of classes that one person had taught were linked to that person",
@@ -106,7 +106,7 @@ def _lessons(header: Header, tensors: Mapping[str, Tensor]) -> list[dict[str, An
         {
             **entry.model_dump(mode="json"),
             "origin": entry.origin.model_dump(mode="json", exclude_none=True),
-            "curves": {name: some_of(values, MOST_SHOWN) for name, values in line["curves"].items()},
+            "curves": {name: subsample(values, MOST_SHOWN) for name, values in line["curves"].items()},
         }
         for entry, line in zip(header.history, lines, strict=True)
     ]
@@ -137,12 +137,12 @@ def manifest_lines(facts: Mapping[str, Any]) -> list[str]:
     return [*lines, "", *file_sentences(facts), "", *lesson_lines(facts)]
 
 
-def processing(how: Preprocessing) -> str:
+def processing(preprocessing: Preprocessing) -> str:
     """Describe the preprocessing, and whether recordings can be processed likewise."""
-    done = "; ".join(how.steps) or "none"
-    if how.not_repeatable:
+    done = "; ".join(preprocessing.steps) or "none"
+    if preprocessing.not_repeatable:
         return f"{done}; cannot be repeated on recordings"
-    return f"{done}; cannot be repeated on live sources" if how.not_live else done
+    return f"{done}; cannot be repeated on live sources" if preprocessing.not_live else done
 
 
 def rejection(facts: Mapping[str, Any]) -> str:
@@ -230,14 +230,14 @@ def lesson_sentences(line: Mapping[str, Any]) -> list[str]:
         f"fingerprint {origin.get('fingerprint')} of these windows and labels": "fingerprint" in origin,
         f"with {made_with}": bool(made_with),
     }
-    said = [sentence for sentence, known in lines.items() if known]
+    sentences = [sentence for sentence, known in lines.items() if known]
     if line["kind"] == "base":
-        said += score_lines(numbers) or ["no score on held-out windows was measured"]
-    return [*said, *loss_lines({**numbers, "curves": line["curves"]})]
+        sentences += score_lines(numbers) or ["no score on held-out windows was measured"]
+    return [*sentences, *loss_lines({**numbers, "curves": line["curves"]})]
 
 
 #: Items for the author to fill in.
-ASKED = {
+TO_FILL_IN = {
     "Use": "what the model is for, and who uses it",
     "Not for": "uses that were ruled out",
     "Signals": "device, electrodes and their places, tasks",
@@ -279,13 +279,15 @@ def model_card(facts: Mapping[str, Any]) -> list[str]:
         f"# Model card: {literal(name)}",
         "",
         "Generated from the model file by `anchorinv info --card`. The author fills in the parts in italics.",
-        *_part("Intended use", [f"**{what}**: *to be filled in: {words}*" for what, words in ASKED.items()]),
+        *_part(
+            "Intended use", [f"**{what}**: *to be filled in: {words}*" for what, words in TO_FILL_IN.items()]
+        ),
         *_part("Model", _model(facts)),
         *_part("Classes", _classes(facts), bullets=False),
         *_part("Training data", _data(facts, known)),
         *_part("Scores at training", [literal(s) for s in scores] or ["None: see Evaluation above."]),
         *_part("Probabilities and unknown windows", [calibrated, f"{_sentence(rejection(facts))}."]),
-        *_part("What the file tells about people", [literal(s) for s in file_sentences(facts)]),
+        *_part("What the file contains about people", [literal(s) for s in file_sentences(facts)]),
         *_part("History", _history(facts), bullets=False),
         *_part("Limits", LIMITS),
     ]
@@ -331,25 +333,25 @@ def _classes(facts: Mapping[str, Any]) -> list[str]:
 
 def _data(facts: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[str]:
     n_chans, n_times = facts["shape"]
-    how = facts["preprocessing"] or {}
+    preprocessing = facts["preprocessing"] or {}
     rate = f"{n_times / facts['sfreq']:g} s at {facts['sfreq']:g} Hz" if facts["sfreq"] else "rate not known"
     names = listed(facts["ch_names"], most=64) if facts["ch_names"] else "names not known"
     lines = [
         f"Windows: {n_chans} channels x {n_times} samples ({rate})",
         f"Channels: {literal(names)}",
-        f"Unit: {literal(how.get('unit') or 'not known')}",
-        f"Processing: {literal(processing(preprocessing_from(how)))}",
+        f"Unit: {literal(preprocessing.get('unit') or 'not known')}",
+        f"Processing: {literal(processing(preprocessing_from(preprocessing)))}",
     ]
     if not known:
         return lines
     counts = ", ".join(f"{literal(label)} {count}" for label, count in known[0]["samples"])
     groups = known[0]["numbers"].get("groups")
     mark = known[0]["origin"].get("fingerprint")
-    said = f"`{mark}`, of the base windows and their labels" if mark else "not known"
+    fingerprint = f"`{mark}`, of the base windows and their labels" if mark else "not known"
     lines += [
         f"Base windows: {sum(count for _, count in known[0]['samples'])} ({counts})",
-        f"Groups (people, days or recordings): {groups or ('not told apart' if mark else 'not known')}",
-        f"Fingerprint: {said}",
+        f"Groups (people, days or recordings): {groups or ('not distinguished' if mark else 'not known')}",
+        f"Fingerprint: {fingerprint}",
     ]
     return lines
 

@@ -82,9 +82,9 @@ def origin(
 
     ``confirms=False`` leaves out the fingerprint, which lets others confirm which windows were learned.
     """
-    learned: dict[str, Any] = {"date": utc_date(clock), "versions": versions()}
-    learned |= {"fingerprint": fingerprint(signals, labels)} if confirms else {}
-    return learned if groups is None else {**learned, "groups": len(np.unique(groups))}
+    facts: dict[str, Any] = {"date": utc_date(clock), "versions": versions()}
+    facts |= {"fingerprint": fingerprint(signals, labels)} if confirms else {}
+    return facts if groups is None else {**facts, "groups": len(np.unique(groups))}
 
 
 def fingerprint(signals: np.ndarray, labels: Sequence[Any] | np.ndarray) -> str:
@@ -107,14 +107,14 @@ def fingerprint(signals: np.ndarray, labels: Sequence[Any] | np.ndarray) -> str:
     >>> fingerprint(X, ["left", "right"]) == fingerprint(X, ["left", "left"])
     False
     """
-    each = []
+    digests = []
     for window, label in zip(signals, np.asarray(labels).tolist(), strict=True):
         # Adding 0 turns -0.0 into 0.0.
         values = np.ascontiguousarray(window, dtype="<f4") + np.float32(0)
         digest = hashlib.blake2b(json.dumps([label, *values.shape]).encode(), digest_size=32, person=_RULE)
         digest.update(values.data)
-        each.append(digest.digest())
-    return hashlib.blake2b(b"".join(sorted(each)), digest_size=16, person=_RULE).hexdigest()
+        digests.append(digest.digest())
+    return hashlib.blake2b(b"".join(sorted(digests)), digest_size=16, person=_RULE).hexdigest()
 
 
 def check_words(*, note: str | None, author: str | None) -> None:
@@ -128,15 +128,15 @@ def check_words(*, note: str | None, author: str | None) -> None:
             ) from None
 
 
-def annotated(
+def annotate(
     history: Iterable[Mapping[str, Any]], *, note: str | None, author: str | None
 ) -> list[dict[str, Any]]:
     """Return a history with the note and author in its last entry; None leaves them unchanged."""
     check_words(note=note, author=author)
     lines = [dict(line) for line in history]
-    given = {"note": note, "author": author}
+    words = {"note": note, "author": author}
     if lines:
-        lines[-1] |= {name: text for name, text in given.items() if text is not None}
+        lines[-1] |= {name: text for name, text in words.items() if text is not None}
     return lines
 
 
@@ -174,8 +174,8 @@ def with_curves(history: Iterable[Mapping[str, Any]], curves: Iterable[Curve]) -
     return lines
 
 
-def some_of(values: Sequence[float], most: int) -> list[float]:
-    """Return at most so many values of a curve, evenly spaced from its first to its last."""
+def subsample(values: Sequence[float], most: int) -> list[float]:
+    """Return at most ``most`` values of a curve, evenly spaced from its first to its last."""
     places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
     return [values[place] for place in places.tolist()]
 
@@ -191,7 +191,7 @@ def loss_lines(line: Mapping[str, Any]) -> list[str]:
     lines = []
     for steps, loss, _ in DESCENTS.values():
         if values := line.get("curves", {}).get(loss):
-            some = ", ".join(f"{value:.3g}" for value in some_of(values, 5))
+            some = ", ".join(f"{value:.3g}" for value in subsample(values, 5))
             lines.append(f"{loss.replace('_', ' ')} {some} over {line.get(steps, len(values))} steps")
     return lines
 

@@ -22,11 +22,21 @@ from anchorinv.core.registry import METHODS
 from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.progress import tick
-from anchorinv.report.formats import COLUMN, N_DISTINCT, PAGE, Figure, canvas, colours, finished, grid, look
-from anchorinv.report.gather import Run, slugged
+from anchorinv.report.formats import (
+    COLUMN,
+    N_DISTINCT,
+    PAGE,
+    Figure,
+    canvas,
+    colours,
+    figure_style,
+    grid,
+    render_figure,
+)
+from anchorinv.report.gather import Run, slugify
 from anchorinv.study.config import Experiment, digest
 from anchorinv.study.execute import Condition, ModelCache
-from anchorinv.study.loading import inversion_of, opened, people
+from anchorinv.study.loading import inversion_of, open_data, people
 from anchorinv.study.runner import shares_base
 from anchorinv.study.scores import method_title
 
@@ -87,7 +97,7 @@ def feature_figures(
     chosen = chosen_variants(run)
     for variant in chosen:
         data = run.study.variants[variant].data.name
-        slug, where = (f"{run.slug}-{slugged(data)}", f" ({data})") if len(chosen) > 1 else (run.slug, "")
+        slug, where = (f"{run.slug}-{slugify(data)}", f" ({data})") if len(chosen) > 1 else (run.slug, "")
         tasks = _tasks(slug, where, selections, run.class_names(variant))
         try:
             fitted = fitted_run(run, variant, datasets, bases)
@@ -148,7 +158,7 @@ def fitted_run(
         raise Unavailable(
             f"needs the recordings: pass --data {experiment.data.name}=FOLDER to anchorinv report"
         )
-    data = opened(experiment, datasets)
+    data = open_data(experiment, datasets)
     known = run.about["data"].get(experiment.data.name, {}).get("fingerprint")
     if experiment.synthetic is None and known != data.fingerprint:
         raise Unavailable("needs the recordings of the run; these have another fingerprint")
@@ -183,7 +193,7 @@ def fitted_run(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Anchors:
-    """What one selection keeps: anchors, and the features of the signals inverted from them, if any were."""
+    """Anchors of one selection, and the features of the signals inverted from them, if any."""
 
     anchors: Batch
     inverted: Batch | None
@@ -210,7 +220,7 @@ def selected_anchors(fitted: FittedRun, selections: Sequence[str], latents: Batc
     return shown
 
 
-@look()
+@figure_style()
 def tsne_figure(
     slug: str, fitted: FittedRun, selections: Sequence[str], class_names: Sequence[str], where: str = ""
 ) -> Figure:
@@ -219,13 +229,13 @@ def tsne_figure(
     usual = dict.fromkeys(["random", "closest", fitted.experiment.anchors.select])
     latents = base.with_values(encode(state.trunk, base.values))
     features = base.with_values(encode(state.tail, latents.values))
-    chosen = features[_evenly_thinned(base)]
+    chosen = features[_subsample(base)]
     prototypes = class_means(features.values, state.columns(base.labels))
     panels = selected_anchors(fitted, selections or list(usual), latents)
     parts = [chosen.values, prototypes]
-    for each in panels.values():
-        parts += [each.anchors.values, *([each.inverted.values] if each.inverted else [])]
-    points, perplexity = arranged(torch.cat(parts).double().numpy())
+    for panel in panels.values():
+        parts += [panel.anchors.values, *([panel.inverted.values] if panel.inverted else [])]
+    points, perplexity = tsne_embedding(torch.cat(parts).double().numpy())
     places = iter(np.split(points, np.cumsum([len(part) for part in parts])[:-1]))
     real, centres = next(places), next(places)
     labels = [class_title(class_names, label) for label in state.classes]
@@ -233,18 +243,20 @@ def tsne_figure(
     by_class = dict(zip(state.classes, shades.values(), strict=True))
     titles = {name: selection_title(name).lower() for name in panels}
     drawing, axes = grid(len(panels), 2.9, 0.45, most=2, sharex=True, sharey=True)
-    for ax, (name, each) in zip(axes.flat, panels.items(), strict=False):
-        drawn = [(real, chosen, _FEATURE), (next(places), each.anchors, _ANCHOR)]
-        if each.inverted:
-            drawn.append((next(places), each.inverted, _INVERTED))
+    for ax, (name, panel) in zip(axes.flat, panels.items(), strict=False):
+        drawn = [(real, chosen, _FEATURE), (next(places), panel.anchors, _ANCHOR)]
+        if panel.inverted:
+            drawn.append((next(places), panel.inverted, _INVERTED))
         _draw_features(ax, drawn, by_class)
         ax.scatter(*centres.T, s=95, c=[*shades.values()], marker="*", **_PROTOTYPE)
         ax.set_title(f"Anchors: {titles[name]}", loc="left")
         ax.set_xticks([])
         ax.set_yticks([])
     ncols = 6 if len(panels) > 1 else 3
-    drawing.legend(handles=_signs(shades), loc="outside upper center", ncols=ncols, handletextpad=0.3)
-    missing = [titles[name] for name, each in panels.items() if each.inverted is None]
+    drawing.legend(
+        handles=_legend_handles(shades), loc="outside upper center", ncols=ncols, handletextpad=0.3
+    )
+    missing = [titles[name] for name, panel in panels.items() if panel.inverted is None]
     caption = (
         f"t-SNE of base features (perplexity {perplexity:g}, {ITERATIONS} iterations; {len(real)} of "
         f"{len(base)} training samples), with prototypes, anchors and the features of the signals "
@@ -255,7 +267,7 @@ def tsne_figure(
         f"Scatter plots of {len(real)} base features of {len(labels)} classes in the plane, with "
         f"prototypes, anchors by {', '.join(titles.values())}, and inverted samples."
     )
-    return finished(drawing, slug, f"Base features, anchors and inverted samples{where}", alt, caption)
+    return render_figure(drawing, slug, f"Base features, anchors and inverted samples{where}", alt, caption)
 
 
 # Style of points; their colour is that of their class.
@@ -275,7 +287,7 @@ def _draw_features(
             ax.scatter(*places[(samples.labels == label).numpy()].T, **coloured)
 
 
-def _signs(shades: Mapping[str, str]) -> list[Line2D]:
+def _legend_handles(shades: Mapping[str, str]) -> list[Line2D]:
     """Return the legend: a sign for each kind of point, then one for each class."""
 
     def sign(marker: str, label: str, ms: float = 4, color: str = "#555555", **style: Any) -> Line2D:
@@ -290,7 +302,7 @@ def _signs(shades: Mapping[str, str]) -> list[Line2D]:
     ]
 
 
-def arranged(values: np.ndarray) -> tuple[np.ndarray, float]:
+def tsne_embedding(values: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the t-SNE embedding (n, 2) of values (n, dim), and the perplexity."""
     from sklearn.manifold import TSNE
 
@@ -304,11 +316,14 @@ def arranged(values: np.ndarray) -> tuple[np.ndarray, float]:
     return points[place], perplexity
 
 
-def _evenly_thinned(base: Batch) -> Tensor:
+def _subsample(base: Batch) -> Tensor:
     """Return the indices of a few samples of each class, so that points do not overlap."""
     per_class = max(1, MOST // len(base.classes))
-    places = [(base.labels == label).nonzero()[:, 0] for label in base.classes]
-    even = [each[torch.linspace(0, len(each) - 1, min(per_class, len(each))).long()] for each in places]
+    by_class = [(base.labels == label).nonzero()[:, 0] for label in base.classes]
+    even = [
+        indices[torch.linspace(0, len(indices) - 1, min(per_class, len(indices))).long()]
+        for indices in by_class
+    ]
     return torch.cat(even)
 
 
@@ -349,7 +364,7 @@ def inverted_pairs(fitted: FittedRun, n_classes: int = 2) -> list[Pair]:
     return [Pair(*values, plan.steps) for values in columns]
 
 
-@look()
+@figure_style()
 def signals_figure(slug: str, fitted: FittedRun, pair: Pair, name: str) -> Figure:
     """Draw a recording and its inversion, channel by channel, with their spectra."""
     data = fitted.data
@@ -364,7 +379,7 @@ def signals_figure(slug: str, fitted: FittedRun, pair: Pair, name: str) -> Figur
         (middle, pair.inverted, INVERTED, "Inverted, from zeros"),
     ):
         for height, trace in zip(heights, values, strict=True):
-            ax.plot(*thinned(seconds, trace + height), color=shade, linewidth=0.55)
+            ax.plot(*downsample(seconds, trace + height), color=shade, linewidth=0.55)
         ax.set_title(title, loc="left")
         ax.set_xlabel("time (s)")
         ax.set_ylim(heights[-1] - 0.75 * gap, 0.75 * gap)
@@ -387,10 +402,10 @@ def signals_figure(slug: str, fitted: FittedRun, pair: Pair, name: str) -> Figur
         f"{n_chans} channels of a real signal, of the signal inverted from the same features, and the "
         f"spectra of both; {error}."
     )
-    return finished(drawing, slug, f"Real and inverted signal: {name}", alt, caption)
+    return render_figure(drawing, slug, f"Real and inverted signal: {name}", alt, caption)
 
 
-def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def downsample(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Downsample a long trace for display: the least and greatest value of each bin, in order."""
     if len(y) <= 2 * _DRAWN:
         return x, y
@@ -419,9 +434,9 @@ def _draw_spectra(ax: Axes, pair: Pair, sfreq: float) -> None:
     )
 
 
-@look()
+@figure_style()
 def curves_figure(slug: str, fitted: FittedRun, where: str) -> Figure:
-    """Draw how the error fell while the base classes' replay was inverted; labels and anchors apart."""
+    """Draw the error over the steps of inverting the base classes' replay; labels and anchors separately."""
     curves = fitted.curves()
     if not curves:
         raise Unavailable("needs replay that was inverted, and this run has none in its bases")
@@ -455,13 +470,13 @@ def curves_figure(slug: str, fitted: FittedRun, where: str) -> Figure:
         f"Mean error of the base classes' replay while it is inverted from noise. Ends: {ends}. The "
         f"paper's feature MAE, from zeros, is {FEATURE_MAE}."
     )
-    return finished(drawing, slug, f"Inversion error{where}", alt, caption)
+    return render_figure(drawing, slug, f"Inversion error{where}", alt, caption)
 
 
 def _curve_name(variant: str, method: str, beside: Sequence[tuple[str, str]]) -> str:
     """Return the label of a curve: its method, its variant, or both."""
-    several = len({each for each, _ in beside}) > 1
-    alone = len({each for _, each in beside}) == 1
+    several = len({key for key, _ in beside}) > 1
+    alone = len({key for _, key in beside}) == 1
     return ", ".join(
         [*([variant] if several else []), *([] if several and alone else [method_title(method)])]
     )

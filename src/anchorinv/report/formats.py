@@ -109,15 +109,15 @@ def as_csv(table: Table) -> str:
 
 def as_latex(table: Table) -> str:
     """Return a table for LaTeX; it needs the packages booktabs and graphicx."""
-    heads = " & ".join(rf"\textbf{{{escaped(column.name)}}}" for column in table.columns)
+    heads = " & ".join(rf"\textbf{{{latex_text(column.name)}}}" for column in table.columns)
     body = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in table.rows]
-    notes = " ".join(escaped(note) for note in table.notes)
+    notes = " ".join(latex_text(note) for note in table.notes)
     aligned = "".join("l" if table.is_text(place) else "c" for place in range(len(table.columns)))
     lines = [
         r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
         r"\begin{table}[htbp]",
         r"\centering",
-        rf"\caption{{\textbf{{{escaped(table.title)}.}} {notes}}}",
+        rf"\caption{{\textbf{{{latex_text(table.title)}.}} {notes}}}",
         rf"\label{{tab:{table.slug}}}",
         # Shrunk only where it is wider than the text.
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
@@ -143,12 +143,12 @@ def as_markdown(table: Table) -> str:
     return "\n".join([*lines, *(["", " ".join(map(markdown_text, table.notes))] if table.notes else []), ""])
 
 
-def escaped(text: str) -> str:
+def latex_text(text: str) -> str:
     r"""Return text as LaTeX prints it.
 
     Examples
     --------
-    >>> escaped("95 % of A_1 ± 2")
+    >>> latex_text("95 % of A_1 ± 2")
     '95 \\% of A\\_1 $\\pm$ 2'
     """
     # A backslash first becomes a placeholder, so that backslashes added by escaping stay.
@@ -200,7 +200,7 @@ def _split(table: Table, place: int) -> tuple[bool, bool]:
 
 def _latex(cell: Cell) -> str:
     if isinstance(cell, str):
-        return escaped(cell)
+        return latex_text(cell)
     value, spread = cell.texts
     text = value.replace("-", "$-$") + (rf" $\pm$ {spread}" if spread else "")
     raised = {"†": r"\dagger", "‡": r"\ddagger"}.get(cell.mark, cell.mark)
@@ -220,7 +220,7 @@ def _latex_groups(table: Table) -> list[str]:
     heads, rules, first = [], [], 1
     for name, width in groups:
         heads.append(
-            rf"\multicolumn{{{width}}}{{c}}{{\textbf{{{escaped(name)}}}}}" if name else "&" * (width - 1)
+            rf"\multicolumn{{{width}}}{{c}}{{\textbf{{{latex_text(name)}}}}}" if name else "&" * (width - 1)
         )
         if name:
             rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
@@ -295,7 +295,7 @@ class Figure:
 
 
 @contextmanager
-def look() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """Apply the common style to figures inside the block."""
     with mpl.rc_context(_LOOK):
         yield
@@ -307,9 +307,9 @@ def canvas(width: float, height: float) -> Canvas:
 
 
 def grid(n: int, height: float, extra: float = 0.0, *, most: int = 3, **shared: Any) -> tuple[Canvas, Any]:
-    """Return a drawing and its n panels in rows of at most ``most``, sharing axes as ``subplots`` is told.
+    """Return a drawing and its n panels in rows of at most ``most``; ``shared`` is passed to ``subplots``.
 
-    ``height`` and ``extra`` are the inches of a row, and beside the rows.
+    ``height`` is that of a row, ``extra`` is added for all; both in inches.
     """
     columns = min(most, n)
     rows = -(-n // columns)
@@ -320,7 +320,7 @@ def grid(n: int, height: float, extra: float = 0.0, *, most: int = 3, **shared: 
     return drawing, axes
 
 
-def finished(drawing: Canvas, slug: str, title: str, alt: str, caption: str) -> Figure:
+def render_figure(drawing: Canvas, slug: str, title: str, alt: str, caption: str) -> Figure:
     """Render a drawing in all formats."""
     literal_text(drawing)
     engine = drawing.get_layout_engine()
@@ -332,11 +332,11 @@ def finished(drawing: Canvas, slug: str, title: str, alt: str, caption: str) -> 
         buffer = io.BytesIO()
         drawing.savefig(buffer, format=kind, metadata=metadata)
         rendered[kind] = buffer.getvalue()
-    svg, width = shortened(rendered["svg"].decode()), float(drawing.get_size_inches()[0])
-    return Figure(slug, title, _listenable(alt), caption, width, svg, rendered["png"], rendered["pdf"])
+    svg, width = shorten_svg(rendered["svg"].decode()), float(drawing.get_size_inches()[0])
+    return Figure(slug, title, _shorten_alt(alt), caption, width, svg, rendered["png"], rendered["pdf"])
 
 
-def shortened(svg: str) -> str:
+def shorten_svg(svg: str) -> str:
     r"""Shrink an SVG to half its size: one font, coordinates to a hundredth of a point.
 
     Examples
@@ -373,12 +373,12 @@ def markers(lines: Sequence[str]) -> dict[str, str]:
 
 def _own_or_free(lines: Sequence[str], own: dict[str, str], others: Sequence[str]) -> dict[str, str]:
     taken = {own[line] for line in lines if own.get(line)}
-    free = (each for each in others if each not in taken)
+    free = (choice for choice in others if choice not in taken)
     return {line: own.get(line) or next(free) for line in lines}
 
 
-def _listenable(alt: str) -> str:
-    """Shorten an alternative text to a length that can be listened to."""
+def _shorten_alt(alt: str) -> str:
+    """Shorten an alternative text to a length suitable for screen readers."""
     if len(alt) <= _LONGEST:
         return alt
     return f"{alt[: alt.rindex(' ', 0, _LONGEST)].rstrip(' ,;:')} … The tables hold all numbers."

@@ -19,13 +19,22 @@ from anchorinv.study.folder import Record, RunFolder, Start
 from anchorinv.study.loading import load, scaled, shipped
 from anchorinv.study.results import Job
 from anchorinv.study.runner import SessionResult
-from anchorinv.study.scores import PARTS, Cell, Comparison, compared, method_title, paired, summarise, tidy
+from anchorinv.study.scores import (
+    PARTS,
+    Cell,
+    Comparison,
+    compare_lines,
+    method_title,
+    paired,
+    summarise,
+    tidy,
+)
 
 #: Significance level.
 LEVEL = 0.05
 #: The paper's value of settings that a study varies, used as reference.
 USUAL = {"anchors.select": "random", "anchors.per_class": 50, "protocol.shots": 10}
-#: What holds for every run of this package.
+#: True of every run of this package.
 SEEN = (
     "A method sees the base classes' training part, then each session's shots, and nothing else. Test data "
     "go to the scorer alone. In a trial all methods get the same shots."
@@ -62,7 +71,7 @@ class Run:
     @property
     def slug(self) -> str:
         """The label as part of a file name or a link."""
-        return slugged(self.label)
+        return slugify(self.label)
 
     @property
     def synthetic(self) -> bool:
@@ -83,11 +92,11 @@ class Run:
 
     def variants(self) -> dict[str, Experiment]:
         """Return the variants that have results."""
-        there = {result.variant for result in self.results}
-        return {name: each for name, each in self.study.variants.items() if name in there}
+        present = {result.variant for result in self.results}
+        return {name: experiment for name, experiment in self.study.variants.items() if name in present}
 
 
-def slugged(name: str) -> str:
+def slugify(name: str) -> str:
     """Return a name as part of a file name or a link."""
     return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
 
@@ -160,9 +169,9 @@ class Group:
         """Return the line with the highest mean as printed; "" for ties or a single line."""
         return only_best({line: round(cell.mean, 2) for line, cell in self.cells(session, part).items()})
 
-    def compared(self, part: str = "f1_all", reference: str | None = None) -> list[Comparison]:
+    def comparisons(self, part: str = "f1_all", reference: str | None = None) -> list[Comparison]:
         """Return the paired comparisons of all lines that have reached the last session."""
-        return _compared(self, part, reference or self.reference)
+        return _comparisons(self, part, reference or self.reference)
 
     def differences(self, line: str, reference: str, session: int) -> pd.Series:
         """Return line minus reference in points of macro-F1 for each trial that both have."""
@@ -188,12 +197,12 @@ def only_best(values: Mapping[str, float], best: Callable[..., float] = max) -> 
 
 
 @lru_cache(maxsize=256)  # used by every table and figure
-def _compared(group: Group, part: str, reference: str | None) -> list[Comparison]:
-    there = [line for line in group.lines if group.last in group.sessions(line)]
-    if reference not in there or group.last == 0:
+def _comparisons(group: Group, part: str, reference: str | None) -> list[Comparison]:
+    complete = [line for line in group.lines if group.last in group.sessions(line)]
+    if reference not in complete or group.last == 0:
         return []
-    frame = group.scores[group.scores["line"].isin(there)]
-    return list(compared(frame, group.title, reference, part, lines="line"))
+    frame = group.scores[group.scores["line"].isin(complete)]
+    return list(compare_lines(frame, group.title, reference, part, lines="line"))
 
 
 @lru_cache(maxsize=16)
@@ -208,11 +217,11 @@ def groups_of(run: Run) -> list[Group]:
     return [_variants(run, some, data if len(by_data) > 1 else "") for data, some in by_data.items()]
 
 
-def varied(experiments: Sequence[Experiment]) -> list[str]:
+def varied_keys(experiments: Sequence[Experiment]) -> list[str]:
     """Return the keys in which experiments differ, by their dotted names."""
-    plain = [dotted(each.model_dump(exclude={"not_published"})) for each in experiments]
-    keys = dict.fromkeys(key for each in plain for key in each)
-    return [key for key in keys if len({repr(each.get(key)) for each in plain}) > 1]
+    plain = [dotted(settings.model_dump(exclude={"not_published"})) for settings in experiments]
+    keys = dict.fromkeys(key for settings in plain for key in settings)
+    return [key for key in keys if len({repr(settings.get(key)) for settings in plain}) > 1]
 
 
 def _methods(run: Run, variant: str, title: str) -> Group:
@@ -223,7 +232,7 @@ def _methods(run: Run, variant: str, title: str) -> Group:
 
 
 def _variants(run: Run, variants: Mapping[str, Experiment], title: str) -> Group:
-    keys = varied(list(variants.values()))
+    keys = varied_keys(list(variants.values()))
     select = keys == ["anchors.select"]
     lines = {name: selection_title(e.anchors.select) if select else name for name, e in variants.items()}
     reference = None
@@ -284,7 +293,7 @@ def leaders_of(verdicts: Sequence[Verdict]) -> str:
     """Summarise which method is best in how many variants, if there are several."""
     if len(verdicts) < 2:
         return ""
-    names = ["nobody alone" if v.margin.startswith("level") else v.best for v in verdicts]
+    names = ["a tie" if v.margin.startswith("level") else v.best for v in verdicts]
     listed = ", ".join(f"{name} in {count}" for name, count in Counter(names).most_common())
     clear = sum(v.clear for v in verdicts)
     return f"Best over all classes: {listed} of {len(verdicts)}; clearly so in {clear} of {len(verdicts)}."
@@ -316,7 +325,7 @@ def _against_next(group: Group, ranked: Sequence[str]) -> tuple[str, str, bool]:
     if group.reference is None and group.of == "variants":
         return f"next is {second}", "Their classes differ, so they are not tested against each other.", False
     where = (last, "trials", second)
-    tested = [c for c in group.compared(reference=best) if (c.session, c.over, c.method) == where]
+    tested = [c for c in group.comparisons(reference=best) if (c.session, c.over, c.method) == where]
     won = group.differences(best, second, last)
     if not tested or not len(won):
         return f"next is {second}", "No trial is finished in both, so they cannot be compared.", False
@@ -332,8 +341,8 @@ def _against_next(group: Group, ranked: Sequence[str]) -> tuple[str, str, bool]:
     interval = f"95 % interval {-c.high:+.1f} to {-c.low:+.1f} points".replace("-", "−")
     corrected = f", Holm-corrected over {tests} comparisons" if tests > 1 else ""
     clear = c.p_holm < LEVEL
-    said = "Clear, for other draws of the shots" if clear else "Not significant"
-    return margin, f"{said}: {interval}; p = {c.p_holm:.2g}{corrected}.", clear
+    verdict = "Clear, for other draws of the shots" if clear else "Not significant"
+    return margin, f"{verdict}: {interval}; p = {c.p_holm:.2g}{corrected}.", clear
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +354,7 @@ class Provenance:
     commands: list[str]
 
 
-def provenance(run: Run, asked: str) -> Provenance:
+def provenance(run: Run, report_command: str) -> Provenance:
     """Return the provenance of a run; ``asked`` is the command that made the report."""
     seeds = sorted({seed for each in run.study.variants.values() for seed in each.protocol.seeds})
     start, unknown = run.starts[-1] if run.starts else {}, "not recorded"
@@ -365,7 +374,9 @@ def provenance(run: Run, asked: str) -> Provenance:
         "Fingerprint of the data": ", ".join(f"{name}: {about['fingerprint']}" for name, about in data),
         f"SHA-256 of {run.file.name}": run.results_hash,
     }
-    return Provenance([_lengths(run), SEEN, _standardised(run)], facts, [command(run), asked])
+    return Provenance(
+        [_steps_sentence(run), SEEN, _standardisation_sentence(run)], facts, [command(run), report_command]
+    )
 
 
 def command(run: Run) -> str:
@@ -390,16 +401,16 @@ def command(run: Run) -> str:
     data = [f"--data {name}=FOLDER" for name in names if name != EMG_DEMO.name]  # it is in the package
     # What the command line can change.
     changed: Any = {"methods": True, "threads": True, "protocol": {"trials", "seeds"}}
-    one, other = (
+    own_settings, usual_settings = (
         {name: each.model_dump(exclude=changed) for name, each in variants.items()}
         for variants in (study.variants, usual.variants)
     )
-    own = "" if one == other else f"  # and settings of its own, in {settings}"
-    asked = [option for option, differs in options.items() if differs]
-    return " ".join(["anchorinv run", study.name, *asked, *data, f"--out {folder}"]) + own
+    own = "" if own_settings == usual_settings else f"  # and settings of its own, in {settings}"
+    changed_options = [option for option, differs in options.items() if differs]
+    return " ".join(["anchorinv run", study.name, *changed_options, *data, f"--out {folder}"]) + own
 
 
-def _lengths(run: Run) -> str:
+def _steps_sentence(run: Run) -> str:
     name = run.study.name
     if not (load(name).paper if name in shipped() else name.endswith("-published")):
         return (
@@ -420,8 +431,8 @@ def _lengths(run: Run) -> str:
     )
 
 
-def _standardised(run: Run) -> str:
-    if {each.standardise.by for each in run.study.variants.values()} == {"base"}:
+def _standardisation_sentence(run: Run) -> str:
+    if {experiment.standardise.by for experiment in run.study.variants.values()} == {"base"}:
         return "Signals are standardised by the base classes' training part: nothing of later classes leaks."
     return (
         "Signals are standardised by the whole training part, later classes included, as in the authors' "
@@ -455,29 +466,31 @@ def deviations(run: Run) -> list[Deviation] | None:
     if run.study.name != name:  # the settings of the authors' own runs
         authors = dotted(load(run.study.name).variants[""].model_dump())
     differing: dict[tuple[str, str, str], list[str]] = {}
-    compared = [variant for variant in run.study.variants if variant in text.variants]
-    for variant in compared:
+    shared = [variant for variant in run.study.variants if variant in text.variants]
+    for variant in shared:
         for key, (paper, ours) in _differences(text.variants[variant], run.study.variants[variant]).items():
             differing.setdefault((key, paper, ours), []).append(variant)
     small = "" if run.study.scale == "full" else f"a {run.study.scale} run"
-    made = []
+    rows = []
     for (key, paper, ours), variants in differing.items():
         more = f" and {len(variants) - 3} more" if len(variants) > 3 else ""
-        where = "" if len(variants) == len(compared) else ", ".join(variants[:3]) + more
-        as_theirs = key in authors and _shown(authors[key]) == ours
+        where = "" if len(variants) == len(shared) else ", ".join(variants[:3]) + more
+        as_theirs = key in authors and _as_text(authors[key]) == ours
         why = of_the_paper()["reasons"].get(key) or ("as in the authors' run" if as_theirs else small)
-        made.append(Deviation(key, paper, ours, where, why))
-    return made
+        rows.append(Deviation(key, paper, ours, where, why))
+    return rows
 
 
 def not_published(run: Run) -> list[str]:
     """Return the keys whose values the paper does not give."""
-    return list(dict.fromkeys(key for each in run.study.variants.values() for key in each.not_published))
+    return list(
+        dict.fromkeys(key for experiment in run.study.variants.values() for key in experiment.not_published)
+    )
 
 
 def _differences(text: Experiment, ours: Experiment) -> dict[str, tuple[str, str]]:
     """Return the values of text and run, by the keys in which they differ."""
-    paper, run = (dotted(each.model_dump()) for each in (text, ours))
+    paper, run = (dotted(experiment.model_dump()) for experiment in (text, ours))
     paper["standardise.by"] = "paper"
     if text.data.name == "grabmyo":
         paper["data.sfreq"] = 64.0
@@ -490,11 +503,11 @@ def _differences(text: Experiment, ours: Experiment) -> dict[str, tuple[str, str
     for key in {**paper, **run}:
         skipped = key.split(".")[0] in _NOT_THE_PAPERS or key in unused or key in text.not_published
         if not skipped and paper.get(key) != run.get(key):
-            differing[key] = (_shown(paper.get(key)), _shown(run.get(key)))
+            differing[key] = (_as_text(paper.get(key)), _as_text(run.get(key)))
     return differing
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, tuple | list):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_as_text, value))
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)

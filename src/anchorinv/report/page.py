@@ -63,7 +63,7 @@ def make_report(
         Of anchors to show in the feature space; the usual ones where none are named.
     """
     runs = gather(paths)
-    asked = " ".join(["anchorinv report", *map(str, paths), f"--out {out}"])
+    report_command = " ".join(["anchorinv report", *map(str, paths), f"--out {out}"])
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -74,18 +74,18 @@ def make_report(
         groups = {r.label: groups_of(r)[0] for r in runs if r.results and len(groups_of(r)) == 1}
         several = len(groups) > 1
         page = Page(
-            [chapter(run, asked, datasets or {}, bases, selections) for run in runs],
+            [chapter(run, report_command, datasets or {}, bases, selections) for run in runs],
             [tables.runs_table(groups)] if several else [],
             score_figures.runs_figures(groups, runs) if several else [],
         )
-        made = [*page.tables, *(table for each in page.chapters for table in each.tables)]
-        for table in made:
+        all_tables = [*page.tables, *(table for content in page.chapters for table in content.tables)]
+        for table in all_tables:
             _write(out / "tables" / f"{table.slug}.csv", as_csv(table))
             _write(out / "tables" / f"{table.slug}.tex", as_latex(table))
-        _write(out / "tables" / "all-tables.tex", document([table.slug for table in made]))
-        for figure in [*page.figures, *(figure for each in page.chapters for figure in each.figures)]:
+        _write(out / "tables" / "all-tables.tex", document([table.slug for table in all_tables]))
+        for figure in [*page.figures, *(figure for content in page.chapters for figure in content.figures)]:
             figure.write(out / "figures")
-        _write(out / "report.html", rendered(page))
+        _write(out / "report.html", render_page(page))
     finally:
         gc.unfreeze()
     return out / "report.html"
@@ -125,26 +125,30 @@ class Page:
 
 
 def chapter(
-    run: Run, asked: str, datasets: Mapping[str, Dataset], bases: Path | None, selections: Sequence[str]
+    run: Run,
+    report_command: str,
+    datasets: Mapping[str, Dataset],
+    bases: Path | None,
+    selections: Sequence[str],
 ) -> Chapter:
     """Make a run's tables and figures; ``asked`` is the command that makes the report."""
-    made: list[Table] = []
+    run_tables: list[Table] = []
     figures: list[Figure] = []
     absent: list[Absent] = []
     verdicts: list[gathered.Verdict] = []
     if run.results:
         verdicts = [verdict for group in groups_of(run) if (verdict := gathered.verdict_of(group))]
-        made = tables.run_tables(run)
+        run_tables = tables.run_tables(run)
         figures = score_figures.score_figures(run)
         tick(f"report of {run.label}", 1, 3)
         more, absent = feature_figures(run, datasets, bases, selections)
         figures += [*more, score_figures.cost_figure(f"{run.slug}-cost", run)]
         figures.sort(key=lambda figure: figure.wide)  # those of one column first, so that they fill both
         tick(f"report of {run.label}", 3, 3)
-    return Chapter(run, verdicts, made, figures, absent, gathered.provenance(run, asked))
+    return Chapter(run, verdicts, run_tables, figures, absent, gathered.provenance(run, report_command))
 
 
-def rendered(page: Page) -> str:
+def render_page(page: Page) -> str:
     """Return the page as HTML."""
     environment = Environment(
         loader=PackageLoader("anchorinv.report", ""),
@@ -152,10 +156,10 @@ def rendered(page: Page) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalised,
+        finalize=_escape_text,
     )
     environment.globals.update(
-        version=__version__, printed=_printed, sorted_by=_sorted_by, picture=address, gathered=gathered
+        version=__version__, printed=_print_cell, sorted_by=_sorted_by, picture=address, gathered=gathered
     )
     return environment.get_template("page.html.j2").render(page=page)
 
@@ -166,12 +170,12 @@ def address(svg: str) -> str:
     return "data:image/svg+xml," + quote(svg, safe="<>/:;,=()- !*'@+$?[]{}|~")
 
 
-def _finalised(value: object) -> object:
+def _escape_text(value: object) -> object:
     """Escape a value for the page, unless it is markup already."""
     return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _printed(cell: Cell) -> Markup:
+def _print_cell(cell: Cell) -> Markup:
     """Return a cell's content: the best in bold, marks as superscripts."""
     if isinstance(cell, str):
         return escape(shown(cell))
@@ -187,18 +191,18 @@ _TABLES: dict[str, Callable[[Run, str], Table]] = {
     "scores": lambda run, method: tables.brief_scores(run),
     "last": lambda run, method: tables.brief_scores(run, between=False),
     "differences": tables.differences_table,
-    "advantage": lambda run, method: tables.differences_table(run, method, turned=True),
+    "advantage": lambda run, method: tables.differences_table(run, method, flipped=True),
     "choices": lambda run, method: tables.choices_table(run),
     "cost": lambda run, method: tables.cost_table(run),
-    "calibration": lambda run, method: _calibrated(
+    "calibration": lambda run, method: _require_probabilities(
         run, tables.calibration_table(run) if run.results else None
     ),
 }
 _FIGURES: dict[str, Callable[[str, Sequence[Run], str], Figure | None]] = {
     "sessions": lambda slug, runs, method: score_figures.sessions_figure(slug, _in_front(runs[0], method)),
-    "differences": lambda slug, runs, method: _differences(slug, runs, method, turned=False),
-    "advantage": lambda slug, runs, method: _differences(slug, runs, method, turned=True),
-    "calibration": lambda slug, runs, method: _calibrated(
+    "differences": lambda slug, runs, method: _differences(slug, runs, method, flipped=False),
+    "advantage": lambda slug, runs, method: _differences(slug, runs, method, flipped=True),
+    "calibration": lambda slug, runs, method: _require_probabilities(
         runs[0], score_figures.calibration_figure(slug, tables.only_group(runs[0]))
     ),
 }
@@ -206,7 +210,7 @@ _KNOWN = {"table": list(_TABLES), "figure": list(_FIGURES)}
 _SEVERAL = ("differences", "advantage")  # figures that have a panel for each run
 _MARK = re.compile(r"<!-- (table|figure): (.*?) -->\n")
 _END = "<!-- end -->"
-Made = TypeVar("Made", Table, Figure)
+Result = TypeVar("Result", Table, Figure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +264,7 @@ def marks_of(text: str) -> list[Mark]:
     return marks
 
 
-def filled(text: str, runs: Sequence[Run], folder: str) -> Filled:
+def fill_marks(text: str, runs: Sequence[Run], folder: str) -> Filled:
     """Return a page with tables and figures of the runs; other marks are unchanged.
 
     ``folder`` is the path of its figures, relative to the page.
@@ -300,7 +304,7 @@ def fill(page: Path, runs: Sequence[Run]) -> Filled:
         raise ValueError(f"{page} is not a readable page; name a Markdown file with marks") from None
     if not marks_of(text):
         raise ValueError(f"{page} has no marks to fill, such as <!-- table: RUN scores --> and {_END}")
-    result = filled(text, runs, page.stem)
+    result = fill_marks(text, runs, page.stem)
     for figure in result.figures:
         figure.write(page.parent / page.stem, ["png"])
     _write(page, result.text)
@@ -313,12 +317,12 @@ def _in_front(run: Run, method: str, title: str = "") -> Group:
     return replace(group, title=title, reference=tables.line_of(run, group, method))
 
 
-def _calibrated(run: Run, made: Made | None) -> Made:
-    if made is None:
+def _require_probabilities(run: Run, result: Result | None) -> Result:
+    if result is None:
         raise ValueError(f"{run.path} has no probabilities of its predictions; run the study again")
-    return made
+    return result
 
 
-def _differences(slug: str, runs: Sequence[Run], method: str, *, turned: bool) -> Figure | None:
+def _differences(slug: str, runs: Sequence[Run], method: str, *, flipped: bool) -> Figure | None:
     groups = [_in_front(run, method, run.name) for run in runs]
-    return score_figures.differences_figure(slug, groups, turned=turned)
+    return score_figures.differences_figure(slug, groups, flipped=flipped)

@@ -23,12 +23,12 @@ from anchorinv.report.formats import (
     Figure,
     canvas,
     colours,
-    finished,
+    figure_style,
     grid,
-    look,
     markers,
+    render_figure,
 )
-from anchorinv.report.gather import Group, Run, groups_of, varied
+from anchorinv.report.gather import Group, Run, groups_of, varied_keys
 from anchorinv.report.tables import CLASSES, costs
 from anchorinv.study.config import Experiment
 from anchorinv.study.scores import confidence_interval, method_title
@@ -69,7 +69,7 @@ def score_figures(run: Run) -> list[Figure]:
     return drawn
 
 
-@look()
+@figure_style()
 def sessions_figure(slug: str, group: Group) -> Figure:
     """Draw macro-F1 over sessions for all, base and new classes: means and standard deviations."""
     crowded = len(group.lines) > _CROWDED
@@ -87,7 +87,7 @@ def sessions_figure(slug: str, group: Group) -> Figure:
         # In the order of the lines' ends, so that a line is found by its height.
         ends = {line: -cell.mean for line, cell in group.cells(group.last, "f1_all").items()}
         handles, names = axes[0].get_legend_handles_labels()
-        ranked = sorted(zip(handles, names, strict=True), key=lambda each: ends.get(each[1], 0.0))
+        ranked = sorted(zip(handles, names, strict=True), key=lambda entry: ends.get(entry[1], 0.0))
         drawing.legend(*zip(*ranked, strict=True), loc="outside right center", handlelength=1.6)
     else:
         _legend(drawing, axes[0])
@@ -101,10 +101,10 @@ def sessions_figure(slug: str, group: Group) -> Figure:
         f"Macro-F1 over sessions; lines are means{'' if crowded and group.reference is None else bands}."
     )
     title = f"Macro-F1 over sessions{f': {group.title}' if group.title else ''}"
-    return finished(drawing, slug, title, alt, caption + order)
+    return render_figure(drawing, slug, title, alt, caption + order)
 
 
-@look()
+@figure_style()
 def small_sessions_figure(slug: str, groups: Sequence[Group]) -> Figure:
     """Draw macro-F1 over all classes in a panel for each group: variants or data sets side by side."""
     drawing, axes = grid(len(groups), 1.75, 0.5, sharey=True)
@@ -116,7 +116,7 @@ def small_sessions_figure(slug: str, groups: Sequence[Group]) -> Figure:
     ends = " ".join(f"{group.title}: {_final_scores(group)}" for group in groups)
     alt = f"{len(groups)} line charts of macro-F1 over all classes and sessions. {ends}"
     caption = "Macro-F1 over all classes; lines are means, bands a standard deviation to both sides."
-    return finished(drawing, slug, "Macro-F1 over sessions, side by side", alt, caption)
+    return render_figure(drawing, slug, "Macro-F1 over sessions, side by side", alt, caption)
 
 
 def _label_sessions(left: Iterable[Axes], lowest: Iterable[Axes]) -> None:
@@ -128,30 +128,32 @@ def _label_sessions(left: Iterable[Axes], lowest: Iterable[Axes]) -> None:
         ax.set_xlabel("session")
 
 
-@look()
-def differences_figure(slug: str, groups: Sequence[Group], *, turned: bool = False) -> Figure | None:
+@figure_style()
+def differences_figure(slug: str, groups: Sequence[Group], *, flipped: bool = False) -> Figure | None:
     """Draw each line's differences from the reference per trial after the last session, a panel per group.
 
     With ``turned``, a difference is the reference minus the line.
     """
-    panels = {group.title: values for group in groups if (values := _differences(group, turned=turned))}
+    panels = {group.title: values for group in groups if (values := _differences(group, flipped=flipped))}
     groups = [group for group in groups if group.title in panels]
     if not groups:
         return None
-    n_lines = max(len(each) for each in panels.values())
+    n_lines = max(len(differences) for differences in panels.values())
     drawing, axes = grid(len(groups), 0.24 * n_lines + 0.75, sharex=True)
     for ax, group in zip(axes.flat, groups, strict=False):
         _draw_differences(ax, panels[group.title], colours(list(group.lines), ordered=_ordered(group)))
         ax.set_title(group.title, loc="left")
     reference = groups[0].reference
-    between = f"of {reference} minus that of the other" if turned else f"minus {reference}"
+    between = f"of {reference} minus that of the other" if flipped else f"minus {reference}"
     drawing.supxlabel(f"macro-F1 {between} (points)", fontsize=7.5)
-    n = max(len(d) for each in panels.values() for d in each.values())
+    n = max(len(d) for differences in panels.values() for d in differences.values())
     listed = {
-        title: "; ".join(f"{line} {d.mean():+.1f}" for line, d in each.items())
-        for title, each in panels.items()
+        title: "; ".join(f"{line} {d.mean():+.1f}" for line, d in differences.items())
+        for title, differences in panels.items()
     }
-    means = " ".join(f"{f'{title}: ' if title else ''}{each}." for title, each in listed.items())
+    means = " ".join(
+        f"{f'{title}: ' if title else ''}{differences}." for title, differences in listed.items()
+    )
     alt = (
         f"Differences in macro-F1 over all classes after the last session ({between}), a point for "
         f"each of {n} trials, with mean and interval. Means: {means}"
@@ -159,12 +161,12 @@ def differences_figure(slug: str, groups: Sequence[Group], *, turned: bool = Fal
     caption = (
         f"Paired differences from {reference} after the last session: a point is a trial with the same "
         "shots for both; the black mark is the mean with its 95 % interval (Student's t). "
-        f"{'Right' if turned else 'Left'} of zero, {reference} is better."
+        f"{'Right' if flipped else 'Left'} of zero, {reference} is better."
     )
-    return finished(drawing, slug, "Per-trial paired differences", alt, caption)
+    return render_figure(drawing, slug, "Per-trial paired differences", alt, caption)
 
 
-@look()
+@figure_style()
 def sweep_figure(slug: str, what: str, points: pd.DataFrame) -> Figure:
     """Draw the last session's macro-F1 against a setting, with words for its axis.
 
@@ -191,12 +193,12 @@ def sweep_figure(slug: str, what: str, points: pd.DataFrame) -> Figure:
     panels[-1].set_xlabel(what)
     drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     means = "; ".join(
-        f"{line}: " + ", ".join(f"{x:g}: {m:.1f}" for x, m in zip(each["x"], each["f1_all"], strict=True))
-        for line, each in lines.items()
+        f"{line}: " + ", ".join(f"{x:g}: {m:.1f}" for x, m in zip(frame["x"], frame["f1_all"], strict=True))
+        for line, frame in lines.items()
     )
     alt = f"Macro-F1 after the last session against {what}, over all classes: {means}."
     caption = f"Macro-F1 after the last session against {what}; mean and standard deviation over trials."
-    return finished(drawing, slug, f"Macro-F1 against {what}", alt, caption)
+    return render_figure(drawing, slug, f"Macro-F1 against {what}", alt, caption)
 
 
 def sweep_point(line: str, x: float, group: Group, of: str) -> dict[str, object]:
@@ -208,7 +210,7 @@ def sweep_point(line: str, x: float, group: Group, of: str) -> dict[str, object]
     return point
 
 
-@look()
+@figure_style()
 def cost_figure(slug: str, run: Run) -> Figure:
     """Draw seconds per session and peak memory of each method."""
     by_method = costs(run.scores, ["method"])
@@ -231,14 +233,14 @@ def cost_figure(slug: str, run: Run) -> Figure:
     listed = "; ".join(f"{method_title(m)} {s:.2f} s" for m, s in by_method["session"].fillna(0.0).items())
     alt = f"Bars of the mean seconds of a session and of the peak memory per method. A session: {listed}."
     caption = "Mean seconds to learn a session, and the peak memory of the process."
-    return finished(drawing, slug, "Seconds and memory per method", alt, caption)
+    return render_figure(drawing, slug, "Seconds and memory per method", alt, caption)
 
 
-@look()
+@figure_style()
 def confusion_figure(slug: str, group: Group, class_names: Sequence[str]) -> Figure:
     """Draw the confusion matrices of all lines (rows) and sessions (columns), summed over trials."""
     matrices = group.scores.groupby(["line", "session"], sort=False)["confusion"]
-    counts = matrices.agg(lambda each: np.sum([*each], axis=0))
+    counts = matrices.agg(lambda some: np.sum([*some], axis=0))
     lines, n_sessions = list(group.lines), group.last + 1
     most = group.scores["classes"].map(len).max()
     width = COLUMN if n_sessions * most <= 12 else PAGE
@@ -260,7 +262,7 @@ def confusion_figure(slug: str, group: Group, class_names: Sequence[str]) -> Fig
     ax.spines[:].set_visible(False)
     ax.set_xlabel("rows: true class, columns: predicted", fontsize=7)
     recall = {line: _recall(counts[line, group.last]) for line in lines if (line, group.last) in counts}
-    shares = "; ".join(f"{line}: {each}" for line, each in recall.items())
+    shares = "; ".join(f"{line}: {values}" for line, values in recall.items())
     order = group.scores.loc[group.scores["session"] == group.last, "classes"].iloc[0]
     learned = ", ".join(class_names[c] if c < len(class_names) else str(c) for c in order)
     alt = (
@@ -272,7 +274,7 @@ def confusion_figure(slug: str, group: Group, class_names: Sequence[str]) -> Fig
         f"shares below a half are not written. Classes in the order learned: {learned}."
     )
     title = f"Confusion matrices{f': {group.title}' if group.title else ''}"
-    return finished(drawing, slug, title, alt, caption)
+    return render_figure(drawing, slug, title, alt, caption)
 
 
 def _references(groups: Sequence[Group]) -> Group:
@@ -285,7 +287,7 @@ def _references(groups: Sequence[Group]) -> Group:
 
 def _sweeps(run: Run, groups: Sequence[Group]) -> list[Figure]:
     variants = run.variants()
-    keys = varied(list(variants.values()))
+    keys = varied_keys(list(variants.values()))
     drawn = []
     for key, (words, value) in _SWEEPS.items():
         places = {name: value(experiment) for name, experiment in variants.items()}
@@ -325,13 +327,13 @@ def _draw_sessions(ax: Axes, group: Group, part: str) -> None:
     ax.set_xlim(-0.15, group.last + 0.15)
 
 
-def _differences(group: Group, *, turned: bool) -> dict[str, np.ndarray]:
+def _differences(group: Group, *, flipped: bool) -> dict[str, np.ndarray]:
     """Return for each line but the reference its differences from it; none where nothing is compared."""
     if group.reference is None or not group.last:
         return {}
     others = [line for line in group.lines if line != group.reference]
     values = {line: group.differences(line, group.reference, group.last).to_numpy() for line in others}
-    return {line: -d if turned else d for line, d in values.items() if len(d)}
+    return {line: -d if flipped else d for line, d in values.items() if len(d)}
 
 
 def _draw_differences(ax: Axes, differences: dict[str, np.ndarray], shades: dict[str, str]) -> None:
@@ -415,7 +417,7 @@ _MANY = 8  # panels; with more, each is smaller
 _TICKS = (0, 0.5, 1)
 
 
-@look()
+@figure_style()
 def calibration_figure(slug: str, group: Group) -> Figure | None:
     """Draw a small reliability diagram for each line after the last session, summed over trials.
 
@@ -433,7 +435,7 @@ def calibration_figure(slug: str, group: Group) -> Figure | None:
         ax.set_visible(False)
     for ax, (line, both) in zip(axes.flat, panels.items(), strict=False):
         _draw_points(ax, both)
-        parts = [f"{part} {each.ece:.3f}" for part in _PARTS if (each := getattr(both, part)).n]
+        parts = [f"{part} {reliability.ece:.3f}" for part in _PARTS if (reliability := getattr(both, part)).n]
         ax.set_title(f"{textwrap.fill(line, 22)}\n{', '.join(parts)}", loc="left", fontsize=7)
     for place in range(len(panels) - across, len(panels)):
         axes.flat[place].tick_params(labelbottom=True)  # the last panel of each column
@@ -456,23 +458,27 @@ def calibration_figure(slug: str, group: Group) -> Figure | None:
         "Numbers are expected calibration errors of all trials together; the table has means over trials."
     )
     title = f"Reliability{f': {group.title}' if group.title else ''}"
-    return finished(drawing, slug, title, alt, caption)
+    return render_figure(drawing, slug, title, alt, caption)
 
 
-@look()
+@figure_style()
 def reliability_figure(slug: str, both: SplitReliability, name: str = "") -> Figure:
     """Draw the reliability diagram of one model: bars of accuracy, gaps to confidence, windows in each bin.
 
     One panel for base classes, one for new ones; ``name`` is the title.
     """
     parts: Mapping[str, Reliability] = {
-        part: each for part in _PARTS if (each := getattr(both, part)).n or part == "base"
+        part: reliability for part in _PARTS if (reliability := getattr(both, part)).n or part == "base"
     }
     drawing = canvas(2.5 * len(parts) + 0.4, 3.7)
     axes = drawing.subplots(2, len(parts), squeeze=False, sharex=True, height_ratios=(4, 1))
-    for (part, each), upper, lower in zip(parts.items(), axes[0], axes[1], strict=True):
-        _draw_bars(upper, lower, each, _SHADES[part])
-        numbers = f"{each.n} windows, ECE {each.ece:.3f}, Brier {each.brier:.3f}" if each.n else "no windows"
+    for (part, reliability), upper, lower in zip(parts.items(), axes[0], axes[1], strict=True):
+        _draw_bars(upper, lower, reliability, _SHADES[part])
+        numbers = (
+            f"{reliability.n} windows, ECE {reliability.ece:.3f}, Brier {reliability.brier:.3f}"
+            if reliability.n
+            else "no windows"
+        )
         upper.set_title(f"{_PARTS[part].capitalize()}\n{numbers}", loc="left")
         lower.set_xlabel("largest probability")
     axes[0, 0].set_ylabel("accuracy")
@@ -485,12 +491,14 @@ def reliability_figure(slug: str, both: SplitReliability, name: str = "") -> Fig
         f"Reliability: accuracy of predictions by their largest probability, in {N_BINS} bins; the gap "
         "to the mean probability of the bin; and how many windows are in it."
     )
-    return finished(drawing, slug, "Reliability", alt, caption)
+    return render_figure(drawing, slug, "Reliability", alt, caption)
 
 
 def _errors(both: SplitReliability) -> str:
     parts = {words: getattr(both, part) for part, words in _PARTS.items()}
-    return ", ".join(f"{words} {each.ece:.3f}" for words, each in parts.items() if each.n)
+    return ", ".join(
+        f"{words} {reliability.ece:.3f}" for words, reliability in parts.items() if reliability.n
+    )
 
 
 def _frame(ax: Axes) -> None:
@@ -504,29 +512,32 @@ def _frame(ax: Axes) -> None:
 def _draw_points(ax: Axes, both: SplitReliability) -> None:
     _frame(ax)
     for part in _PARTS:
-        each: Reliability = getattr(both, part)
-        there = each.counts > 0
-        x, y = (sums[there] / each.counts[there] for sums in (each.confidence, each.correct))
+        reliability: Reliability = getattr(both, part)
+        filled = reliability.counts > 0
+        x, y = (
+            sums[filled] / reliability.counts[filled]
+            for sums in (reliability.confidence, reliability.correct)
+        )
         ax.plot(x, y, color=_SHADES[part], linewidth=0.9, zorder=3)
-        areas = 4 + 90 * each.counts[there] / max(1, each.n)
+        areas = 4 + 90 * reliability.counts[filled] / max(1, reliability.n)
         ax.scatter(x, y, s=areas, color=_SHADES[part], marker=_SIGNS[part], alpha=0.75, linewidths=0,
                    zorder=4)  # fmt: skip
 
 
-def _draw_bars(upper: Axes, lower: Axes, each: Reliability, shade: str) -> None:
+def _draw_bars(upper: Axes, lower: Axes, reliability: Reliability, shade: str) -> None:
     _frame(upper)
-    there = each.counts > 0
-    n = np.maximum(each.counts, 1)
-    accuracy, confidence = (each.correct / n)[there], (each.confidence / n)[there]
-    middles = ((np.arange(N_BINS) + 0.5) / N_BINS)[there]
+    filled = reliability.counts > 0
+    n = np.maximum(reliability.counts, 1)
+    accuracy, confidence = (reliability.correct / n)[filled], (reliability.confidence / n)[filled]
+    middles = ((np.arange(N_BINS) + 0.5) / N_BINS)[filled]
     bars: dict[str, Any] = {"width": 0.94 / N_BINS}
     upper.bar(middles, accuracy, color=shade, alpha=0.7, label="accuracy", zorder=1.5, **bars)
     with mpl.rc_context({"hatch.linewidth": 0.5}):
         upper.bar(middles, confidence - accuracy, bottom=accuracy, color="none", edgecolor="#1A1A1A",
                   linewidth=0.6, hatch="////", label="gap to the mean probability", zorder=1.7,
                   **bars)  # fmt: skip
-    counted = lower.bar(middles, each.counts[there], color=_GAP, **bars)
-    lower.bar_label(counted, fontsize=5.5, padding=1, rotation=90 if each.counts.max() > 99 else 0)
-    lower.set_ylim(0, 1.6 * max(1, each.counts.max()))
+    counted = lower.bar(middles, reliability.counts[filled], color=_GAP, **bars)
+    lower.bar_label(counted, fontsize=5.5, padding=1, rotation=90 if reliability.counts.max() > 99 else 0)
+    lower.set_ylim(0, 1.6 * max(1, reliability.counts.max()))
     lower.locator_params(axis="y", nbins=3, integer=True)
     lower.grid(axis="x", visible=False)

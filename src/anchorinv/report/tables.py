@@ -8,7 +8,7 @@ import pandas as pd
 
 from anchorinv.core.metrics import N_BINS
 from anchorinv.report.formats import SIGNIFICANT, Cell, Column, Number, Table
-from anchorinv.report.gather import LEVEL, Group, Run, groups_of, of_the_paper, only_best, varied
+from anchorinv.report.gather import LEVEL, Group, Run, groups_of, of_the_paper, only_best, varied_keys
 from anchorinv.study.scores import CALIBRATION, PARTS, TRIAL, assumptions, method_title, summarise
 
 #: Scores over classes, and their names in columns and panels.
@@ -24,9 +24,9 @@ CHOSEN_BY_TEST = (
 
 def run_tables(run: Run) -> list[Table]:
     """Return all tables of a run."""
-    made = [scores_table(run), selection_table(run), pairs_table(run), n_base_table(run), paper_table(run),
+    tables = [scores_table(run), selection_table(run), pairs_table(run), n_base_table(run), paper_table(run),
             comparisons_table(run), cost_table(run), calibration_table(run)]  # fmt: skip
-    return [table for table in made if table]
+    return [table for table in tables if table]
 
 
 def _score(
@@ -43,11 +43,7 @@ def _score(
 @lru_cache(maxsize=256)
 def _significant(group: Group, part: str) -> set[tuple[str, int]]:
     """Return the lines and sessions that differ significantly from the reference, by the corrected test."""
-    return {
-        (each.method, each.session)
-        for each in group.compared(part)
-        if each.over == "trials" and each.p_holm < LEVEL
-    }
+    return {(c.method, c.session) for c in group.comparisons(part) if c.over == "trials" and c.p_holm < LEVEL}
 
 
 def _line_columns(groups: Sequence[Group]) -> list[Column]:
@@ -90,10 +86,10 @@ def scores_table(run: Run) -> Table:
 def test_notes(run: Run) -> list[str]:
     """Explain the marks and the assumptions of the test, if there was one."""
     groups = groups_of(run)
-    tested = [each for group in groups for each in group.compared()]
+    tested = [c for group in groups for c in group.comparisons()]
     if not tested:
         return []
-    n = min(each.n for each in tested if each.over == "trials")
+    n = min(c.n for c in tested if c.over == "trials")
     reference = next(group.reference for group in groups if group.reference)
     notes = [
         f"{SIGNIFICANT} differs from {reference} with p < {LEVEL}: two-sided Wilcoxon signed-rank test over "
@@ -110,7 +106,7 @@ def comparisons_table(run: Run) -> Table | None:
     groups = groups_of(run)
     rows: list[list[Cell]] = []
     for group in groups:
-        for c in group.compared():
+        for c in group.comparisons():
             rows.append([
                 *_group_cells(group, groups),
                 c.method,
@@ -225,7 +221,7 @@ def published(config: str) -> tuple[Published, ...]:
             for column, text in zip(columns, row.split("|"), strict=True):
                 mean, *rest = text.split()
                 score, session = column.split() if by_session else (table["score"], -1)
-                std = next((float(each) for each in rest if each != "†"), None)
+                std = next((float(word) for word in rest if word != "†"), None)
                 variant, doubt = "" if by_session else column, doubts.get((method, column), "")
                 numbers.append(Published(
                     table["name"], variant, method, int(session), score, float(mean), std,
@@ -252,7 +248,7 @@ def selection_table(run: Run) -> Table | None:
         experiments[group.variant].data.name: group
         for group in groups_of(run)
         if group.of == "variants"
-        and varied([experiments[name] for name in group.variants.values()]) == ["anchors.select"]
+        and varied_keys([experiments[name] for name in group.variants.values()]) == ["anchors.select"]
     }
     return _last_session_table(run, "selection", "Anchor selection", "Anchor selection", groups)
 
@@ -365,7 +361,7 @@ def calibration_table(run: Run) -> Table | None:
     if n_missing == len(last):
         return None
     notes = [
-        "After the last session, on windows of base and of new classes apart, by their true class; lower is "
+        "After the last session, separately for windows of base and of new classes (true class); lower is "
         f"better. {averaged_over(run)}",
         f"Expected calibration error: {N_BINS} bins of equal width of the largest probability; with few "
         "windows it is above 0 by chance alone. Brier score: squared error of the probabilities, summed over "
@@ -387,10 +383,10 @@ def _calibration(group: Group) -> dict[str, list[Cell]]:
     cells = summarise(group.measured, ["line"], CALIBRATION)
     rows: dict[str, list[Cell]] = {line: [] for line in group.lines}
     for name in CALIBRATION:
-        there = {line: c for line in rows if (c := cells.get((line, name))) and not pd.isna(c.mean)}
-        best = only_best({line: round(cell.mean, 3) for line, cell in there.items()}, min)
+        present = {line: c for line in rows if (c := cells.get((line, name))) and not pd.isna(c.mean)}
+        best = only_best({line: round(cell.mean, 3) for line, cell in present.items()}, min)
         for line, row in rows.items():
-            cell = there.get(line)
+            cell = present.get(line)
             row.append(Number(cell.mean, cell.std, 3, best=line == best) if cell else "")
     return rows
 
@@ -452,17 +448,18 @@ def brief_scores(run: Run, *, between: bool = True) -> Table:
     return _lines_table(run, "brief-scores", f"{run.study.title}: macro-F1", heads, cells, notes)
 
 
-def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Table:
+def differences_table(run: Run, method: str = "", *, flipped: bool = False) -> Table:
     """Return the paired differences between one method and each other after the last session.
 
     By default the method is the study's reference; ``turned`` is that method minus the other.
     """
     group = only_group(run)
-    one, sign = line_of(run, group, method), -1 if turned else 1
-    tested = [c for c in group.compared(reference=one) if (c.session, c.over) == (group.last, "trials")]
-    by_seed = pd.DataFrame({
-        c.method: sign * group.differences(c.method, one, group.last).groupby("seed").mean() for c in tested
-    })  # fmt: skip
+    reference, sign = line_of(run, group, method), -1 if flipped else 1
+    tested = [
+        c for c in group.comparisons(reference=reference) if (c.session, c.over) == (group.last, "trials")
+    ]
+    differences = {c.method: sign * group.differences(c.method, reference, group.last) for c in tested}
+    by_seed = pd.DataFrame({name: values.groupby("seed").mean() for name, values in differences.items()})
     rows: list[list[Cell]] = []
     for c in tested:
         means = by_seed[c.method]
@@ -477,9 +474,10 @@ def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Ta
             *("" if pd.isna(mean) else Number(mean, signed=True) for mean in means),
             "yes" if (means.dropna() > 0).all() or (means.dropna() < 0).all() else "no",
         ])  # fmt: skip
-    names = (f"{one} minus" if turned else "Method", "Difference", "95 % interval", "p (Holm)", "Pairs",
+    first = f"{reference} minus" if flipped else "Method"
+    names = (first, "Difference", "95 % interval", "p (Holm)", "Pairs",
              *(f"Seed {seed}" for seed in by_seed.index), "Same sign for every seed")  # fmt: skip
-    what = f"{one} minus each other method" if turned else f"Each method minus {one}"
+    what = f"{reference} minus each other method" if flipped else f"Each method minus {reference}"
     note = (
         f"{what}: macro-F1 over all classes after session {group.last}, in points. A pair is a trial with "
         "the same base seed and the same shots for both; interval by Student's t, p by the two-sided "
@@ -487,8 +485,8 @@ def differences_table(run: Run, method: str = "", *, turned: bool = False) -> Ta
         f"{SIGNIFICANT} p < {LEVEL}. Trials of a base seed share base model and test set: interval and p "
         "generalise to other draws of the shots; the seeds' means, to other base models."
     )
-    slug = f"{run.slug}-{'advantage' if turned else 'differences'}"
-    return Table(slug, f"Paired differences: {one}", [*map(Column, names)], rows, [note])
+    slug = f"{run.slug}-{'advantage' if flipped else 'differences'}"
+    return Table(slug, f"Paired differences: {reference}", [*map(Column, names)], rows, [note])
 
 
 def only_group(run: Run) -> Group:
@@ -503,6 +501,6 @@ def line_of(run: Run, group: Group, method: str = "") -> str:
     """Return the line of a method in a group; the reference where none is named."""
     line = method_title(method) if method else group.reference
     if line is None or line not in group.lines or group.last not in group.sessions(line):
-        there = ", ".join(frame["method"].iloc[0] for frame in group.lines.values())
-        raise ValueError(f"{run.path} has no results of {method or run.study.reference}; it has {there}")
+        methods = ", ".join(frame["method"].iloc[0] for frame in group.lines.values())
+        raise ValueError(f"{run.path} has no results of {method or run.study.reference}; it has {methods}")
     return line

@@ -1,4 +1,4 @@
-"""Attacks on what a model file reveals, as functions of arrays; every figure comes with its interval."""
+"""Privacy attacks on a model file, as functions of arrays; every figure has a confidence interval."""
 
 import math
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from torch.nn.functional import normalize
 from anchorinv.core.blocks import VIEWS
 from anchorinv.core.metrics import auroc
 
-#: Of an interval of 95 %.
+#: Normal quantile of a 95 % confidence interval.
 _Z = 1.959964
-#: False positives at which true ones are counted: an attacker who accuses few wants to be right.
+#: False positive rates at which true positives are counted: an attack on few people has to be right.
 FALSE_POSITIVES = (0.01, 0.001)
 #: Bootstrap samples behind the interval of true positives.
 RESAMPLES = 300
@@ -25,13 +25,13 @@ RESAMPLES = 300
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with its interval of 95 %.
+    """A figure with its 95 % confidence interval.
 
     Parameters
     ----------
     value, low, high : float
     n : int
-        Windows, people or whatever else it was counted over.
+        Number of windows, people or other units.
 
     Examples
     --------
@@ -67,25 +67,25 @@ class Estimate:
         >>> str(Estimate.clustered([1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 2, 2, 3, 3, 4, 4]))
         '0.750 (0.131 to 0.984)'
         """
-        given = np.asarray(values, dtype=np.float64)
-        places = np.unique(np.arange(len(given)) if groups is None else groups, return_inverse=True)[1]
-        if not len(given):
+        numbers = np.asarray(values, dtype=np.float64)
+        places = np.unique(np.arange(len(numbers)) if groups is None else groups, return_inverse=True)[1]
+        if not len(numbers):
             return cls.share(0, 0)
-        n_groups, mean = int(places.max()) + 1, float(given.mean())
-        if 0 < mean < 1 and np.ptp(given) < 1e-9:  # the same share of everything: nothing to estimate
-            return cls(mean, mean, mean, len(given))
-        sums = np.bincount(places, given - mean)
-        variance = n_groups / max(n_groups - 1, 1) * float((sums**2).sum()) / len(given) ** 2
-        return cls.share(given.sum(), len(given), effective_number(mean, variance, n_groups))
+        n_groups, mean = int(places.max()) + 1, float(numbers.mean())
+        if 0 < mean < 1 and np.ptp(numbers) < 1e-9:  # the same share of everything: nothing to estimate
+            return cls(mean, mean, mean, len(numbers))
+        sums = np.bincount(places, numbers - mean)
+        variance = n_groups / max(n_groups - 1, 1) * float((sums**2).sum()) / len(numbers) ** 2
+        return cls.share(numbers.sum(), len(numbers), effective_number(mean, variance, n_groups))
 
     @classmethod
     def mean(cls, values: ArrayLike) -> "Estimate":
         """Return the mean of values (n,), with Student's interval of their standard error."""
         from scipy.stats import t
 
-        given = np.asarray(values, dtype=np.float64)
-        mean, n = float(given.mean()), len(given)
-        half = float(t.ppf(0.975, n - 1) * given.std(ddof=1) / math.sqrt(n)) if n > 1 else math.inf
+        numbers = np.asarray(values, dtype=np.float64)
+        mean, n = float(numbers.mean()), len(numbers)
+        half = float(t.ppf(0.975, n - 1) * numbers.std(ddof=1) / math.sqrt(n)) if n > 1 else math.inf
         return cls(mean, mean - half, mean + half, n)
 
     def __str__(self) -> str:
@@ -101,12 +101,12 @@ class Figure:
     attack : str
         "membership", "re-identification", "attribute", "reconstruction" or "forgetting".
     target : str
-        What it was made on, or by.
+        What was attacked, or by which score.
     measure : str
     estimate : Estimate or None
-        None where there are too few windows to tell.
+        None if there are too few windows.
     chance : float or None
-        What guessing would reach; None where there is no such thing.
+        Chance level; None if there is none.
 
     Examples
     --------
@@ -131,18 +131,18 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """How well scores tell members of the training data from others.
+    """How well scores separate members of the training data from others.
 
     Parameters
     ----------
     auroc : Estimate
         0.5 is guessing.
     found : mapping of float to Estimate or None
-        True positives at each of :data:`FALSE_POSITIVES`; None where there are too few others to tell.
+        True positive rate at each of :data:`FALSE_POSITIVES`; None if there are too few others.
     """
 
     auroc: Estimate
-    found: Mapping[float, Estimate | None]
+    true_positives: Mapping[float, Estimate | None]
 
     @classmethod
     def of(
@@ -156,27 +156,27 @@ class Membership:
         places = _places(len(inside), len(outside), groups)
         area, error = clustered_auroc(inside, outside, groups)
         low, high = max(0.0, area - _Z * error), min(1.0, area + _Z * error)
-        if not error > 0:  # all right or all wrong: no spread to judge by, but few may be lucky
-            n_groups = min(len(set(each)) for each in places)
+        if not error > 0:  # all right or all wrong: no variance, but with few groups that may be chance
+            n_groups = min(len(set(part)) for part in places)
             share = Estimate.share(area * n_groups, n_groups)
             low, high = share.low, share.high
-        found = {rate: _true_positives(inside, outside, rate, places) for rate in FALSE_POSITIVES}
-        return cls(Estimate(area, low, high, len(inside) + len(outside)), found)
+        true_positives = {rate: _true_positives(inside, outside, rate, places) for rate in FALSE_POSITIVES}
+        return cls(Estimate(area, low, high, len(inside) + len(outside)), true_positives)
 
     def figures(self, target: str) -> list[Figure]:
-        """Return them as lines of an audit."""
+        """Return the lines of an audit."""
         shares = [
             Figure("membership", target, f"TPR at {100 * rate:g} % FPR", share, rate)
-            for rate, share in self.found.items()
+            for rate, share in self.true_positives.items()
         ]
         return [Figure("membership", target, "AUROC", self.auroc, 0.5), *shares]
 
 
 def effective_number(share: float, variance: float, n_groups: int) -> float:
-    """Return how many independent windows would leave a share as uncertain as it is.
+    """Return the effective sample size: the number of independent windows with the same variance of a share.
 
-    Of few groups a variance is uncertain itself: Student's t is taken into account. Where nothing varies, as
-    with 0 or 1, each group counts once.
+    The variance over few groups is uncertain itself, hence Student's t. If it is 0, as for a share of 0 or 1,
+    each group counts once.
     """
     from scipy.stats import t
 
@@ -188,7 +188,7 @@ def effective_number(share: float, variance: float, n_groups: int) -> float:
 
 
 def _places(n: int, m: int, groups: tuple[ArrayLike, ArrayLike] | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the group of each member (n,) and other (m,) by its number; each its own if none are known."""
+    """Return the group number of each member (n,) and other (m,); without groups, each is its own."""
     both = np.arange(n + m) if groups is None else np.concatenate([np.asarray(part) for part in groups])
     places = np.unique(both.astype(str), return_inverse=True)[1]
     return places[:n], places[n:]
@@ -201,7 +201,7 @@ def _true_positives(
 
     Groups are resampled for its interval: the threshold is as uncertain as the share.
     """
-    n, n_groups = len(inside), int(max(each.max() for each in places)) + 1
+    n, n_groups = len(inside), int(max(part.max() for part in places)) + 1
     if rate * len(outside) < 1 - 1e-9:
         return None
     order = np.argsort(-outside, kind="stable")
@@ -244,7 +244,7 @@ def clustered_auroc(
     parts = _placements(inside, outside) - area, 1 - _placements(outside, inside) - area
     rows, cols = (np.bincount(own, part, n_groups) for own, part in zip(places, parts, strict=True))
     n_rows, n_cols = (len(set(each)) for each in places)
-    if n_rows < 2 or n_cols < 2:  # of one group nothing is known but its windows
+    if n_rows < 2 or n_cols < 2:  # a single group has no variance between groups
         return clustered_auroc(inside, outside)
     variance = n_rows / (n_rows - 1) * (rows**2).sum() / n**2 + n_cols / (n_cols - 1) * (cols**2).sum() / m**2
     variance += 2 * n_groups / (n_groups - 1) * (rows * cols).sum() / (n * m)
@@ -259,22 +259,22 @@ def _placements(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def confidence_of(logits: Tensor, columns: Tensor) -> np.ndarray:
-    """Return log p / (1 - p) of the true class (n,), of logits (n, n_classes): near normal (LiRA)."""
+    """Return the log odds of the true class (n,), close to normal (LiRA), from logits (n, n_classes)."""
     own = logits.gather(1, columns[:, None]).squeeze(1)
     rest = logits.scatter(1, columns[:, None], -torch.inf)
     return (own - rest.logsumexp(1)).double().numpy()
 
 
 def likelihood_ratios(target: np.ndarray, shadows: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Return how much likelier a model's confidences (n,) are if it learned each window than if it did not.
+    """Return log-likelihood ratios (n,) of a model's confidences (n,): window in the training data, or not.
 
-    By those of shadow models (n_shadows, n), of which some have each window inside (n_shadows, n); see
-    Carlini et al., Membership Inference Attacks From First Principles, IEEE S&P 2022. The spread is that of
-    all windows together, as is advised where shadow models are few.
+    Estimated from the confidences of shadow models (n_shadows, n), which had a window ``inside`` their
+    training data or not (n_shadows, n): Carlini et al., Membership Inference Attacks From First Principles,
+    IEEE S&P 2022. The variance is pooled over windows, as advised there for few shadow models.
     """
     n_in, n_out = inside.sum(0), (~inside).sum(0)
     if not (n_in.min() and n_out.min()):
-        raise ValueError("each window must be inside of one shadow model at least, and outside of another")
+        raise ValueError("each window must be in the training data of at least one shadow model, not of all")
     ratio = np.zeros(len(target))
     for sign, chosen, count in ((1, inside, n_in), (-1, ~inside, n_out)):
         mean = np.where(chosen, shadows, 0.0).sum(0) / count
@@ -284,9 +284,9 @@ def likelihood_ratios(target: np.ndarray, shadows: np.ndarray, inside: np.ndarra
 
 
 def whitening_of(features: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Return the inverse root (dim, dim) of the covariance of features (n, dim) within cells (n,), shrunk.
+    """Return the whitening (dim, dim) by the Ledoit-Wolf covariance of features (n, dim) within cells (n,).
 
-    By Ledoit and Wolf; of cells of one window each it is that of all windows.
+    If every cell has one window, it is the covariance of all windows.
     """
     from sklearn.covariance import ledoit_wolf
 
@@ -300,7 +300,7 @@ def whitening_of(features: np.ndarray, cells: np.ndarray) -> np.ndarray:
 
 
 def class_means(values: np.ndarray, columns: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return the mean (n_classes, dim) of values (n, dim) by their columns (n,), 0 without any."""
+    """Return the class means (n_classes, dim) of values (n, dim) with columns (n,); 0 for empty classes."""
     sums = np.zeros((n_classes, values.shape[1]))
     np.add.at(sums, columns, values)
     return np.asarray(sums / np.maximum(np.bincount(columns, minlength=n_classes), 1)[:, None])
@@ -313,15 +313,15 @@ def nearness(features: np.ndarray, columns: np.ndarray, means: np.ndarray) -> np
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Recordings of people that an attacker has, and finds them again by.
+    """Labelled recordings of people that an attacker compares others with.
 
     Parameters
     ----------
     features : Tensor, shape (n, dim)
     labels : ndarray, shape (n,)
-        What they did.
+        Their classes.
     names : ndarray, shape (n,)
-        Who they are, or whatever else is to be found out.
+        The people, or another attribute to be identified.
     """
 
     features: Tensor
@@ -330,29 +330,29 @@ class Gallery:
 
     @cached_property
     def _whitened(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whitened features (n, dim), by their covariance within names and labels, and what whitens."""
+        """Features (n, dim) whitened by their covariance within names and labels, and the whitening."""
         values = self.features.double().numpy()
         cells = [f"{label}\n{name}" for label, name in zip(self.labels, self.names, strict=True)]
         whitening = whitening_of(values, np.array(cells))
         return values @ whitening, whitening
 
-    def linked(self, features: Tensor, labels: np.ndarray) -> np.ndarray:
+    def identify(self, features: Tensor, labels: np.ndarray) -> np.ndarray:
         """Return the likeliest name (n,) for features (n, dim) of known labels (n,).
 
-        By the nearest mean among those of each name and label, in the metric of their pooled covariance,
-        shrunk (Ledoit & Wolf): a discriminant of people. A name without a label is compared by all others.
+        The nearest mean of a name and label, by Mahalanobis distance with the Ledoit-Wolf pooled covariance:
+        a linear discriminant of people. For a label that a name lacks, its mean is extrapolated.
         """
-        known = np.unique(self.names)
-        asked = features.double().numpy() @ self._whitened[1]
-        found = np.empty(len(labels), dtype=known.dtype)
+        candidates = np.unique(self.names)
+        queries = features.double().numpy() @ self._whitened[1]
+        matches = np.empty(len(labels), dtype=candidates.dtype)
         for label in np.unique(labels):
-            places = np.stack([self._place(label, name) for name in known])
-            distances = ((asked[labels == label, None] - places) ** 2).sum(2)
-            found[labels == label] = known[distances.argmin(1)]
-        return found
+            centres = np.stack([self._place(label, name) for name in candidates])
+            distances = ((queries[labels == label, None] - centres) ** 2).sum(2)
+            matches[labels == label] = candidates[distances.argmin(1)]
+        return matches
 
     def _place(self, label: Any, name: Any) -> np.ndarray:
-        """Return where somebody's windows of a label lie, or probably would."""
+        """Return the mean of a name's windows of a label, extrapolated if there are none."""
         values, own, same = self._whitened[0], self.names == name, self.labels == label
         if (own & same).any():
             return np.asarray(values[own & same].mean(0))
@@ -360,33 +360,35 @@ class Gallery:
         return np.asarray(middle + values[own].mean(0) - values.mean(0))
 
 
-def linked_share(
-    found: np.ndarray, shares: np.ndarray, names: np.ndarray, groups: np.ndarray | None = None
+def identification_rate(
+    matches: np.ndarray, shares: np.ndarray, names: np.ndarray, groups: np.ndarray | None = None
 ) -> Estimate:
-    """Return how much of what was linked really belongs to the name found (n,), on average.
+    """Return the rate of correct matches (n,), weighted by how much of an item belongs to the matched name.
 
-    ``shares`` (n, n_names) say how much of each item belongs to each name: a mean over people belongs a
-    little to all of them, and guessing is right with 1 / n_names whatever the shares are. Items of one group
-    (n,) are not independent.
+    ``shares`` (n, n_names) are the proportions of each item that belong to each name: a mean over people
+    belongs to all of them in part. Chance is 1 / n_names for any shares. Items of one group (n,) are not
+    independent.
     """
-    columns = np.searchsorted(names, found)
-    return Estimate.clustered(shares[np.arange(len(found)), columns], groups)
+    columns = np.searchsorted(names, matches)
+    return Estimate.clustered(shares[np.arange(len(matches)), columns], groups)
 
 
-#: How two windows are compared: names, and whether more is closer.
+#: Measures of similarity of two windows, and whether larger is closer.
 MEASURES = {"correlation": True, "spectral distance": False, "covariance distance": False}
 
 
-def compared(some: Tensor, others: Tensor) -> dict[str, np.ndarray]:
-    """Return how close signals (n, n_chans, n_times) are to others (m, ...), by each of :data:`MEASURES`.
+def similarities(some: Tensor, others: Tensor) -> dict[str, np.ndarray]:
+    """Return the similarity (n, m) of signals (n, n_chans, n_times) to others, by each of :data:`MEASURES`.
 
-    Correlation at no lag, averaged over channels; root mean square difference of log band powers; distance of
-    log covariances. Each (n, m).
+    Correlation at lag 0, averaged over channels; root mean square difference of log band powers; distance of
+    log covariances.
     """
-    a, b = (normalize(each - each.mean(2, keepdim=True), dim=2).flatten(1) for each in (some, others))
+    a, b = (
+        normalize(signals - signals.mean(2, keepdim=True), dim=2).flatten(1) for signals in (some, others)
+    )
     result = {"correlation": (a @ b.T / some.shape[1]).numpy()}
     for name, view in (("spectral distance", "spectrum"), ("covariance distance", "covariance")):
-        seen, known = (VIEWS[view].features(each).double() for each in (some, others))
+        seen, known = (VIEWS[view].features(signals).double() for signals in (some, others))
         scale = seen.shape[1] ** 0.5 if view == "spectrum" else 1.0
         result[name] = (torch.cdist(seen, known) / scale).numpy()
     return result

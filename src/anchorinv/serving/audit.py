@@ -17,25 +17,33 @@ from anchorinv.core.types import Batch, stream
 from anchorinv.datasets.dataset import open_windows
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
-from anchorinv.serving.attacks import MEASURES, Estimate, Figure, Gallery, Membership, compared, linked_share
-from anchorinv.serving.membership import People, membership, replay_name, standardised
+from anchorinv.serving.attacks import (
+    MEASURES,
+    Estimate,
+    Figure,
+    Gallery,
+    Membership,
+    identification_rate,
+    similarities,
+)
+from anchorinv.serving.membership import People, membership, replay_name, standardise
 from anchorinv.signal.headers import missing_labels
 from anchorinv.signal.readers import channels_for
 
-#: Windows that stand for all, as the reference of raw storage.
+#: Maximum number of windows in the reference of raw storage.
 MOST_LINKED = 600
-#: Items of a kind that are inverted, and steps of it.
+#: Maximum number of items of a kind that are inverted, and steps of the inversion.
 MOST_INVERTED, STEPS = 40, 200
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What attacks on a model found.
+    """Results of privacy attacks on a model.
 
     Parameters
     ----------
     memory : str
-        What the model keeps of people, as ``info`` calls it.
+        What the model stores about people, as shown by ``info``.
     figures : tuple of Figure
         One for each measure of each attack.
     notes : tuple of str
@@ -57,21 +65,19 @@ class Audit:
         """Return plain JSON values."""
         return {
             "memory": self.memory,
-            "figures": [each.facts() for each in self.figures],
+            "figures": [figure.facts() for figure in self.figures],
             "notes": list(self.notes),
         }
 
     def lines(self) -> list[str]:
         """Return a table to read."""
         cells = [("attack", "target", "measure", "estimate (95 % CI)", "chance", "n")]
-        for each in self.figures:
-            found = (
-                ("too few windows", "")
-                if each.estimate is None
-                else (str(each.estimate), str(each.estimate.n))
-            )
-            chance = "" if each.chance is None else f"{each.chance:.3f}"
-            cells.append((each.attack, each.target, each.measure, found[0], chance, found[1]))
+        for figure in self.figures:
+            value, n = "too few windows", ""
+            if figure.estimate is not None:
+                value, n = str(figure.estimate), str(figure.estimate.n)
+            chance = "" if figure.chance is None else f"{figure.chance:.3f}"
+            cells.append((figure.attack, figure.target, figure.measure, value, chance, n))
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         rows = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
         return [f"memory: {self.memory}", *rows, *self.notes]
@@ -86,25 +92,25 @@ def audit(
     invert: bool = True,
     seed: int = 0,
 ) -> Audit:
-    """Run every attack on a model, and return what each of them reached.
+    """Run all privacy attacks on a model: membership, re-identification, attributes, reconstruction.
 
     Parameters
     ----------
     model : AnchorInvClassifier
         Fitted.
     members : People
-        What it was trained on.
+        Its training data.
     others : People
-        Recorded in the same way, and not trained on. If they are of the same people, on other days or in
-        other trials, whether what the model keeps can be linked to them is told, too.
+        Recorded in the same way, and not in the training data. If they are of the same people, on other days
+        or in other trials, re-identification is attempted, too.
     shadows : int or None, default=None
-        Shadow models for the likelihood ratio of confidence, each trained on half of all windows; None takes
-        32 for the methods discriminant and lda, which are computed in an instant, and none for others. 0
-        also leaves out the likelihood ratio of class means, which trains nothing.
+        Number of shadow models for the likelihood ratio of confidence, each trained on half of all windows;
+        None for 32 with the methods discriminant and lda, which are fast, and for none with others. 0 also
+        leaves out the likelihood ratio of class means, which needs no training.
     invert : bool, default=True
-        Whether to invert features to signals, for re-identification and reconstruction; it takes longest.
+        Whether to invert features to signals, for re-identification and reconstruction, the slowest attack.
     seed : int, default=0
-        Of what is drawn.
+        Seed of shadow models and random choices.
 
     Returns
     -------
@@ -117,23 +123,25 @@ def audit(
     >>> here = data.sessions == 0
     >>> model = AnchorInvClassifier(random_state=0).fit(data.signals[here], data.labels[here])
     >>> everybody = People(data.signals, data.labels, data.subjects, data.sessions)
-    >>> found = audit(model, everybody.of(here), everybody.of(~here), shadows=4)
-    >>> found.figures[0].attack, found.figures[0].measure, found.figures[0].chance
+    >>> result = audit(model, everybody.of(here), everybody.of(~here), shadows=4)
+    >>> result.figures[0].attack, result.figures[0].measure, result.figures[0].chance
     ('membership', 'AUROC', 0.5)
     """
-    # As anybody has it who opens the file, wherever it was trained.
+    # As loaded from its file, on the CPU.
     model = AnchorInvClassifier.from_bundle(model.to_bundle(), device="cpu")
-    members, others, notes = _known(model, members, others)
+    members, others, notes = _without_unknown(model, members, others)
     figures = [*membership(model, members, others, notes, shadows=shadows, seed=seed)]
-    kept = kept_of(model, members, invert=invert)
-    figures += linking(model, kept, members, others, notes, seed=seed)
+    kept = stored_items(model, members, invert=invert)
+    figures += reidentification(model, kept, members, others, notes, seed=seed)
     if invert:
         figures += reconstruction(model, kept, members, notes)
     return Audit(model.to_bundle().memory, tuple(figures), tuple(notes))
 
 
-def _known(model: AnchorInvClassifier, members: People, others: People) -> tuple[People, People, list[str]]:
-    """Return the windows of classes that the model knows, and a remark on the others."""
+def _without_unknown(
+    model: AnchorInvClassifier, members: People, others: People
+) -> tuple[People, People, list[str]]:
+    """Return the windows of classes that the model knows, and notes on the others."""
     notes, parts = [], []
     for name, data in (("members", members), ("others", others)):
         known = np.isin(data.labels, model.classes_)
@@ -151,8 +159,8 @@ def _known(model: AnchorInvClassifier, members: People, others: People) -> tuple
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """Items of one kind that a model file holds, or that can be computed from it.
+class StoredItems:
+    """Items of one kind that a model file stores, or that can be computed from it.
 
     Parameters
     ----------
@@ -162,9 +170,9 @@ class Kept:
     values : Tensor, shape (n, ...)
     labels : ndarray, shape (n,)
     weights : ndarray, shape (n, n_members)
-        How much of each member's window is in each item.
+        Weight of each member's window in each item.
     inverted : bool, default=False
-        Whether they are signals made from features.
+        Whether they are signals inverted from features.
     """
 
     name: str
@@ -175,57 +183,63 @@ class Kept:
     inverted: bool = False
 
     def shares_of(self, names: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return how much of each item is of each known name (n, n_known), by the members' names."""
+        """Return the share of each known name in each item (n, n_known), by the members' names."""
         return np.asarray(self.weights @ (names[:, None] == known))
 
 
-def kept_of(model: AnchorInvClassifier, members: People, *, invert: bool = True) -> list[Kept]:
-    """Return all that a model holds of single people or classes, and signals inverted from it if asked."""
+def stored_items(model: AnchorInvClassifier, members: People, *, invert: bool = True) -> list[StoredItems]:
+    """Return what a model stores of people or classes; with ``invert`` also signals inverted from it."""
     state = model.state_
-    signals, labels = standardised(model, members), members.labels
+    signals, labels = standardise(model, members), members.labels
     names = dict(zip(state.classes, model._names.tolist(), strict=True))
     features = model._features(signals)
-    found: dict[str, Kept] = {}
+    items: dict[str, StoredItems] = {}
     if state.recordings is not None:
-        found["recordings"] = _traced("recordings", "signals", state.recordings, signals, labels, names)
+        items["recordings"] = _trace_sources(
+            "recordings", "signals", state.recordings, signals, labels, names
+        )
     if state.anchors is not None and state.anchors.values.shape[1]:
-        found["anchors"] = _traced("anchors", "features", state.anchors, features, labels, names)
+        items["anchors"] = _trace_sources("anchors", "features", state.anchors, features, labels, names)
     if (name := replay_name(model)) is not None and state.replay is not None:
         replay = state.replay.with_values(encode(state.tail, state.replay.values))
-        found[name] = (
-            _replayed(replay, found.get("anchors"), labels, names)
+        items[name] = (
+            _replay_items(replay, items.get("anchors"), labels, names)
             if name == "inverted replay"
-            else _traced(name, "features", replay, features, labels, names)
+            else _trace_sources(name, "features", replay, features, labels, names)
         )
     means = getattr(state.head, "prototypes", None)
     if means is not None and means.shape[1] == features.shape[1]:
-        own = np.array([names[each] for each in state.classes])
-        found["class means"] = Kept("class means", "features", means.detach(), own, _alike(own, labels))
-    vectors = [item for item in found.values() if item.space == "features" and item.name != "inverted replay"]
-    return [*found.values(), *(inverted(model, item) for item in vectors if invert)]
+        own = np.array([names[number] for number in state.classes])
+        items["class means"] = StoredItems(
+            "class means", "features", means.detach(), own, _equal_weights(own, labels)
+        )
+    vectors = [item for item in items.values() if item.space == "features" and item.name != "inverted replay"]
+    return [*items.values(), *(invert_items(model, item) for item in vectors if invert)]
 
 
-def _alike(own: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return weights (n, n_members) of items that all windows of their class have equal parts in."""
+def _equal_weights(own: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return weights (n, n_members) of items to which all windows of their class contribute equally."""
     same = own[:, None] == labels
     return np.asarray(same / np.maximum(same.sum(1, keepdims=True), 1))
 
 
-def _replayed(replay: Batch, anchors: Kept | None, labels: np.ndarray, names: dict[int, Any]) -> Kept:
+def _replay_items(
+    replay: Batch, anchors: StoredItems | None, labels: np.ndarray, names: dict[int, Any]
+) -> StoredItems:
     """Return inverted replay: of the windows of its anchors, in their order, or of its whole class."""
     own = np.array([names[label] for label in replay.labels.tolist()])
-    weights = _alike(own, labels)
+    weights = _equal_weights(own, labels)
     if anchors is not None:
         for label in np.unique(own):
             places = np.flatnonzero(own == label)
             weights[places] = anchors.weights[anchors.labels == label][: len(places)]
-    return Kept("inverted replay", "features", replay.values, own, weights)
+    return StoredItems("inverted replay", "features", replay.values, own, weights)
 
 
-def _traced(
+def _trace_sources(
     name: str, space: str, batch: Batch, values: Tensor, labels: np.ndarray, names: dict[int, Any]
-) -> Kept:
-    """Return items with the members' windows that they are made of, each one or a mean of several."""
+) -> StoredItems:
+    """Return items with the members' windows that they consist of: one each, or a mean of several."""
     from scipy.optimize import nnls
 
     own = np.array([names[label] for label in batch.labels.tolist()])
@@ -239,14 +253,14 @@ def _traced(
         if distances.min() < 1e-4 * max(float((flat[number] ** 2).sum()), 1e-12):
             weights[number, peers[distances.argmin()]] = 1.0
             continue
-        # A mean of several windows: the one combination without negative weights says of which.
+        # A mean of several windows: non-negative least squares finds which.
         solution, _ = nnls(known[peers].T, flat[number], maxiter=10 * len(peers))
         if solution.sum() > 0:
             weights[number, peers] = solution / solution.sum()
-    return Kept(name, space, batch.values, own, weights)
+    return StoredItems(name, space, batch.values, own, weights)
 
 
-def inverted(model: AnchorInvClassifier, item: Kept) -> Kept:
+def invert_items(model: AnchorInvClassifier, item: StoredItems) -> StoredItems:
     """Return signals whose features match an item's, by the strongest inversion there is (L-BFGS)."""
     state = model.state_
     chosen = np.linspace(0, len(item.labels) - 1, min(MOST_INVERTED, len(item.labels))).astype(int)
@@ -258,7 +272,7 @@ def inverted(model: AnchorInvClassifier, item: Kept) -> Kept:
     tick("inverting", 0, 1)
     result = invert(network, targets[:, :own], start, plan)
     tick("inverting", 1, 1)
-    return Kept(
+    return StoredItems(
         f"signals inverted from {item.name}",
         "signals",
         result.signals,
@@ -268,29 +282,29 @@ def inverted(model: AnchorInvClassifier, item: Kept) -> Kept:
     )
 
 
-def linking(
+def reidentification(
     model: AnchorInvClassifier,
-    kept: Sequence[Kept],
+    kept: Sequence[StoredItems],
     members: People,
     others: People,
     notes: list[str],
     *,
     seed: int,
 ) -> Iterator[Figure]:
-    """Link what a model holds to people, and to sessions, by other recordings of them; raw storage beside it.
+    """Match what a model stores, and raw storage for reference, to people and sessions by other recordings.
 
-    An attacker compares features by the model's own encoder, and signals by one made of the recordings at
-    hand. What could not be tried is added to ``notes``.
+    The attacker compares features by the model's encoder, and signals by an encoder fitted to the other
+    recordings. Attacks that are not possible are added to ``notes``.
     """
-    raw = standardised(model, others)
+    raw = standardise(model, others)
     own = fit_encoder(raw, most_random=0, rng=stream(seed, "attacker"))
     spaces = {"signals": encode(own, raw), "features": model._features(raw)}
     units = members.units(with_sessions=members.sessions is not None)
     for attack, column in (("re-identification", "people"), ("attribute", "sessions")):
-        given, known = getattr(members, column), getattr(others, column)
-        if given is None or known is None:
+        own_names, known = getattr(members, column), getattr(others, column)
+        if own_names is None or known is None:
             continue
-        names, known = given.astype(str), known.astype(str)
+        names, known = own_names.astype(str), known.astype(str)
         shared = np.array(sorted(set(names) & set(known)))
         if len(shared) < 2:
             notes.append(f"No {attack} by {column}: fewer than two are among members and others.")
@@ -308,38 +322,38 @@ def linking(
                 continue
             values = item.values[torch.from_numpy(whole)]
             values = encode(own, values) if item.space == "signals" else values
-            found = galleries[item.space].linked(values, item.labels[whole])
+            matches = galleries[item.space].identify(values, item.labels[whole])
             shares = shares[whole] / shares[whole].sum(1, keepdims=True)
             sources = None if units is None else units[item.weights[whole].argmax(1)]
-            share = linked_share(found, shares, shared, sources)
+            share = identification_rate(matches, shares, shared, sources)
             yield Figure(attack, item.name, f"top-1 of {len(shared)} {column}", share, 1 / len(shared))
 
 
-def _raw_storage(model: AnchorInvClassifier, members: People, known: np.ndarray, seed: int) -> Kept:
-    """Return members' windows as they are: what an attacker would have of a file that holds recordings."""
+def _raw_storage(model: AnchorInvClassifier, members: People, known: np.ndarray, seed: int) -> StoredItems:
+    """Return members' windows themselves, as a file with recordings would reveal them."""
     places = np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(known))[:MOST_LINKED])
     weights = (places[:, None] == np.arange(len(known))).astype(float)
-    return Kept(
-        "raw storage", "signals", standardised(model, members.of(places)), members.labels[places], weights
+    return StoredItems(
+        "raw storage", "signals", standardise(model, members.of(places)), members.labels[places], weights
     )
 
 
 def reconstruction(
-    model: AnchorInvClassifier, kept: Sequence[Kept], members: People, notes: list[str]
+    model: AnchorInvClassifier, kept: Sequence[StoredItems], members: People, notes: list[str]
 ) -> Iterator[Figure]:
-    """Compare inverted signals with the windows behind them, and these with the nearest other windows."""
-    signals = standardised(model, members)
-    made = [item for item in kept if item.inverted]
-    for item in made:
-        found = np.array([
+    """Compare inverted signals with their source windows, and these with the nearest other windows."""
+    signals = standardise(model, members)
+    signal_items = [item for item in kept if item.inverted]
+    for item in signal_items:
+        closeness = np.array([
             _closeness(item, number, signals, members)
             for number, label in enumerate(item.labels)
             if (members.labels == label).sum() > 2
         ])  # (n, measures, 3)  # fmt: skip
-        if len(found) < 2:
+        if len(closeness) < 2:
             continue
         for column, (name, larger) in enumerate(MEASURES.items()):
-            of_item, same, apart = found[:, column].T
+            of_item, same, apart = closeness[:, column].T
             for what, values in (("", of_item), (", nearest other window of the person", same),
                                  (", nearest window of other people", apart)):  # fmt: skip
                 finite = values[np.isfinite(values)]
@@ -349,26 +363,26 @@ def reconstruction(
             closer = of_item > rivals if larger else of_item < rivals
             share = Estimate.share(int(closer.sum()), len(closer))
             yield Figure("reconstruction", item.name, f"closer than any real window, {name}", share)
-    if not made:
-        notes.append("No reconstruction: the model holds no features that an inversion could start from.")
+    if not signal_items:
+        notes.append("No reconstruction: the model stores no features that could be inverted.")
 
 
-def _closeness(item: Kept, number: int, signals: Tensor, members: People) -> np.ndarray:
-    """Return how close an item is to its window, and this to the nearest of its person and of others.
+def _closeness(item: StoredItems, number: int, signals: Tensor, members: People) -> np.ndarray:
+    """Return the similarity (measures, 3) of an item to its source window, and of this to other windows.
 
-    (measures, 3); nan where there is no such window. Of a mean of many windows its window is whichever it
-    comes closest to.
+    These are the nearest of the same person and of other people; nan if there is none. A mean of many windows
+    has the closest one as its source.
     """
     peers = np.flatnonzero(members.labels == item.labels[number])
     real = signals[torch.from_numpy(peers)]
-    near = compared(item.values[number : number + 1], real)
+    near = similarities(item.values[number : number + 1], real)
     single = item.weights[number].max() > 0.5
     source = int(np.flatnonzero(peers == item.weights[number].argmax())[0]) if single else -1
     rows = []
     for name, larger in MEASURES.items():
         best, sign = (np.max, 1) if larger else (np.min, -1)
         own = source if single else int((sign * near[name][0]).argmax())
-        among = compared(real[own : own + 1], real)[name][0]
+        among = similarities(real[own : own + 1], real)[name][0]
         others = np.arange(len(peers)) != own
         whose = np.zeros(len(peers)) if members.people is None else members.people[peers]
         parts = [others & (whose == whose[own]), others & (whose != whose[own])]
@@ -377,15 +391,15 @@ def _closeness(item: Kept, number: int, signals: Tensor, members: People) -> np.
 
 
 def audit_forgetting(model: AnchorInvClassifier, label: Any, members: People, others: People) -> Audit:
-    """Tell whether windows of a class are told from others after the class was forgotten.
+    """Measure whether a forgotten class can still be detected: membership inference before and after.
 
-    Three models are asked: as it is, after ``forget_class``, and one trained by the same settings that never
-    had the class. Windows are scored by the nearest class, or the largest logit, whatever class that is.
+    Three models are compared: the model, the model after ``forget_class``, and one trained with the same
+    settings without the class. Windows are scored by their distance to the nearest class, or largest logit.
 
     Parameters
     ----------
     model : AnchorInvClassifier
-        That knows the class.
+        Fitted, with the class.
     label : object
         The class.
     members, others : People
@@ -414,16 +428,16 @@ def audit_forgetting(model: AnchorInvClassifier, label: Any, members: People, ot
         scores = []
         for data in own:
             with torch.no_grad():
-                statistics, _ = each.state_.head.novelty(each._features(standardised(each, data)))
+                statistics, _ = each.state_.head.novelty(each._features(standardise(each, data)))
             # Of a discriminant's statistics the second is the distance to the nearest class.
             scores.append(-statistics[:, min(1, statistics.shape[1] - 1)].double().numpy())
-        told = Membership.of(scores[0], scores[1], grouped).auroc
-        figures.append(Figure("forgetting", name, "AUROC", told, 0.5))
+        auroc = Membership.of(scores[0], scores[1], grouped).auroc
+        figures.append(Figure("forgetting", name, "AUROC", auroc, 0.5))
     return Audit(model.to_bundle().memory, tuple(figures))
 
 
 def read_people(model: AnchorInvClassifier, path: Path, *, split: str) -> People:
-    """Return labelled windows of an ``.npz`` file or of a part of a prepared folder, and whose they are."""
+    """Return the labelled windows of an ``.npz`` file or a split of a prepared folder, and their people."""
     file = open_windows(path, split=split)
     if file.labels is None:
         raise missing_labels(path)

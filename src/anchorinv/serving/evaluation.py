@@ -127,12 +127,11 @@ def evaluate_file(
         # Classes may be numbers or booleans.
         by_name = {str(label): label for label in model.classes_.tolist()}
         truth = [by_name.get(name, name) for name in labels.tolist()]
-        windows = (Window(i, each, True) for i, each in enumerate(values))
+        windows = (Window(i, window, True) for i, window in enumerate(values))
     else:
-        given = open_windows(path, split="test").labels
-        if given is None:
+        if (stored := open_windows(path, split="test").labels) is None:
             raise missing_labels(path)
-        truth = given.tolist()
+        truth = stored.tolist()
         windows = from_windows(model, path, reading, split="test")
     in_order = model.classes_.tolist()
     base = model.base_classes_.tolist()
@@ -229,27 +228,27 @@ def _row(first: object, cells: Iterable[object], *, column: int = 16, width: int
     return f"{first!s:<{column}} " + " ".join(f"{cell!s:>{width}}" for cell in cells)
 
 
-def _detection_facts(found: Detection) -> dict[str, Any]:
+def _detection_facts(detection: Detection) -> dict[str, Any]:
     facts = {
-        "threshold": found.threshold,
-        "known_windows": found.n_known,
-        "unknown_windows": found.n_unknown,
-        "auroc": found.auroc,
-        "false_rejections": found.false_rejections,
-        "false_acceptances": found.false_acceptances,
+        "threshold": detection.threshold,
+        "known_windows": detection.n_known,
+        "unknown_windows": detection.n_unknown,
+        "auroc": detection.auroc,
+        "false_rejections": detection.false_rejections,
+        "false_acceptances": detection.false_acceptances,
     }
     return {name: None if np.isnan(value) else value for name, value in facts.items()}
 
 
-def _detection_lines(found: Detection) -> list[str]:
+def _detection_lines(detection: Detection) -> list[str]:
     lines = [
-        f"at a rejection threshold of {found.threshold:g}, {found.n_rejected} of {found.n_known} windows of "
-        f"known classes count as unknown ({found.false_rejections:.1%})"
+        f"at a rejection threshold of {detection.threshold:g}, {detection.n_rejected} of {detection.n_known} "
+        f"windows of known classes count as unknown ({detection.false_rejections:.1%})"
     ]
-    if found.n_unknown:
+    if detection.n_unknown:
         lines.append(
-            f"and {found.n_accepted} of {found.n_unknown} windows of unknown classes as known "
-            f"({found.false_acceptances:.1%}); AUROC of known against unknown {found.auroc:.3f}"
+            f"and {detection.n_accepted} of {detection.n_unknown} windows of unknown classes as known "
+            f"({detection.false_acceptances:.1%}); AUROC of known against unknown {detection.auroc:.3f}"
         )
     return lines
 
@@ -385,12 +384,12 @@ class LearningReport:
                 f"Old classes: {self.before:.1%} of {self.n_known} {whose} classified correctly "
                 f"before, {self.after:.1%} after."
             ]
-        for each in self.apart:
-            if each.shots == 1:
-                lines.append(f"Class {each.name!r}: a single example, so its separation cannot be measured.")
+        for new in self.apart:
+            if new.shots == 1:
+                lines.append(f"Class {new.name!r}: a single example, so its separation cannot be measured.")
             else:
                 lines.append(
-                    f"Class {each.name!r}: {each.own} of {each.shots} examples are nearer to the others of "
+                    f"Class {new.name!r}: {new.own} of {new.shots} examples are nearer to the others of "
                     f"their class than to any other class."
                 )
         return lines
@@ -398,10 +397,10 @@ class LearningReport:
     def warnings(self) -> list[str]:
         """Return a sentence for each new class that looks like another one."""
         return [
-            f"class {each.name!r} looks like {each.rival!r}: {each.shots - each.own} of {each.shots} "
-            f"examples are nearer to another class, {each.nearer} of them to {each.rival!r}; expect mix-ups"
-            for each in self.apart
-            if each.alike
+            f"class {new.name!r} looks like {new.rival!r}: {new.shots - new.own} of {new.shots} "
+            f"examples are nearer to another class, {new.nearer} of them to {new.rival!r}; expect mix-ups"
+            for new in self.apart
+            if new.alike
         ]
 
 
@@ -484,11 +483,11 @@ def add_examples(
     before = _correct(model, signals, labels)
     model.add_shots(signals, labels, force=force)
     after = _correct(model, signals, labels)
-    given = np.array(labels)
+    truth = np.array(labels)
     return [
         AddedShots(name, int(own.sum()), int(total), int(before[own].sum()), int(after[own].sum()))
         for name, total in zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
-        if (own := given == name).any()
+        if (own := truth == name).any()
     ]
 
 
@@ -527,9 +526,9 @@ def _separations(
         return [], ()
     features = embedded(before, encode(before.tail, encode(before.trunk, signals)))
     new = sorted(set(columns.tolist()))
-    centres = torch.stack([features[columns == each].mean(0) for each in new])
+    centres = torch.stack([features[columns == column].mean(0) for column in new])
     nearest = tuple(names[i] for i in similarity(before, centres, means).argmax(1).tolist())
-    return [_separation(before, features, columns, means, each, names) for each in new], nearest
+    return [_separation(before, features, columns, means, column, names) for column in new], nearest
 
 
 def _separation(

@@ -405,7 +405,7 @@ def export_model(
         The content of the JSON file; after a check also ``"checked"``: a :class:`Difference` for each set of
         windows.
     """
-    path = described(Path(path))[0]
+    path = graph_paths(Path(path))[0]
     tick("graph", 0, 1)
     graph = onnx_graph(model).SerializeToString()
     tick("graph", 1, 1)
@@ -423,11 +423,11 @@ def export_model(
     facts = graph_facts(model) | {"sha256": hashlib.sha256(graph).hexdigest(), "bytes": len(graph)}
     with replacing(path) as beside:
         beside.write_bytes(graph)
-    write_json(described(path)[1], facts)
+    write_json(graph_paths(path)[1], facts)
     return facts | ({"checked": checked} if checked else {})
 
 
-def described(path: Path) -> tuple[Path, Path]:
+def graph_paths(path: Path) -> tuple[Path, Path]:
     """Return the paths of a graph and of its description; the first must end in .onnx."""
     if path.suffix.lower() != _SUFFIX:
         raise ValueError(f"the name of a graph must end in {_SUFFIX}, got {path}; use model{_SUFFIX}, say")
@@ -436,7 +436,7 @@ def described(path: Path) -> tuple[Path, Path]:
 
 def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
     """Return the description of a graph, as plain values for JSON."""
-    how, classes = model.preprocessing_, model.classes_.tolist()
+    preprocessing, classes = model.preprocessing_, model.classes_.tolist()
     shape = ["n", model.n_chans_, model.n_times_]
     outputs = [
         {
@@ -459,11 +459,11 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
         "reject_label": model.reject_label_ if rejecting else None,
         "rejected": REJECTED if rejecting else None,
         "channels": list(model.ch_names_) if model.ch_names_ else None,
-        "unit": how.unit,
+        "unit": preprocessing.unit,
         "sfreq": model.sfreq_,
         "window_seconds": model.n_times_ / model.sfreq_ if model.sfreq_ else None,
-        "preprocessing": facts_of(how),
-        "preprocessing_steps": list(how.steps),
+        "preprocessing": facts_of(preprocessing),
+        "preprocessing_steps": list(preprocessing.steps),
     }
 
 
@@ -478,19 +478,19 @@ def random_windows(model: AnchorInvClassifier) -> np.ndarray:
 def difference(model: AnchorInvClassifier, session: "InferenceSession", windows: np.ndarray) -> Difference:
     """Compare the outputs of a graph for windows (n, n_chans, n_times) with the model's."""
     signals = np.ascontiguousarray(windows, dtype=np.float32)
-    names = [each.name for each in session.get_outputs()]
-    said = dict(zip(names, session.run(names, {INPUT: signals}), strict=True))
+    names = [output.name for output in session.get_outputs()]
+    outputs = dict(zip(names, session.run(names, {INPUT: signals}), strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that noise is unlike the base data
         probabilities, labels = model.predict_proba(signals), model.predict(signals)
-        novelty = model.novelty(signals) if "novelty" in said else None
+        novelty = model.novelty(signals) if "novelty" in outputs else None
     rejected = None if model.reject is None else model.reject_label_
     names_of = np.array([*model.classes_.tolist(), rejected], dtype=object)  # the last is at -1
     return Difference(
         len(signals),
-        float(np.abs(said["probabilities"] - probabilities).max()),
-        0.0 if novelty is None else float(np.abs(said["novelty"] - novelty).max()),
-        int((names_of[said["label"]] != labels.astype(object)).sum()),
+        float(np.abs(outputs["probabilities"] - probabilities).max()),
+        0.0 if novelty is None else float(np.abs(outputs["novelty"] - novelty).max()),
+        int((names_of[outputs["label"]] != labels.astype(object)).sum()),
     )
 
 

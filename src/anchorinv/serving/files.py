@@ -27,7 +27,7 @@ Observer = Callable[[np.ndarray], None]
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How files are read, where they do not say so themselves.
+    """How files are read, as far as they do not specify it.
 
     Parameters
     ----------
@@ -104,9 +104,16 @@ def predict_file(
         if steady is not None:
             _check_sequence(path)
         smoother = smoother_of(steady, model)
-        for number, each in enumerate(classify(model, observed(windows, note), smoother)):
-            time = each.start / sfreq if sfreq else None
-            yield PredictedWindow(number, time, each.label, each.probabilities, each.raw_label, each.novelty)
+        for number, prediction in enumerate(classify(model, observed(windows, note), smoother)):
+            time = prediction.start / sfreq if sfreq else None
+            yield PredictedWindow(
+                number,
+                time,
+                prediction.label,
+                prediction.probabilities,
+                prediction.raw_label,
+                prediction.novelty,
+            )
 
 
 def check_inputs(
@@ -297,16 +304,16 @@ def _without_gaps(windows: Iterable[Window], path: Path) -> tuple[np.ndarray, li
 
 def _rates(model: AnchorInvClassifier, recording: Recording, reading: ReadOptions) -> tuple[float, int]:
     """Return the rate of a recording and the samples between windows, if the model can process it."""
-    how, name = model.preprocessing_, recording.path.name
-    rate = how.sfreq
+    preprocessing, name = model.preprocessing_, recording.path.name
+    rate = preprocessing.sfreq
     if rate is None:
         raise ValueError(
             "the model has no sampling rate; train it with sfreq (--sfreq), or predict windows (.npz, .npy)"
         )
-    if how.not_repeatable:
+    if preprocessing.not_repeatable:
         raise ValueError(
-            f"the model was trained on {how.not_repeatable}; do the same to the recording and predict its "
-            f"windows (.npz or .npy), or train on continuous recordings (anchorinv prepare own)"
+            f"the model was trained on {preprocessing.not_repeatable}; do the same to the recording and "
+            f"predict its windows (.npz or .npy), or train on continuous recordings (anchorinv prepare own)"
         )
     n_step = model.n_times_ if reading.step is None else round(reading.step * rate)
     if n_step < 1:
@@ -314,7 +321,7 @@ def _rates(model: AnchorInvClassifier, recording: Recording, reading: ReadOption
     sfreq = recording.sfreq or reading.sfreq  # that of the file has priority
     if sfreq is None:
         raise ValueError(f"{name} has no sampling rate; pass it with --sfreq (the model's is {rate:g} Hz)")
-    fourier = how.resampling == "fourier"
+    fourier = preprocessing.resampling == "fourier"
     if resampled_length(recording.n_times, sfreq, rate, fourier=fourier) < model.n_times_:
         raise ValueError(
             f"{name} lasts {recording.n_times / sfreq:.3g} s, a window of the model "
@@ -332,9 +339,9 @@ def _windows(
     scale: float,
     task: str,
 ) -> Iterator[Window]:
-    how = model.preprocessing_
-    taken = select_inputs(recording, how, n_chans=model.n_chans_, scale=scale)
-    windows = Windows(Pipeline(how, sfreq), model.n_times_, starts)
+    preprocessing = model.preprocessing_
+    taken = select_inputs(recording, preprocessing, n_chans=model.n_chans_, scale=scale)
+    windows = Windows(Pipeline(preprocessing, sfreq), model.n_times_, starts)
     for piece in recording.pieces(taken.channels, task=task):
         yield from windows.push(taken.factors * piece)
     yield from windows.finish()

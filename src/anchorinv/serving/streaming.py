@@ -1,15 +1,15 @@
-"""Predict windows as they arrive, from a live source or a long file, steadily over time; monitor drift.
+"""Predict windows as they arrive, from a live source or a long file, smoothed over time; monitor drift.
 
-Predictions are made steady by the past alone. An *outcome* of a window is one of the model's classes or
-"unknown", if the window was rejected. Each window goes through what is switched on, in this order:
+Smoothing is causal: it uses past windows only. The *outcome* of a window is one of the model's classes, or
+"unknown" if the window was rejected. Each window passes the enabled steps, in this order:
 
-1. *averaging* of the shares of all outcomes: a window's probabilities, or everything for unknown if it was
-   rejected, so that the averaged share of unknown is the share of rejected windows;
-2. a *majority vote* among the outcomes with the largest shares, whose own shares are those of the votes;
-3. *hysteresis*: another outcome needs a larger share than the one that holds, by a margin;
-4. *dwell*: it needs to do so for some time without interruption.
+1. *averaging* of the shares of all outcomes: the probabilities of a window, or 1 for unknown if it was
+   rejected, so that the average of unknown is the proportion of rejected windows;
+2. a *majority vote* among the outcomes with the largest shares; shares are then those of the votes;
+3. *hysteresis*: another outcome must exceed the share of the current one by a margin;
+4. *dwell*: it must do so for some time without interruption.
 
-What is not switched on changes nothing. The first window decides at once.
+A step that is off changes nothing. The first window decides at once.
 """
 
 import math
@@ -35,26 +35,25 @@ from anchorinv.validation import warn_drift
 BATCH = 64
 #: The label of rejected windows, unless the model has another one.
 UNKNOWN = "unknown"
-#: Seconds without a whole window that never end what was held before.
+#: Gaps of up to this many seconds never reset the smoothing.
 SHORT_GAP = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Smoothing:
-    """How predictions of successive windows are made steady; each setting is off if it is None.
+    """How predictions of successive windows are smoothed; a setting is off if it is None.
 
     Parameters
     ----------
     vote : float or None, default=None
-        Majority vote [1]_ among the windows of so many seconds, this one included. A tie is decided for the
-        outcome that holds, otherwise for the latest.
+        Majority vote [1]_ over the windows of the last ``vote`` seconds, this one included. A tie goes to the
+        current outcome, otherwise to the latest.
     time_constant : float or None, default=None
-        Exponential averaging of the probabilities: a window that is so many seconds old weighs 1/e of the
-        newest. The probabilities themselves, not their logarithms: windows that overlap are no independent
-        evidence, and a single one must not veto a class.
+        Time constant in seconds of an exponential moving average of the probabilities. Not of their
+        logarithms: overlapping windows are not independent evidence, and a single one must not veto a class.
     hysteresis : float or None, default=None
-        Margin in [0, 1): another outcome takes over if its share exceeds that of the one that holds by more
-        than this, as in a Schmitt trigger [2]_.
+        Margin in [0, 1): another outcome takes over if its share exceeds that of the current one by more than
+        this, as in a Schmitt trigger [2]_.
     dwell : float or None, default=None
         Seconds for which another outcome has to win without interruption until it takes over [3]_
         (debouncing).
@@ -102,7 +101,7 @@ class Smoothing:
 
     @property
     def memory(self) -> float:
-        """Seconds after which windows hardly matter any more; a longer gap ends what was held before it."""
+        """Seconds after which a window has little influence; a longer gap resets the smoothing."""
         return max(SHORT_GAP, self.vote or 0, 3 * (self.time_constant or 0), self.dwell or 0)
 
 
@@ -113,7 +112,7 @@ PRESETS: Mapping[str, Smoothing] = MappingProxyType(
 
 
 def preset(name: str, window: float) -> Smoothing:
-    """Return a preset for windows of so many seconds: its times are multiples of their length.
+    """Return a preset for a length of windows: its times are multiples of that length.
 
     Chosen on forearm EMG in windows of 0.4 s (docs/predictions.md).
 
@@ -142,8 +141,8 @@ def preset(name: str, window: float) -> Smoothing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steadied:
-    """What a :class:`Smoother` makes of a window; without label and probabilities if samples are missing."""
+class SmoothedWindow:
+    """Output of a :class:`Smoother` for a window; label and probabilities are None if samples are missing."""
 
     label: Any
     probabilities: np.ndarray | None  # (n_classes,): averaged if there is averaging, the window's otherwise
@@ -151,17 +150,17 @@ class Steadied:
 
 
 class Smoother:
-    """Make predictions steady, window by window, in the order of their time.
+    """Smooth predictions, window by window, in chronological order.
 
-    It knows nothing of chunks: what comes out depends on the windows alone. Times are rounded to samples.
+    The result depends on the windows alone, not on the chunks they came in. Times are rounded to samples.
 
-    - *Gaps*: a window with missing samples has no class, whatever was held. It interrupts a dwell. Averaging
-      and votes go by time, so that what came before weighs less after it; after a gap longer than
-      :attr:`Smoothing.memory` all starts anew.
-    - *Classes that come and go* are matched by name, in whatever order. A new one starts with a share of 0;
-      the shares and votes of one that was forgotten go to the others in proportion, and if it was the one
-      that held, the next window decides at once.
-    - *Rejected windows* are one more outcome, as the module says.
+    - *Gaps*: a window with missing samples has no class and interrupts a dwell. Averaging and votes go by
+      time, so that windows before a gap weigh less after it; a gap longer than :attr:`Smoothing.memory`
+      resets the smoother.
+    - *Changing classes* are matched by name. A new class starts with a share of 0; shares and votes of a
+      forgotten class are distributed over the others in proportion, and if it was the current outcome, the
+      next window decides at once.
+    - *Rejected windows* have an outcome of their own, "unknown".
 
     Parameters
     ----------
@@ -192,16 +191,16 @@ class Smoother:
         """Forget all windows so far."""
         self._last: int | None = None  # start of the last window without a gap
         self._gap: int | None = None  # start of the first window of a gap that has not ended
-        # (n_classes + 1,), averaged; the last is unknown. A list: of so few, numpy takes longer.
+        # (n_classes + 1,), averaged; the last is unknown. A list, which is faster than numpy for so few.
         self._shares: list[float] | None = None
         self._votes: deque[tuple[int, int]] = deque()  # start and outcome
-        self._held: int | None = None  # the outcome that holds
-        self._rival: tuple[int, int] | None = None  # since when another one wins, and which
+        self._current: int | None = None  # the current outcome
+        self._rival: tuple[int, int] | None = None  # start of the dwell of another outcome, and which
 
     def __call__(
         self, start: int, probabilities: np.ndarray | None, *, classes: Any, rejected: bool = False
-    ) -> Steadied:
-        """Take the next window and return its steadied class.
+    ) -> SmoothedWindow:
+        """Take the next window and return its smoothed class.
 
         Parameters
         ----------
@@ -220,31 +219,31 @@ class Smoother:
         """
         if self._last is not None and start <= self._last:
             raise ValueError(
-                f"a window at {start} came after one at {self._last}; they are needed in the order of their "
-                f"time, and reset() between recordings"
+                f"a window at {start} came after one at {self._last}; pass windows in the order of time, and "
+                f"call reset() between recordings"
             )
         if probabilities is None:
             self._gap, self._rival = start if self._gap is None else self._gap, None
-            return Steadied(None, None, 0.0)
+            return SmoothedWindow(None, None, 0.0)
         if self._gap is not None and start - self._gap > self._n_memory:
             self.reset()
         self._follow(np.asarray(classes).tolist())
         mean = self._average(start, probabilities, rejected)
         self._last, self._gap = start, None
         best, shares = self._elect(start, mean) if self._n_vote else (_largest(mean), mean)
-        self._held = self._decide(start, best, shares)
-        label = self.unknown if self._held == len(classes) else classes[self._held]
+        self._current = self._decide(start, best, shares)
+        label = self.unknown if self._current == len(classes) else classes[self._current]
         *averaged, unknown = mean
         if self._n_constant and (known := sum(averaged)) > 0:
             probabilities = np.array([share / known for share in averaged], probabilities.dtype)
-        return Steadied(label, probabilities, unknown)
+        return SmoothedWindow(label, probabilities, unknown)
 
     def _follow(self, names: list[Any]) -> None:
-        """Match what is kept to the model's classes, which may have changed."""
+        """Match shares and votes to the model's classes, which may have changed."""
         if names == self._names:
             return
         places = {name: place for place, name in enumerate(names)}
-        # From an outcome before to the same one now; unknown stays the last, a forgotten class has none.
+        # The new index of each outcome; unknown stays the last, a forgotten class has none.
         now = [*(places.get(name) for name in self._names), len(names)]
         if self._shares is not None:
             shares = [0.0] * (len(names) + 1)
@@ -254,13 +253,13 @@ class Smoother:
             known = sum(shares)
             self._shares = [share / known for share in shares] if known > 0 else None
         self._votes = deque((at, place) for at, vote in self._votes if (place := now[vote]) is not None)
-        self._held = None if self._held is None else now[self._held]
+        self._current = None if self._current is None else now[self._current]
         rival = None if self._rival is None else now[self._rival[1]]
         self._rival = None if self._rival is None or rival is None else (self._rival[0], rival)
         self._names = names
 
     def _average(self, start: int, probabilities: np.ndarray, rejected: bool) -> list[float]:
-        """Return the shares of all outcomes (n_classes + 1,), averaged if that is switched on."""
+        """Return the shares of all outcomes (n_classes + 1,), averaged if averaging is on."""
         shares = [*([0.0] * len(probabilities) if rejected else probabilities.tolist()), float(rejected)]
         if self._n_constant:
             if self._shares is not None and self._last is not None:
@@ -278,23 +277,25 @@ class Smoother:
         counts = Counter(vote for _, vote in self._votes)
         most = max(counts.values())
         tied = [vote for vote, n in counts.items() if n == most]
-        best = self._held if self._held in tied else next(v for _, v in reversed(self._votes) if v in tied)
+        best = (
+            self._current if self._current in tied else next(v for _, v in reversed(self._votes) if v in tied)
+        )
         assert best is not None
         return best, [counts[outcome] / len(self._votes) for outcome in range(len(shares))]
 
     def _decide(self, start: int, best: int, shares: list[float]) -> int:
-        """Return the outcome that holds from here on."""
-        held, margin, rival = self._held, self.settings.hysteresis, self._rival
+        """Return the current outcome from this window on."""
+        current, margin, rival = self._current, self.settings.hysteresis, self._rival
         self._rival = None
-        if held is None or best == held:
+        if current is None or best == current:
             return best
-        if margin is not None and shares[best] - shares[held] <= margin:
-            return held
+        if margin is not None and shares[best] - shares[current] <= margin:
+            return current
         since = start if rival is None or rival[1] != best else rival[0]
         if start - since >= self._n_dwell:
             return best
         self._rival = since, best
-        return held
+        return current
 
 
 def _largest(shares: list[float]) -> int:
@@ -302,17 +303,14 @@ def _largest(shares: list[float]) -> int:
 
 
 def smoother_of(steady: Smoothing | str | None, model: AnchorInvClassifier) -> Smoother | None:
-    """Return what makes predictions of a model steady, by settings or the name of a preset.
-
-    None if nothing is to be done.
-    """
+    """Return the smoother of a model's predictions, by settings or the name of a preset; None for none."""
     if steady is not None and not isinstance(steady, Smoothing | str):
         raise ValueError(f"steady (={steady!r}) must be None, 'balanced' or Smoothing(...)")
     if steady is None or steady == Smoothing():
         return None
     if model.sfreq_ is None:
         raise ValueError(
-            "predictions are made steady over seconds, and the model does not know its rate; train it with "
+            "predictions are smoothed over seconds, and the model has no sampling rate; train it with "
             "sfreq (--sfreq)"
         )
     settings = preset(steady, model.n_times_ / model.sfreq_) if isinstance(steady, str) else steady
@@ -370,7 +368,7 @@ class StreamingPredictor:
     unit : str or None, default=None
         Unit of the source (V, mV, µV, nV); None if it is the model's.
     rename : mapping of str to str or None, default=None
-        Names of channels in the source, and those that the model knows them by.
+        Maps channel names of the source to the model's.
     steady : Smoothing, "balanced" or None, default=None
         Smoothing of predictions over time; None for none.
     on_drift : callable, default=warn_drift
@@ -402,23 +400,23 @@ class StreamingPredictor:
         model._check_fitted()
         if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 1:
             raise ValueError(f"step (={step!r}) must be a whole number of samples, 1 or more")
-        how = model.preprocessing_
-        if how.not_live:
-            files = "windows" if how.not_repeatable else "whole files"
+        preprocessing = model.preprocessing_
+        if preprocessing.not_live:
+            files = "windows" if preprocessing.not_repeatable else "whole files"
             raise ValueError(
-                f"the model was trained on {how.not_live}, which is impossible live; train it on "
+                f"the model was trained on {preprocessing.not_live}, which is impossible live; train it on "
                 f"recordings filtered causally (anchorinv prepare own --filter), or predict {files}"
             )
         if sfreq is not None and not (isinstance(sfreq, int | float | np.number) and 0 < sfreq < np.inf):
             raise ValueError(f"sfreq (={sfreq!r}) must be a rate in Hz above 0")
         self.model, self._smoother = model, smoother_of(steady, model)
-        self._n_chans = len(how.inputs or ()) or model.n_chans_
-        self._picks = None if ch_names is None else _picks(how, ch_names, rename, self._n_chans)
+        self._n_chans = len(preprocessing.inputs or ()) or model.n_chans_
+        self._picks = None if ch_names is None else _picks(preprocessing, ch_names, rename, self._n_chans)
         if ch_names is not None:
             self._n_chans = len(ch_names)
         elif rename:
             raise ValueError("channels without names cannot be renamed; give ch_names")
-        self._factor = 1.0 if unit is None else _factor(how, unit)
+        self._factor = 1.0 if unit is None else _factor(preprocessing, unit)
         self._step, self._sfreq, self._on_drift = int(step), sfreq, on_drift
         self.reset()
 
@@ -459,7 +457,7 @@ class StreamingPredictor:
             samples = samples[self._picks]
         if self._factor != 1:
             samples = self._factor * samples
-        return list(self._watched(self._windows.push(samples)))
+        return list(self._monitor_drift(self._windows.push(samples)))
 
     def predict(self, windows: Sequence[Window]) -> list[Prediction]:
         """Return the predictions of windows that :meth:`cut` returned, in their order."""
@@ -467,21 +465,21 @@ class StreamingPredictor:
 
     def finish(self) -> list[Prediction]:
         """Return the windows that the end of a source completes, if its rate is not the model's."""
-        return list(classify(self.model, self._watched(self._windows.finish()), self._smoother))
+        return list(classify(self.model, self._monitor_drift(self._windows.finish()), self._smoother))
 
-    def _watched(self, windows: Iterator[Window]) -> Iterator[Window]:
+    def _monitor_drift(self, windows: Iterator[Window]) -> Iterator[Window]:
         for window in windows:
             self._alarm(window)
             yield window
 
 
 def _picks(
-    how: Preprocessing, ch_names: Sequence[str], rename: Mapping[str, str] | None, n_chans: int
+    preprocessing: Preprocessing, ch_names: Sequence[str], rename: Mapping[str, str] | None, n_chans: int
 ) -> list[int] | None:
     """Return which channels of a source are the model's; None if the model has no names for them."""
     present = renamed(ch_names, rename, source="the source")
-    if how.inputs is not None:
-        return pick_channels(how.inputs, present, source="the source")
+    if preprocessing.inputs is not None:
+        return pick_channels(preprocessing.inputs, present, source="the source")
     if len(present) != n_chans:
         raise ValueError(
             f"the source has {len(present)} channels, the model takes {n_chans} and has no names for "
@@ -490,13 +488,13 @@ def _picks(
     return None
 
 
-def _factor(how: Preprocessing, unit: str) -> float:
+def _factor(preprocessing: Preprocessing, unit: str) -> float:
     """Return the factor from a source's unit to the model's."""
     if (spelled := unit_of(unit)) is None:
         raise ValueError(f"unit (={unit!r}) must be one of {', '.join(UNITS)}")
-    if how.unit is None:
+    if preprocessing.unit is None:
         raise ValueError(f"the source is in {spelled}, and the model has no unit; train it with one (--unit)")
-    return UNITS[how.unit] / UNITS[spelled]
+    return UNITS[preprocessing.unit] / UNITS[spelled]
 
 
 def classify(
@@ -511,10 +509,10 @@ def classify(
         for window in batch:
             label, row, p_value = next(answers) if window.whole else (None, None, None)
             raw = Prediction(window.start, label, row, label, p_value)
-            yield raw if smoother is None else _steadied(raw, now, smoother)
+            yield raw if smoother is None else _smooth(raw, now, smoother)
 
 
-def _steadied(raw: Prediction, model: AnchorInvClassifier, smoother: Smoother) -> Prediction:
+def _smooth(raw: Prediction, model: AnchorInvClassifier, smoother: Smoother) -> Prediction:
     rejected = model.reject is not None and raw.novelty is not None and raw.novelty <= model.reject
     if rejected:
         smoother.unknown = model.reject_label_  # which may have been set since the stream began
@@ -533,12 +531,12 @@ def _answers(
 
 
 def probabilities(model: AnchorInvClassifier, signals: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return probabilities (n, n_classes) of signals that have been checked, and p-values (n,) if there are.
+    """Return probabilities (n, n_classes) of validated signals, and p-values (n,) if the model has novelty.
 
     Columns follow ``classes_``.
     """
-    tells = model.state_.confidence is not None or model.reject is not None
-    logits, p_values = model._answers(from_numpy(model.standardisation_(signals)), novelty=tells)
+    has_novelty = model.state_.confidence is not None or model.reject is not None
+    logits, p_values = model._answers(from_numpy(model.standardisation_(signals)), novelty=has_novelty)
     return model._probabilities(logits), p_values
 
 

@@ -67,7 +67,7 @@ class StoredArray:
     def read(self) -> npt.NDArray[Any]:
         """Return all of it."""
         with _reading(self.path), ExitStack() as stack:
-            return self._part(self._opened(stack), self.shape)
+            return self._part(self._open(stack), self.shape)
 
     def blocks(self, size: int) -> Iterator[npt.NDArray[Any]]:
         """Yield it block by block, ``size`` entries of the first axis at a time."""
@@ -80,7 +80,7 @@ class StoredArray:
         with ExitStack() as stack:
             # Each read is guarded separately: the caller's warnings are not silenced.
             with _reading(self.path):
-                file = self._opened(stack)
+                file = self._open(stack)
             for start in range(0, n, size):
                 with _reading(self.path):
                     block = self._part(file, (min(size, n - start), *self.shape[1:]))
@@ -97,7 +97,7 @@ class StoredArray:
     def _order(self) -> Any:
         return "F" if self.fortran_order else "C"
 
-    def _opened(self, stack: ExitStack) -> IO[bytes]:
+    def _open(self, stack: ExitStack) -> IO[bytes]:
         if self.member:
             archive = stack.enter_context(zipfile.ZipFile(self.path))
             file = stack.enter_context(archive.open(f"{self.member}.npy"))
@@ -111,13 +111,13 @@ class StoredArray:
         return np.frombuffer(raw, self.dtype).reshape(shape, order=self._order)
 
 
-def open_array(path: Path, *, anew: str | None = None) -> StoredArray:
-    """Return the array of an ``.npy`` file, values unread; ``anew`` is the remedy for a damaged one."""
-    anew = _anew(path) if anew is None else anew
-    with headers.reading(path, anew=anew):
+def open_array(path: Path, *, remedy: str | None = None) -> StoredArray:
+    """Return the array of an ``.npy`` file, values unread; ``remedy`` is that of a damaged one."""
+    remedy = _save_again(path) if remedy is None else remedy
+    with headers.reading(path, remedy=remedy):
         _refuse_text(path)
         with path.open("rb") as file:
-            return _described(path, "", file, path.stat().st_size, anew)
+            return _parse_header(path, "", file, path.stat().st_size, remedy)
 
 
 def open_arrays(path: Path, names: Collection[str]) -> dict[str, StoredArray]:
@@ -128,10 +128,14 @@ def open_arrays(path: Path, names: Collection[str]) -> dict[str, StoredArray]:
     with _reading(path), zipfile.ZipFile(path) as archive:
         held = {m.filename.removesuffix(".npy"): m for m in archive.infolist() if m.filename.endswith(".npy")}
         for name in held.keys() & set(names):
-            if held[name].file_size > headers.room(min(held[name].compress_size, path.stat().st_size)):
-                raise ValueError(f"{path} unpacks to more than 200 times its size ({name}); {_anew(path)}")
+            if held[name].file_size > headers.unpacked_limit(
+                min(held[name].compress_size, path.stat().st_size)
+            ):
+                raise ValueError(
+                    f"{path} unpacks to more than 200 times its size ({name}); {_save_again(path)}"
+                )
             with archive.open(f"{name}.npy") as file:
-                arrays[name] = _described(path, name, file, held[name].file_size, _anew(path))
+                arrays[name] = _parse_header(path, name, file, held[name].file_size, _save_again(path))
     return arrays
 
 
@@ -173,10 +177,10 @@ def read_sfreq(path: Path, values: npt.NDArray[Any] | None) -> float | None:
 
 
 def _reading(path: Path) -> AbstractContextManager[None]:
-    return headers.reading(path, anew=_anew(path))
+    return headers.reading(path, remedy=_save_again(path))
 
 
-def _anew(path: Path) -> str:
+def _save_again(path: Path) -> str:
     call = "np.savez({!r}, X=X, y=y)" if path.suffix.lower() == ".npz" else "np.save({!r}, X)"
     return f"save it again with {call.format(path.name)}, or copy it anew"
 
@@ -191,18 +195,18 @@ def _refuse_text(path: Path) -> None:
         raise ValueError(f"{path} is a text file without arrays; known formats: {headers.KNOWN}")
 
 
-def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> StoredArray:
+def _parse_header(path: Path, name: str, file: IO[bytes], size: int, remedy: str) -> StoredArray:
     """Parse the header of an array, checked against the ``size`` bytes available."""
     source = f"{path}: {name}" if name else str(path)
     start = file.read(8)
     width, parse = _HEADERS.get(start[6:], (0, None))
     if start[:6] != np.lib.format.MAGIC_PREFIX or parse is None:
         raise ValueError(
-            headers.damaged(source, "it is no array in NumPy's format 1 or 2" if start else "", anew)
+            headers.damaged(source, "it is no array in NumPy's format 1 or 2" if start else "", remedy)
         )
     prefix = file.read(width)
     if (length := int.from_bytes(prefix, "little")) > _LONGEST_HEADER:
-        raise ValueError(headers.damaged(source, f"it has a header of {length} bytes", anew))
+        raise ValueError(headers.damaged(source, f"it has a header of {length} bytes", remedy))
     header = prefix + file.read(length)
     shape, fortran_order, dtype = parse(BytesIO(header))
     if dtype.hasobject:
@@ -212,7 +216,7 @@ def _described(path: Path, name: str, file: IO[bytes], size: int, anew: str) -> 
     array = StoredArray(path, name, shape, dtype, fortran_order, len(start) + len(header))
     if dtype.kind == "V" or min(shape, default=0) < 0 or array.n_bytes != size - array.offset:
         reason = f"it declares {dtype} {shape}, and has {size - array.offset} bytes"
-        raise ValueError(headers.damaged(source, reason, anew))
+        raise ValueError(headers.damaged(source, reason, remedy))
     return array
 
 
@@ -310,7 +314,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:
     """Yield the lines of a table; too long lines, or too many, are refused."""
-    left, skipped = headers.room(path.stat().st_size), -_SKIPPED
+    left, skipped = headers.unpacked_limit(path.stat().st_size), -_SKIPPED
     while line := file.readline(_LINE + 1):
         left -= len(line)
         skipped += 1 if line.lstrip()[:1] in ("", "#") else -1
@@ -361,7 +365,7 @@ def check_mat(path: Path) -> None:
     for kind, block in _mat_elements(content[128:], order, padded=False):
         inner = [(kind, block)]
         if kind == _MAT_COMPRESSED:
-            most = min(headers.room(len(block)), 8 * headers.LARGEST)
+            most = min(headers.unpacked_limit(len(block)), 8 * headers.LARGEST)
             stream = zlib.decompressobj()
             unpacked = memoryview(stream.decompress(block, most))  # checks its checksum, which scipy does not
             if not stream.eof:

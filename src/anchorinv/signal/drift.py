@@ -44,7 +44,8 @@ FEWEST = 5
 _STEADY_BAND, _STEADY_PAIR, _STEADY_SHARE = 0.3, 0.1, 0.35
 #: Two channels are considered shorted if their transformed correlation newly exceeds this (0.9985).
 _ONE, _NEW = 3.6, 3.0
-#: A swap is reported if it explains this share of the distance, of so many windows, where there is one.
+#: A swap is reported if it explains this share of the distance, with at least this many windows, if the mean
+#: squared distance exceeds the last value.
 _EXPLAINED, _WINDOWS, _DISTANT = 0.5, 10, 0.05
 _MAINS = (50.0, 60.0)  # Hz
 
@@ -59,7 +60,7 @@ def band_edges(n_times: int) -> np.ndarray:
     return _edges(n_times) / (n_times // 2)
 
 
-def standardised(signals: np.ndarray) -> np.ndarray:
+def standardise(signals: np.ndarray) -> np.ndarray:
     """Return each channel of each window with mean 0 and standard deviation 1, float32; a flat one is 0."""
     centred = signals - signals.mean(axis=2, keepdims=True)
     # By the peak first: squares could overflow.
@@ -132,9 +133,11 @@ class Moments:
 
     def __add__(self, other: "Moments") -> "Moments":
         n = self.n + other.n
-        share, apart = other.n / n, other.mean - self.mean
-        variance = self.variance + share * (other.variance - self.variance) + share * (1 - share) * apart**2
-        return Moments(n, self.mean + share * apart, variance)
+        share, difference = other.n / n, other.mean - self.mean
+        variance = (
+            self.variance + share * (other.variance - self.variance) + share * (1 - share) * difference**2
+        )
+        return Moments(n, self.mean + share * difference, variance)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,23 +168,20 @@ class Statistics:
         return reduce(operator.add, parts)
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        known = self.shapes is not None and other.shapes is not None
-        shapes = _added(self.shapes or {}, other.shapes or {}) if known else None
+        shapes = None
+        if self.shapes is not None and other.shapes is not None:
+            shapes = {name: moments + other.shapes[name] for name, moments in self.shapes.items()}
         return Statistics(self.n + other.n, self.samples + other.samples, shapes)
 
 
 def _shape_moments(signals: np.ndarray) -> dict[str, Moments]:
-    unit, features = standardised(signals), {}
+    unit, features = standardise(signals), {}
     known = shapes_of(*signals.shape[1:])
     if "spectra" in known:
         features["spectra"] = spectra(unit)
     if "pairs" in known:
         features["pairs"], features["shared"] = correlations(unit)
     return {name: Moments.over(values) for name, values in features.items()}
-
-
-def _added(one: dict[str, Moments], other: dict[str, Moments]) -> dict[str, Moments]:
-    return {name: one[name] + other[name] for name in one}
 
 
 class MeanStd(NamedTuple):
@@ -320,7 +320,7 @@ multiply it by 0.001 (--scale 0.001)
 
     @property
     def extreme(self) -> bool:
-        """Whether scale or offset differ so much that nothing should be learned from these signals."""
+        """Whether scale or offset differ too much to learn from these signals."""
         return bool(self.beyond.any())
 
     @property
@@ -427,7 +427,7 @@ def drift(
 
 def _spectrum_drift(mean: np.ndarray, base: MeanStd, n: int, alive: np.ndarray) -> SpectrumDrift:
     away = (mean - base.mean) / np.maximum(base.std, _STEADY_BAND)
-    # Minus the expected chance difference of so few windows.
+    # Minus the expectation by chance, for n windows.
     distance = np.sqrt(np.maximum(0, (away**2).mean(axis=1) - 1 / n))
     even = np.ptp(mean, axis=1) < 0.5
     return SpectrumDrift(np.where(alive, distance, 0.0), away, even)
@@ -443,22 +443,22 @@ def _covariance_drift(
     std = np.maximum(pairs.std, _STEADY_PAIR)
     away = np.where(both, (here - pairs.mean) / std, 0.0)
     n_others = np.maximum(_square(both.astype(float), rows, cols).sum(axis=1), 1)
-    # Minus the expected chance difference of so few windows.
-    apart = np.sqrt(np.maximum(0, _square(away**2, rows, cols).sum(axis=1) / n_others - 1 / n))
+    # Minus the expectation by chance, for n windows.
+    distance = np.sqrt(np.maximum(0, _square(away**2, rows, cols).sum(axis=1) / n_others - 1 / n))
     alone = np.maximum(0, (shared.mean - sharing) / np.maximum(shared.std, _STEADY_SHARE))
     if not alive.all():  # without one channel, all others share less
         alone = np.zeros_like(alone)
-    one = np.flatnonzero((here > _ONE) & (away > _NEW))
-    same = tuple((int(rows[i]), int(cols[i])) for i in one)
+    shorted = np.flatnonzero((here > _ONE) & (away > _NEW))
+    same = tuple((int(rows[i]), int(cols[i])) for i in shorted)
     distant = (away**2).mean() - 1 / n > _DISTANT
     weights = np.where(both, 1 / std**2, 0.0)
     swapped = None
     if n >= _WINDOWS and len(alive) > 2 and distant and not same:
-        swapped = _swapped(*(_square(part, rows, cols) for part in (here, pairs.mean, weights)))
-    return CovarianceDrift(np.where(alive, np.maximum(apart, alone), 0.0), alone, same, swapped)
+        swapped = _find_swap(*(_square(part, rows, cols) for part in (here, pairs.mean, weights)))
+    return CovarianceDrift(np.where(alive, np.maximum(distance, alone), 0.0), alone, same, swapped)
 
 
-def _swapped(here: np.ndarray, base: np.ndarray, weights: np.ndarray) -> tuple[int, int] | None:
+def _find_swap(here: np.ndarray, base: np.ndarray, weights: np.ndarray) -> tuple[int, int] | None:
     """Return the two channels whose swap explains the difference of matrices (n_chans, n_chans), if any."""
     # (i, j): the distance of channel j's correlations from those that channel i should have.
     cost = weights @ here.T**2 - 2 * (weights * base) @ here.T + (weights * base**2).sum(axis=1)[:, None]
@@ -488,7 +488,7 @@ def _scale_words(drift: Drift) -> list[str]:
     worst = int(np.argmax(drift.distance))
     spread = f"a spread of {drift.scale[worst]:.2g} and a shift of {drift.shift[worst]:.2g} spreads"
     word = "far from" if drift.extreme else "somewhat unlike"
-    return [f"{_named(drift, far)}: {word} the base data (the worst has {spread}); {_guess(drift, far)}"]
+    return [f"{_names_of(drift, far)}: {word} the base data (the worst has {spread}); {_guess(drift, far)}"]
 
 
 def _unit_words(drift: Drift) -> str:
@@ -523,7 +523,7 @@ def _spectrum_words(drift: Drift) -> list[str]:
     # Gained power is more informative than the shares it reduced.
     band = int(np.argmax(np.where(away > 0, 2 * away, -away)))
     more = "more" if away[band] > 0 else "less"
-    words = f"the spectrum of {_named(drift, unlike)} is {word} the base data's: {more} of its power"
+    words = f"the spectrum of {_names_of(drift, unlike)} is {word} the base data's: {more} of its power"
     edges = band_edges(drift.n_times)[[band, band + 1]] / 2
     low, high = edges * (drift.sfreq or 0.0)
     if drift.sfreq is None:
@@ -548,11 +548,11 @@ def _covariance_words(drift: Drift) -> list[str]:
         words.append(f"{names[first]} and {names[second]}{more} carry one signal: are they shorted?")
     if covariance.swapped:
         first, second = covariance.swapped
-        words.append(f"{names[first]} and {names[second]} go with the others as if they were swapped")
+        words.append(f"{names[first]} and {names[second]} correlate with the others as if they were swapped")
     if not (covariance.distance > UNLIKE).any():
         return words
     unlike, away = _worst(covariance.distance)
-    channels = _named(drift, unlike)
+    channels = _names_of(drift, unlike)
     if (covariance.alone[unlike] > UNLIKE).all():
         less = f"{away.split()[0]} less in common with the other channels than in the base data"
         words.append(f"{channels}: {less}: is an electrode off?")
@@ -570,6 +570,6 @@ def _worst(distance: np.ndarray) -> tuple[np.ndarray, str]:
     return (far, "far from") if far.any() else (distance > UNLIKE, "somewhat unlike")
 
 
-def _named(drift: Drift, which: np.ndarray) -> str:
+def _names_of(drift: Drift, which: np.ndarray) -> str:
     names = [name for name, is_one in zip(drift.channels, which, strict=True) if is_one]
     return "every channel" if which.all() and len(names) > 1 else listed(names, most=5)

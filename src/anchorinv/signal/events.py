@@ -58,7 +58,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Segment:
     """A part of a recording, in seconds from its first sample, that belongs to a class."""
 
     start: float
@@ -139,8 +139,8 @@ def check_wanted(events: Sequence[Event], wanted: Mapping[str, str], *, name: st
         meant = dict.fromkeys(spelled[match] for matches in near for match in matches)
         hint = f" (did you mean {listed(list(meant))}?)" if meant else ""
         counts = Counter(event.label for event in events).most_common()
-        there = listed([f"{label[:80]} ({n})" for label, n in counts])
-        raise ValueError(f"{name} has no event {listed(missing)}{hint}; it has {there}")
+        occurring = listed([f"{label[:80]} ({n})" for label, n in counts])
+        raise ValueError(f"{name} has no event {listed(missing)}{hint}; it has {occurring}")
 
 
 def labelled_parts(
@@ -151,8 +151,8 @@ def labelled_parts(
     *,
     name: str,
     length: float,
-) -> tuple[list[Stretch], int]:
-    """Return a stretch for each wanted event, and how many were left out.
+) -> tuple[list[Segment], int]:
+    """Return a segment for each wanted event, and how many were left out.
 
     Parameters
     ----------
@@ -161,35 +161,35 @@ def labelled_parts(
     wanted : mapping of str to str
         The class of each event by its label, as from :func:`parse_events`; all must occur.
     start : float, default=0.0
-        Where a stretch starts, in seconds from the event's onset.
+        Where a segment starts, in seconds from the event's onset.
     stop : float or None, default=None
         Where it ends; None is where the event ends by itself.
     name : str
         Of the recording, for messages.
     length : float
-        Of the recording in seconds; stretches that reach beyond it, or before its start, are left out.
+        Of the recording in seconds; segments that reach beyond it, or before its start, are left out.
 
     Returns
     -------
-    parts : list of Stretch
+    parts : list of Segment
     n_outside : int
 
     Examples
     --------
     >>> trials = [Event(1.0, 4.0, "T1"), Event(8.0, 4.0, "T2")]
     >>> labelled_parts(trials, {"T1": "left", "T2": "right"}, 0, 3, name="a.edf", length=10)
-    ([Stretch(start=1.0, stop=4.0, label='left')], 1)
+    ([Segment(start=1.0, stop=4.0, label='left')], 1)
     """
     check_wanted(events, wanted, name=name)
-    parts, n_outside = stretches(events, wanted, start, stop, name=name, length=length)
+    parts, n_outside = segments_of(events, wanted, start, stop, name=name, length=length)
     if not parts:
-        asked = f"{start:g} s to {'its end' if stop is None else f'{stop:g} s'} of an event"
-        beyond = f"all {n_outside} stretches from {asked} reach beyond it"
+        interval = f"{start:g} s to {'its end' if stop is None else f'{stop:g} s'} of an event"
+        beyond = f"all {n_outside} segments from {interval} reach beyond it"
         raise ValueError(f"{name} is {length:g} s long, and {beyond}; choose others with --from and --to")
     return parts, n_outside
 
 
-def stretches(
+def segments_of(
     events: Sequence[Event],
     wanted: Mapping[str, str],
     start: float,
@@ -197,9 +197,9 @@ def stretches(
     *,
     name: str,
     length: float,
-) -> tuple[list[Stretch], int]:
+) -> tuple[list[Segment], int]:
     """As :func:`labelled_parts`, for one file of many: events need not occur in it."""
-    check_stretch(start, stop)
+    check_interval(start, stop)
     parts, n_outside = [], 0
     for event in events:
         if event.label not in wanted:
@@ -207,20 +207,20 @@ def stretches(
         end = event.duration if stop is None else stop
         if end <= start:
             lasts = f"lasts {event.duration:g} s" if event.duration else "has no duration"
-            starts = f"stretches start {start:g} s after its onset; say with --to where they end"
+            starts = f"segments start {start:g} s after its onset; say with --to where they end"
             raise ValueError(f"{name}: event {event.label!r} at {event.onset:g} s {lasts}, and {starts}")
         first, last = event.onset + start, event.onset + end
         if first < -_ROUNDING or last > length + _ROUNDING:
             n_outside += 1
         else:
-            parts.append(Stretch(max(0.0, first), min(last, length), wanted[event.label]))
+            parts.append(Segment(max(0.0, first), min(last, length), wanted[event.label]))
     return parts, n_outside
 
 
-def check_stretch(start: float, stop: float | None) -> None:
-    """Refuse a stretch that does not start before it stops."""
+def check_interval(start: float, stop: float | None) -> None:
+    """Refuse a segment that does not start before it stops."""
     if not math.isfinite(start) or (stop is not None and not start < stop < math.inf):
-        raise ValueError(f"a stretch is from --from to --to, the later, in seconds, got {start:g} to {stop}")
+        raise ValueError(f"a segment is from --from to --to, the later, in seconds, got {start:g} to {stop}")
 
 
 def events_beside(path: Path) -> Path | None:
@@ -269,8 +269,8 @@ def _labels(path: Path, table: Table) -> list[str]:
         if not all(map(_missing, labels)):
             return labels
     if table.lines and not {"trial_type", "value"} & table.columns.keys():
-        there = f"its first line names {listed(table.names)}"
-        raise ValueError(f"{path} has neither a column trial_type nor value to name its events; {there}")
+        columns = f"its first line names {listed(table.names)}"
+        raise ValueError(f"{path} has neither a column trial_type nor value to name its events; {columns}")
     return ["n/a"] * len(table.lines)
 
 

@@ -97,16 +97,16 @@ def missing_labels(path: Path) -> ValueError:
     return ValueError(f"{path} has no labels of its windows; {remedy}")
 
 
-def room(n_bytes: int) -> int:
+def unpacked_limit(n_bytes: int) -> int:
     """Return the bytes that a file of this size may unpack to."""
     return SMALL + EXPANSION * n_bytes
 
 
 @contextmanager
-def reading(path: Path, *, anew: str | None = None) -> Iterator[None]:
+def reading(path: Path, *, remedy: str | None = None) -> Iterator[None]:
     """Turn any error of a reader into one that names the file, and silence its warnings.
 
-    ``anew`` is the remedy for a damaged file; with it, the library's own message is left out.
+    ``remedy`` is that of a damaged file; with it, the library's own message is left out.
     """
     try:
         with warnings.catch_warnings():
@@ -117,19 +117,21 @@ def reading(path: Path, *, anew: str | None = None) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ValueError) and str(error).startswith(str(path)):  # already a message
             raise
-        if anew is not None and not isinstance(error, OSError | MemoryError):
-            raise ValueError(damaged(path, "", anew)) from error
+        if remedy is not None and not isinstance(error, OSError | MemoryError):
+            raise ValueError(damaged(path, "", remedy)) from error
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"{path} cannot be read ({reason}); is it damaged or cut short?") from error
 
 
-def damaged(source: object, reason: str, anew: str) -> str:
+def damaged(source: object, reason: str, remedy: str) -> str:
     """Return the message for a damaged file, with the remedy if known."""
-    return f"{source} is cut short or damaged{f': {reason}' if reason else ''}{f'; {anew}' if anew else ''}"
+    return (
+        f"{source} is cut short or damaged{f': {reason}' if reason else ''}{f'; {remedy}' if remedy else ''}"
+    )
 
 
 def check_size(path: Path, n_chans: int, n_samples: int, *, in_one: bool = True) -> None:
-    """Refuse what does not fit into memory; with ``in_one`` the recording is filtered at once."""
+    """Refuse signals that do not fit into memory; with ``in_one`` the recording is filtered at once."""
     if in_one and n_samples > LONGEST:
         most = f"at most {LONGEST // 10**6} million are filtered at once; cut it into several files"
         raise ValueError(f"{path} has {n_samples} samples in each channel, and {most}")
@@ -143,7 +145,7 @@ def check_claim(path: Path, n_chans: int, n_samples: int, *files: Path) -> None:
     n_bytes = sum(file.stat().st_size for file in files or (path,))
     if n_chans > CHANNELS:
         raise ValueError(f"{path} declares {n_chans} channels, and at most {CHANNELS} are read")
-    if n_chans * n_samples > room(n_bytes):
+    if n_chans * n_samples > unpacked_limit(n_bytes):
         claim = f"{n_samples} samples in {n_chans} channels, which {n_bytes} bytes cannot hold"
         raise ValueError(f"{path} declares {claim}; is its header damaged?")
 
@@ -156,12 +158,12 @@ def check_rate(path: Path, sfreq: float) -> float:
     return float(sfreq)
 
 
-def check_reach(path: Path, signals: npt.NDArray[np.float64]) -> None:
+def check_range(path: Path, signals: npt.NDArray[np.float64]) -> None:
     """Refuse signals (n_chans, n_samples), which may have gaps, with too large values."""
     for channel in signals:
         if (largest := np.max(np.abs(channel), where=np.isfinite(channel), initial=0.0)) > REACH:
             why = "is its header damaged, or its unit another?"
-            raise ValueError(f"{path} reaches {largest:.1e}, beyond what can be computed with; {why}")
+            raise ValueError(f"{path} has values up to {largest:.1e}, too large to compute with; {why}")
 
 
 def read_text(path: Path, *, encoding: str = "utf-8-sig") -> str:
@@ -307,7 +309,7 @@ def _check_fif(path: Path, *before: Path) -> None:
 
 
 def _unpacked(path: Path) -> int:
-    most, size = room(path.stat().st_size), 0
+    most, size = unpacked_limit(path.stat().st_size), 0
     with gzip.open(path, "rb") as file:
         while block := file.read(1 << 20):
             size += len(block)
@@ -432,7 +434,7 @@ def _gdf(fixed: bytes, file: IO[bytes], size: int) -> int:
     kinds = np.frombuffer(rest, "<i4", n_chans, 220 * n_chans)
     if samples.min() < 1:
         raise ValueError(f"{samples.min()} samples in a record")
-    # A numerator of 0 stands for 1 s.
+    # A numerator of 0 means 1 s.
     _check_rate(int(samples.max()) * _integer(fixed, 248, "<u4"), max(1, _integer(fixed, 244, "<u4")))
     per_record = sum(int(n) * _GDF_BYTES[int(kind)] for n, kind in zip(samples, kinds, strict=True))
     events = header + n_records * per_record

@@ -145,7 +145,7 @@ class _Overlapping(Stage):
 
     def _part(self, samples: np.ndarray, last: int | None) -> np.ndarray:
         stop = None if last is None else int(last * self._ratio)
-        done = self._transform(_backfilled(samples))[:, int(self._left * self._ratio) : stop]
+        done = self._transform(_backfill(samples))[:, int(self._left * self._ratio) : stop]
         self._n_out += done.shape[1]
         return done
 
@@ -165,10 +165,10 @@ class _Whole(Stage):
         return samples[:, :0]
 
     def finish(self) -> np.ndarray | None:
-        return self._transform(_backfilled(np.concatenate(self._held, axis=1))) if self._held else None
+        return self._transform(_backfill(np.concatenate(self._held, axis=1))) if self._held else None
 
 
-def _backfilled(samples: np.ndarray) -> np.ndarray:
+def _backfill(samples: np.ndarray) -> np.ndarray:
     """Fill what is missing before each channel's first value with that value, or with 0 if it has none."""
     missing = np.isnan(samples)
     if not missing.any():
@@ -177,14 +177,14 @@ def _backfilled(samples: np.ndarray) -> np.ndarray:
     return np.where(missing, np.nan_to_num(first), samples)
 
 
-def filtering(how: Filter, rate: float) -> Stage:
+def filtering(design: Filter, rate: float) -> Stage:
     """Return a filter as a stage, at a rate in Hz; zero-phase ones ignore transients below 1e-7."""
     from scipy.signal import sos2zpk, sosfiltfilt
 
-    sections = how.sections(rate)
-    if how.causal:
-        return CausalFilter(sections, from_rest=how.from_rest)
-    padlen = how.padlen(rate)
+    sections = design.sections(rate)
+    if design.causal:
+        return CausalFilter(sections, from_rest=design.from_rest)
+    padlen = design.padlen(rate)
     _, poles, _ = sos2zpk(sections)
     radius = min(float(np.abs(poles).max()), 1 - 1e-9)
     settle = math.ceil(math.log(1e-7) / math.log(radius)) + 1
@@ -265,7 +265,7 @@ class _Gaps:
         if not known.all():
             missing = ~known
             self.n_missing += int(np.count_nonzero(missing))
-            self.stretches += missing_stretches(missing.any(axis=0), first=self._seen)
+            self.stretches += missing_runs(missing.any(axis=0), first=self._seen)
             samples = self._held(samples, missing) if self._hold else np.where(missing, 0.0, samples)
         self._seen += samples.shape[1]
         if samples.shape[1]:
@@ -289,7 +289,7 @@ class _Gaps:
 class Pipeline:
     """All stages: from samples of a recording, in the model's unit, to preprocessed samples.
 
-    ``sfreq`` is the rate of the recording in Hz; None for that of ``how``.
+    ``sfreq`` is the rate of the recording in Hz; None for that of ``preprocessing``.
 
     Examples
     --------
@@ -298,25 +298,25 @@ class Pipeline:
     200
     """
 
-    def __init__(self, how: Preprocessing, sfreq: float | None = None) -> None:
-        source = sfreq or how.sfreq
-        target = how.sfreq or source
-        if source is None and how.filter is not None:
+    def __init__(self, preprocessing: Preprocessing, sfreq: float | None = None) -> None:
+        source = sfreq or preprocessing.sfreq
+        target = preprocessing.sfreq or source
+        if source is None and preprocessing.filter is not None:
             raise ValueError("a filter needs a rate, and neither recording nor model has one; give sfreq")
         # A fraction, not a float: a gap that begins where a window ends is not part of it.
         self.ratio = rate_ratio(source, target) if source and target else Fraction(1)
-        self.gaps = _Gaps(hold=how.gaps == "hold")
+        self.gaps = _Gaps(hold=preprocessing.gaps == "hold")
         self.n_clipped = 0  # samples beyond the limit so far
-        self._limit = how.limit
+        self._limit = preprocessing.limit
         self._stages: list[Stage] = []
-        if how.filter is not None and source is not None:
-            self._stages.append(filtering(how.filter, source))
-        if how.limit is not None:
+        if preprocessing.filter is not None and source is not None:
+            self._stages.append(filtering(preprocessing.filter, source))
+        if preprocessing.limit is not None:
             self._stages.append(_Pointwise(self._clip))
-        if how.reference is not None:
-            self._stages.append(_referencing(how))
+        if preprocessing.reference is not None:
+            self._stages.append(_referencing(preprocessing))
         if source != target and source and target:
-            self._stages.append(resampling(source, target, fourier=how.resampling == "fourier"))
+            self._stages.append(resampling(source, target, fourier=preprocessing.resampling == "fourier"))
 
     def _clip(self, samples: np.ndarray) -> np.ndarray:
         assert self._limit is not None
@@ -369,12 +369,12 @@ def window_starts(n_samples: int, n_times: int, *, overlap: float = 0.0) -> npt.
     return np.arange(0, n_samples - n_times + 1, step, dtype=np.int64)
 
 
-def missing_stretches(missing: npt.NDArray[np.bool_], *, first: int = 0) -> list[tuple[int, int]]:
-    """Return where samples (n,) are missing: the first of each stretch and the one after, from ``first``.
+def missing_runs(missing: npt.NDArray[np.bool_], *, first: int = 0) -> list[tuple[int, int]]:
+    """Return where samples (n,) are missing: the first of each run and the one after it, from ``first``.
 
     Examples
     --------
-    >>> missing_stretches(np.array([True, False, True, True]), first=10)
+    >>> missing_runs(np.array([True, False, True, True]), first=10)
     [(10, 11), (12, 14)]
     """
     edges = np.flatnonzero(np.diff(missing, prepend=False, append=False)) + first
@@ -440,10 +440,10 @@ class Processed:
     n_clipped: int  # clipped values
 
 
-def process(how: Preprocessing, signals: npt.ArrayLike, sfreq: float | None = None) -> Processed:
+def process(preprocessing: Preprocessing, signals: npt.ArrayLike, sfreq: float | None = None) -> Processed:
     """Preprocess a whole recording (n_inputs, n), with NaN for missing samples.
 
-    ``sfreq`` is the rate of the recording in Hz; None for that of ``how``.
+    ``sfreq`` is the rate of the recording in Hz; None for that of ``preprocessing``.
 
     Examples
     --------
@@ -451,32 +451,32 @@ def process(how: Preprocessing, signals: npt.ArrayLike, sfreq: float | None = No
     [[-1.0, 1.0], [-1.0, 1.0]]
     """
     values = np.asarray(signals)
-    pipeline = Pipeline(how, sfreq)
+    pipeline = Pipeline(preprocessing, sfreq)
     pieces = []
     for piece in chain(pipeline.push(values), pipeline.finish()):
         # In pieces, so that a long recording is not in memory twice in float64.
         pieces.append(piece.T.astype(np.float32))
         pipeline.gaps.forget(np.inf)
-    n_chans = len(how.ch_names) if how.ch_names else len(values)
+    n_chans = len(preprocessing.ch_names) if preprocessing.ch_names else len(values)
     samples = np.concatenate(pieces) if pieces else np.empty((0, n_chans), dtype=np.float32)
     return Processed(samples, pipeline.gaps.n_missing, pipeline.n_clipped)
 
 
 def process_trials(
-    how: Preprocessing, trials: npt.ArrayLike, sfreq: float | None = None
+    preprocessing: Preprocessing, trials: npt.ArrayLike, sfreq: float | None = None
 ) -> npt.NDArray[np.float32]:
     """Preprocess trials (n, n_inputs, n_times) separately; returns (n, n_chans, m)."""
-    done = [process(how, trial, sfreq).samples.T for trial in np.asarray(trials)]
+    done = [process(preprocessing, trial, sfreq).samples.T for trial in np.asarray(trials)]
     return np.stack(done) if done else np.empty((0, 0, 0), dtype=np.float32)
 
 
-def _referencing(how: Preprocessing) -> _Pointwise:
-    if how.reference == AVERAGE:
+def _referencing(preprocessing: Preprocessing) -> _Pointwise:
+    if preprocessing.reference == AVERAGE:
         return _Pointwise(lambda x: x - x.mean(axis=0))
-    names, inputs = how.ch_names, how.inputs
-    assert names is not None and inputs is not None and how.reference is not None
-    if how.reference == BIPOLAR:
+    names, inputs = preprocessing.ch_names, preprocessing.inputs
+    assert names is not None and inputs is not None and preprocessing.reference is not None
+    if preprocessing.reference == BIPOLAR:
         first, second = ([inputs.index(name.partition("-")[i]) for name in names] for i in (0, 2))
         return _Pointwise(lambda x: x[first] - x[second])
-    place = inputs.index(how.reference)
+    place = inputs.index(preprocessing.reference)
     return _Pointwise(lambda x: x[: len(names)] - x[place])

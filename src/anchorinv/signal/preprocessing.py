@@ -50,8 +50,8 @@ class Filter:
     causal : bool, default=True
         Run forwards only, as a live source allows; otherwise forwards and backwards, without delay.
     attenuation : float or None, default=None
-        None for Butterworth; otherwise Chebyshev type II with so many dB in the stop band, and ends as MATLAB
-        has them (:meth:`padlen`), since such filters exist to reproduce MATLAB code.
+        None for Butterworth; otherwise Chebyshev type II with this attenuation in dB in the stop band, and
+        padding as in MATLAB (:meth:`padlen`), since such filters exist to reproduce MATLAB code.
     from_rest : bool, default=False
         Start a causal filter as if there had been zeros before, as some published preprocessing does;
         otherwise as if the first sample had always been there, so that an offset leaves no trace.
@@ -284,18 +284,22 @@ class Preprocessing:
 AS_GIVEN = Preprocessing()
 
 
-def facts_of(how: Preprocessing) -> dict[str, Any]:
+def facts_of(preprocessing: Preprocessing) -> dict[str, Any]:
     """Return a preprocessing as plain JSON values, without defaults."""
-    facts = _changed(how, AS_GIVEN)
-    if how.filter is not None:
-        edges = {"low": how.filter.low, "high": how.filter.high, "order": how.filter.order}
-        facts["filter"] = edges | _changed(how.filter, Filter(low=1.0))
+    facts = _non_defaults(preprocessing, AS_GIVEN)
+    if preprocessing.filter is not None:
+        edges = {
+            "low": preprocessing.filter.low,
+            "high": preprocessing.filter.high,
+            "order": preprocessing.filter.order,
+        }
+        facts["filter"] = edges | _non_defaults(preprocessing.filter, Filter(low=1.0))
     return dict(json.loads(json.dumps(facts)))
 
 
-def _changed(value: Preprocessing | Filter, default: Preprocessing | Filter) -> dict[str, Any]:
-    given = asdict(default)
-    return {name: fact for name, fact in asdict(value).items() if fact != given[name]}
+def _non_defaults(value: Preprocessing | Filter, default: Preprocessing | Filter) -> dict[str, Any]:
+    defaults = asdict(default)
+    return {name: fact for name, fact in asdict(value).items() if fact != defaults[name]}
 
 
 def preprocessing_from(facts: Mapping[str, Any]) -> Preprocessing:
@@ -347,8 +351,8 @@ def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: s
         if (place := find_channel(old, names)) is not None:
             new_names[place] = new
         elif new not in names:
-            there = f"there is {listed(names, most=40)}"
-            raise ValueError(f"{source}: there is no channel {old!r} to be called {new!r}; {there}")
+            present = f"there is {listed(names, most=40)}"
+            raise ValueError(f"{source}: there is no channel {old!r} to be called {new!r}; {present}")
     if len(set(new_names)) < len(new_names):
         twice = max(new_names, key=new_names.count)
         raise ValueError(f"{source}: two channels would be called {twice!r}; rename the other one, too")

@@ -46,7 +46,9 @@ class Recording:
 
     path: Path
     ch_names: tuple[str, ...]  # of its signals; without trigger channels
-    units: tuple[str, ...]  # "V" for voltages, whatever the unit in the file; else as in the file, or ""
+    units: tuple[
+        str, ...
+    ]  # "V" for voltages in any unit, which are read in volts; else as in the file, or ""
     sfreq: float | None  # in Hz; None where the file does not say
     n_times: int
     read: Callable[[int, int, list[int]], npt.NDArray[np.float64]]
@@ -62,7 +64,7 @@ class Recording:
             stop = min(start + size, self.n_times)
             with headers.reading(self.path):
                 piece = self.read(start, stop, list(channels))
-                headers.check_reach(self.path, piece)
+                headers.check_range(self.path, piece)
             yield piece
             if task is not None:
                 tick(task, stop, self.n_times)
@@ -238,7 +240,7 @@ class Inputs:
 
 
 def select_inputs(
-    recording: Recording, how: Preprocessing, *, n_chans: int | None = None, scale: float = 1.0
+    recording: Recording, preprocessing: Preprocessing, *, n_chans: int | None = None, scale: float = 1.0
 ) -> Inputs:
     """Find the channels of a preprocessing, and the factors to its unit, times ``scale``.
 
@@ -252,15 +254,15 @@ def select_inputs(
            [1.e+06]]))
     """
     name = recording.path.name
-    if how.inputs is not None:
-        channels = pick_channels(how.inputs, recording.ch_names, source=name)
+    if preprocessing.inputs is not None:
+        channels = pick_channels(preprocessing.inputs, recording.ch_names, source=name)
     elif n_chans is not None and len(recording.ch_names) != n_chans:
         counts = f"{name} has {len(recording.ch_names)} channels, the model takes {n_chans}"
         remedy = "choose these channels, or train it with names (ch_names in its .npz)"
         raise ValueError(f"{counts} and does not know their names; {remedy}")
     else:
         channels = list(range(len(recording.ch_names)))
-    factors = [how.factor if recording.units[i] == "V" else 1.0 for i in channels]
+    factors = [preprocessing.factor if recording.units[i] == "V" else 1.0 for i in channels]
     return Inputs(channels, scale * np.array(factors)[:, None])
 
 
@@ -355,11 +357,9 @@ def open_window_file(path: Path) -> WindowFile:
 def _open_npz(path: Path) -> WindowFile:
     beside = {"labels": "y", "groups": "groups", "people": "subject", "sessions": "session"}
     arrays = open_arrays(path, ("X", "sfreq", "ch_names", *beside.values()))
-    if "X" not in arrays:
-        raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
-    windows = arrays.pop("X")
+    windows = windows_of(path, arrays)
     shape = _shape(windows)
-    others = {name: load_array(array) for name, array in arrays.items()}
+    others = {name: load_array(array) for name, array in arrays.items() if name != "X"}
     columns = {own: np.atleast_1d(others[name]) for own, name in beside.items() if name in others}
     for own, values in columns.items():
         if values.shape != shape[:1]:
@@ -367,18 +367,41 @@ def _open_npz(path: Path) -> WindowFile:
             raise ValueError(f"{path} has {shape[0]} windows in X and {what} of shape {values.shape}")
     if "groups" in columns:
         columns.setdefault("people", columns["groups"])
-    names = tuple(map(str, np.ravel(others["ch_names"]).tolist())) if "ch_names" in others else None
-    if names is not None and len(names) != shape[1]:
-        raise ValueError(f"{path} has {shape[1]} channels in X and {len(names)} names in ch_names")
-    how, rate = Preprocessing(names), read_sfreq(path, others.get("sfreq"))
-    return WindowFile(path.name, shape, windows.blocks, sfreq=rate, preprocessing=how, **columns)
+    names = ch_names_of(path, others, shape[1])
+    preprocessing, rate = Preprocessing(names), read_sfreq(path, others.get("sfreq"))
+    return WindowFile(path.name, shape, windows.blocks, sfreq=rate, preprocessing=preprocessing, **columns)
+
+
+def windows_of(path: Path, arrays: Mapping[str, StoredArray]) -> StoredArray:
+    """Return the array ``X`` of an ``.npz`` file; one that is missing or has no three axes is refused."""
+    if "X" not in arrays:
+        raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
+    _check_axes(arrays["X"])
+    return arrays["X"]
+
+
+def ch_names_of(path: Path, arrays: Mapping[str, np.ndarray], n_chans: int) -> tuple[str, ...] | None:
+    """Return the channels in the array ``ch_names`` of an ``.npz`` file; None if it is missing or empty."""
+    names = tuple(map(str, np.ravel(arrays.get("ch_names", ())).tolist()))
+    if not names:
+        return None
+    if len(names) != n_chans:
+        raise ValueError(f"{path} has {n_chans} channels in X and {len(names)} names in ch_names")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path}: ch_names are not distinct: {', '.join(names)}; name each channel once")
+    return names
 
 
 def _shape(windows: StoredArray) -> tuple[int, int, int]:
+    _check_axes(windows)
+    n, n_chans, n_times = windows.shape
+    headers.check_size(windows.path, 1, n_chans * n_times)
+    return n, n_chans, n_times
+
+
+def _check_axes(windows: StoredArray) -> None:
     path, shape = windows.path, windows.shape
     if len(shape) != 3 or 0 in shape:
         hint = "; for one window use X[None]" if len(shape) == 2 else ""
         raise ValueError(f"{path} must hold windows (n, channels, times), got shape {tuple(shape)}{hint}")
     headers.check_claim(path, shape[1], 0)
-    headers.check_size(path, 1, shape[1] * shape[2])
-    return shape[0], shape[1], shape[2]

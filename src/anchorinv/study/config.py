@@ -322,8 +322,8 @@ class Experiment(_Table):
 
     @field_validator("methods")
     @classmethod
-    def _known(cls, asked: tuple[str, ...]) -> tuple[str, ...]:
-        methods = tuple(map(METHODS.name_of, asked))
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        methods = tuple(map(METHODS.name_of, names))
         for name in methods:
             _one_of(name, METHODS, "method")
         if len(set(methods)) < len(methods):
@@ -363,8 +363,9 @@ class Experiment(_Table):
 class Study(_Table):
     """A table or figure: its variants by name; a study without variants has one, called ``""``.
 
-    ``name`` is that of the config file, ``title`` stands above tables, ``paper`` says where the paper has it;
-    ``scale`` is how much it was made smaller, ``reference`` the method that others are tested against.
+    ``name`` is that of the config file, ``title`` is printed above tables, ``paper`` is the table or figure
+    of the paper; ``scale`` is how far it was scaled down, ``reference`` the method that others are tested
+    against.
     """
 
     name: str

@@ -33,7 +33,7 @@ from anchorinv.study.loading import (
     check_samples,
     geometry_of,
     methods_of,
-    opened,
+    open_data,
     people,
     protocol_of,
     samples_of,
@@ -58,9 +58,9 @@ Packed = tuple[dict[str, Tensor], dict[str, Any]]
 class ModelCache:
     """Stores base models and replay in a folder, for all methods, trials and runs that share them.
 
-    What was made is read back before it is used, so that runs with and without a cached model are identical
-    to the last bit. ``determined_by`` is what determines a model in addition to its settings (data, seed,
-    versions), ``seconds`` the time between two checkpoints of a training.
+    A new model is written and read back before it is used, so that runs with and without a cached model are
+    identical to the last bit. ``determined_by`` is part of the key of a model, in addition to its settings
+    (data, seed, versions); ``seconds`` is the time between two checkpoints of a training.
     """
 
     def __init__(self, folder: Path, *determined_by: Any, seconds: float = 60.0) -> None:
@@ -151,7 +151,7 @@ def inverted(state: State) -> bool:
 
 
 class FileCheckpoint:
-    """A checkpoint of a training in a file, written every so many seconds."""
+    """A checkpoint of a training in a file, written at most every ``seconds``."""
 
     def __init__(self, path: Path, *, seconds: float) -> None:
         self.path, self._seconds, self._last = path, seconds, time.monotonic()
@@ -276,7 +276,7 @@ class JobResult:
     def of(cls, job: Job, results: Sequence[SessionResult]) -> "JobResult":
         """Return the outcome of a job of this process, with its peak memory."""
         peak = peak_mb()
-        named = [replace(each, variant=job.variant, person=job.person, peak_mb=peak) for each in results]
+        named = [replace(result, variant=job.variant, person=job.person, peak_mb=peak) for result in results]
         return cls(job, named)
 
 
@@ -363,27 +363,27 @@ def run_study(
     executor : callable or None, default=None
         Computes the jobs; None is this process, see :class:`~anchorinv.study.ray_executor.RayExecutor`.
     verify : bool, default=False
-        Check all prepared recordings for changes, however large they are.
+        Check all prepared recordings for changes, of any size.
     device : str, default="auto"
         Where networks are trained and run, as in :class:`~anchorinv.AnchorInvClassifier`. Finished
-        jobs are kept, whatever they were computed on; base models are cached separately for each device.
+        jobs are kept for any device; base models are cached separately for each device.
     """
     # Workers may have other devices than this machine; their executor knows which.
     device = getattr(executor, "choose_device", choose_device)(device)
     own, folder = own or {}, RunFolder(out)
-    data = _opened(study, folders or {})
-    subjects = _checked_subjects(study, data, own)
+    data = _open_datasets(study, folders or {})
+    subjects = _check_subjects(study, data, own)
     folder.check_free()
-    for each in {id(each): each for each in data.values()}.values():
-        each.check(whole=verify)
+    for dataset in {id(dataset): dataset for dataset in data.values()}.values():
+        dataset.check(whole=verify)
     bases = cache or out / "bases"
     with folder.locked(), in_use(bases, *HALVES):
         about = {
             study.variants[variant].data.name: {
-                "fingerprint": each.fingerprint,
-                "classes": [*each.class_names],
+                "fingerprint": dataset.fingerprint,
+                "classes": [*dataset.class_names],
             }
-            for variant, each in data.items()
+            for variant, dataset in data.items()
         }
         folder.prepare(study, data=about, people=subjects, own=tuple(own), device=device)
         done = {Job.of(result) for result in folder.read().results}
@@ -392,12 +392,12 @@ def run_study(
         conditions = _conditions(study, data, [job for job in jobs if job not in done], device)
         work = PendingWork(conditions, data, bases, own, seconds)
         failed = _compute(work, executor or in_process, folder, done=len(done), total=len(jobs))
-        folder.put_in_order()
+        folder.sort_results()
     if failed:
         raise Unfinished(failed, len(jobs))
 
 
-def _checked_subjects(
+def _check_subjects(
     study: Study, data: Mapping[str, Dataset], own: Mapping[str, MethodFactory]
 ) -> dict[str, list[str]]:
     """Return the subjects of each variant; an invalid study is refused before anything is computed."""
@@ -445,14 +445,14 @@ def _conditions(
     ]
 
 
-def _opened(study: Study, folders: Mapping[str, Dataset]) -> dict[str, Dataset]:
+def _open_datasets(study: Study, folders: Mapping[str, Dataset]) -> dict[str, Dataset]:
     """Return the data set of each variant, checked for its classes and shapes."""
     datasets: dict[str, Dataset] = {}
     alike: dict[str, Dataset] = {}
     for variant, experiment in study.variants.items():
         made_from = digest(experiment.model_dump(include={"data", "synthetic", "geometry", "protocol"}))
         if made_from not in alike:
-            alike[made_from] = opened(experiment, folders)
+            alike[made_from] = open_data(experiment, folders)
         datasets[variant] = alike[made_from]
         protocol_of(experiment, datasets[variant], experiment.protocol.seeds[0])
     return datasets

@@ -34,7 +34,7 @@ from anchorinv.study.results import (
     append,
     check_number,
     first_problem,
-    put_aside,
+    move_damaged,
     read_lines,
     to_line,
 )
@@ -87,12 +87,12 @@ class RunInfo(BaseModel):
             raise ValueError("subjects do not match the study's variants")
         for variant, experiment in self.study.variants.items():
             named = (self.people[variant], [*experiment.methods, *self.own])
-            if any(len(set(each)) < len(each) for each in named):
+            if any(len(set(names)) < len(names) for names in named):
                 raise ValueError("a subject or a method occurs twice")
             known = self.data.get(experiment.data.name)
             protocol = experiment.protocol
-            asked = [c for c in (*protocol.base_classes, *protocol.sessions) if isinstance(c, str)]
-            if known is None or not set(asked) <= set(known.classes):
+            classes = [c for c in (*protocol.base_classes, *protocol.sessions) if isinstance(c, str)]
+            if known is None or not set(classes) <= set(known.classes):
                 raise ValueError(f"data set {experiment.data.name!r} is not described, or lacks classes")
         check_number(self.study, self.people, self.own)
         return self
@@ -101,12 +101,12 @@ class RunInfo(BaseModel):
 _INFO, _STARTS = TypeAdapter(RunInfo), TypeAdapter(list[Start])
 
 
-def checked(about: Any, path: Path) -> Study:
+def validate_study(about: Any, path: Path) -> Study:
     """Return the study in a file; ``about`` is the file's content."""
-    return _validated(_INFO, about, path, "put a copy back, or run the study elsewhere").study
+    return _validate(_INFO, about, path, "put a copy back, or run the study elsewhere").study
 
 
-def _validated(kind: TypeAdapter[_T], value: Any, path: Path, advice: str) -> _T:
+def _validate(kind: TypeAdapter[_T], value: Any, path: Path, advice: str) -> _T:
     try:
         return kind.validate_python(value)
     except ValidationError as error:
@@ -187,17 +187,17 @@ class RunFolder(_StoredRun):
         """Create the folder, or check that it contains a run of the same study.
 
         ``data`` has fingerprint and classes of each data set, ``people`` the subjects that each variant
-        studies one by one, ``own`` the names of methods beside the study's. ``device`` is noted.
+        studies one by one, ``own`` the names of custom methods. ``device`` is recorded.
         """
-        asked = {"study": _plainly(study), "data": data, "people": people, "own": list(own)}
+        settings = {"study": _as_json(study), "data": data, "people": people, "own": list(own)}
         for leftover in half_written(self.path, *_OURS):
             leftover.unlink()  # a partial file of a killed process
         config = self.path / "config.json"
         if config.exists():
-            _check_same(self.path, self.about(), asked)
-            self._mend()
+            _check_same(self.path, self.about(), settings)
+            self._repair()
         else:
-            write_json(config, {"format": FORMAT, "hash": digest(asked), **asked})
+            write_json(config, {"format": FORMAT, "hash": digest(settings), **settings})
         self._add_start(device)
         self.results.touch()
 
@@ -215,14 +215,14 @@ class RunFolder(_StoredRun):
         """Return versions and machine at each start."""
         path = self.path / "environment.json"
         advice = "move it away, it only lists versions"
-        return _validated(_STARTS, read_json(path), path, advice) if path.exists() else []
+        return _validate(_STARTS, read_json(path), path, advice) if path.exists() else []
 
     def _config(self) -> tuple[Study, dict[str, Any]]:
         config = self.path / "config.json"
         if not config.is_file():
             raise ValueError(f"{self.path} is not a run folder: config.json is missing")
         about = read_json(config)
-        return checked(about, config), about
+        return validate_study(about, config), about
 
     def read(self) -> StoredResults:
         """Return the results so far."""
@@ -240,8 +240,8 @@ class RunFolder(_StoredRun):
                 f"again, finished jobs are kept"
             ) from None
 
-    def put_in_order(self) -> None:
-        """Sort the lines by job, whatever the order in which jobs were finished."""
+    def sort_results(self) -> None:
+        """Sort the lines by job; they were written in the order in which jobs were finished."""
         stored, order = self.read(), {job: i for i, job in enumerate(self.jobs())}
         wanted = sorted(stored.results, key=lambda result: (order[Job.of(result)], result.session))
         if not stored.damage and wanted != stored.results:
@@ -293,13 +293,13 @@ class RunFolder(_StoredRun):
                 ) from None
             yield
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         """Keep the results of all complete jobs; move other lines to another file, unchanged."""
         stored = self.read()
         if not stored.damage:
             return
         aside = self.path / "results.damaged.jsonl"
-        put_aside(self.results, stored.places, aside)
+        move_damaged(self.results, stored.places, aside)
         self._rewrite(stored.results)
         whole, n = len({Job.of(result) for result in stored.results}), len(self.jobs())
         logger.warning(
@@ -356,7 +356,7 @@ class Record(_StoredRun):
                 f"{self.path} is not a record of a run: its first line does not describe one; "
                 f"make one with anchorinv report RUN --export {self.path.name}"
             )
-        return checked(about, self.path), about
+        return validate_study(about, self.path), about
 
 
 def write_record(run: RunFolder, path: Path) -> Record:
@@ -378,14 +378,14 @@ def _short(value: dict[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _plainly(study: Study) -> Any:
+def _as_json(study: Study) -> Any:
     return json.loads(study.model_dump_json())
 
 
-def _check_same(path: Path, known: dict[str, Any], asked: dict[str, Any]) -> None:
+def _check_same(path: Path, known: dict[str, Any], settings: dict[str, Any]) -> None:
     # Keys that the folder's version did not have are at their defaults.
-    whole = {**known, "study": _plainly(checked(known, path / "config.json"))}
-    before, now = (dotted({key: each.get(key) for key in asked}) for each in (whole, asked))
+    whole = {**known, "study": _as_json(validate_study(known, path / "config.json"))}
+    before, now = (dotted({key: run.get(key) for key in settings}) for run in (whole, settings))
     different = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if different:
         # As a config has the keys; a study without variants has one without a name.

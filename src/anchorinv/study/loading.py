@@ -74,7 +74,7 @@ def load(config: str, **overrides: Any) -> Study:
     >>> study.name, study.variants[""].protocol.trials
     ('demo', 2)
     """
-    path = _located(config)
+    path = _find_config(config)
     tables = _read(path, ())
     variants = tables.pop("variants", [{"name": ""}])
     about = {key: tables.pop(key) for key in _OF_THE_STUDY if key in tables}
@@ -88,27 +88,27 @@ def load(config: str, **overrides: Any) -> Study:
         if name is None or name in experiments:
             problems.append(f"{path}: each variant needs a unique name, got {name!r}")
             continue
-        base = _read(_located(variant.pop("extends"), path), (path,)) if "extends" in variant else {}
+        base = _read(_find_config(variant.pop("extends"), path), (path,)) if "extends" in variant else {}
         for key in (*_OF_THE_STUDY, "variants"):
             base.pop(key, None)
         merged = merge(merge(merge(base, tables), variant), overrides)
         try:
             experiments[name] = Experiment.model_validate(merged)
         except ValidationError as error:
-            problems += [f"{where}: {problem}" for problem in _in_words(error, Experiment)]
+            problems += [f"{where}: {problem}" for problem in _describe_errors(error, Experiment)]
     if not problems:
         try:
             study = Study(name=path.stem, variants=experiments, **{"title": path.stem, **about})
-            return _with_a_reference_that_runs(study)
+            return _with_valid_reference(study)
         except ValidationError as error:
-            problems += [f"{path}: {problem}" for problem in _in_words(error, Study)]
+            problems += [f"{path}: {problem}" for problem in _describe_errors(error, Study)]
     first, *more = dict.fromkeys(problems)
     raise LinesError([first, *(f"  {problem}" for problem in more)])
 
 
-def _with_a_reference_that_runs(study: Study) -> Study:
+def _with_valid_reference(study: Study) -> Study:
     """Return the study, compared with its last method where the reference is not among its methods."""
-    methods = [method for each in study.variants.values() for method in each.methods]
+    methods = [method for experiment in study.variants.values() for method in experiment.methods]
     return study if study.reference in methods else study.model_copy(update={"reference": methods[-1]})
 
 
@@ -128,17 +128,17 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _located(config: str, extended_by: Path | None = None) -> Path:
+def _find_config(config: str, extended_by: Path | None = None) -> Path:
     path = extended_by.parent / config if extended_by else Path(config)
     if path.is_file():
         return path
     if config in shipped():
         return shipped()[config]
-    asked = f"{extended_by} extends {config!r}, but " if extended_by else ""
+    context = f"{extended_by} extends {config!r}, but " if extended_by else ""
     if path.suffix == ".toml" or len(Path(config).parts) > 1:
-        raise ValueError(f"{asked}there is no file {path}; `anchorinv run --list` shows what is shipped")
+        raise ValueError(f"{context}there is no file {path}; `anchorinv run --list` shows what is shipped")
     raise ValueError(
-        f"{asked}there is no shipped config {config!r} and no such file; `anchorinv run --list` shows "
+        f"{context}there is no shipped config {config!r} and no such file; `anchorinv run --list` shows "
         f"all; {nearest(config, shipped())}"
     )
 
@@ -154,7 +154,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     tables = _with_new_keys(tables, path)
     if (extended := tables.pop("extends", None)) is None:
         return tables
-    below = _read(_located(str(extended), path), (*above, path))
+    below = _read(_find_config(str(extended), path), (*above, path))
     for key in ("title", "paper", "variants"):  # these are of a study, not of its settings
         below.pop(key, None)
     return merge(below, tables)
@@ -163,17 +163,17 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 def _with_new_keys(tables: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return a file's tables with former keys renamed, with a note on each."""
     variants = tables.get("variants")
-    for each in [tables, *(variants if isinstance(variants, list) else [])]:
+    for section in [tables, *(variants if isinstance(variants, list) else [])]:
         for old, new in RENAMED_KEYS.items():
             table, old_key = old.split(".")
-            keys = each.get(table) if isinstance(each, dict) else None
+            keys = section.get(table) if isinstance(section, dict) else None
             if isinstance(keys, dict) and old_key in keys:
                 logger.warning("%s: %r is called %r now; the old name still works", path, old, new)
                 keys[new.split(".")[1]] = keys.pop(old_key)
     return tables
 
 
-def _in_words(error: ValidationError, model: type[BaseModel]) -> list[str]:
+def _describe_errors(error: ValidationError, model: type[BaseModel]) -> list[str]:
     problems = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"])
@@ -219,11 +219,13 @@ def scaled(study: Study, scale: str) -> Study:
     # Enough shots for every variant, so that variants share their recordings.
     shots = max(experiment.protocol.shots for experiment in study.variants.values())
     smoke = scale == "smoke"
-    variants = {name: _smaller(each, shots, smoke=smoke) for name, each in study.variants.items()}
+    variants = {
+        name: _scale_down(experiment, shots, smoke=smoke) for name, experiment in study.variants.items()
+    }
     return study.model_copy(update={"scale": scale, "variants": variants})
 
 
-def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
+def _scale_down(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     # Two subjects with two sessions each, so that every kind of study works.
     protocol, finetuning = full.protocol, full.finetuning
     alone = protocol.per_subject or protocol.leave_one_out
@@ -239,11 +241,11 @@ def _smaller(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
         "protocol": {"trials": min(protocol.trials, 2), "seeds": protocol.seeds[:2]},
         "training": {"epochs": 3, "batch_size": 16, "lr": 1e-3},
         "inversion": {"steps": min(full.inversion.steps, most), "lr": 0.1},
-        "finetuning": {"steps": {name: cut(each) for name, each in finetuning.steps.items()}, "lr": 1e-3},
+        "finetuning": {"steps": {name: cut(value) for name, value in finetuning.steps.items()}, "lr": 1e-3},
     }
     if finetuning.select == "validation":
         changes["finetuning"]["lengths"] = tuple(dict.fromkeys(cut(finetuning.lengths)))
-    smaller = {table: getattr(full, table).model_copy(update=each) for table, each in changes.items()}
+    smaller = {table: getattr(full, table).model_copy(update=value) for table, value in changes.items()}
     per_class = 2 + (shots if alone else -(-shots // 2))
     smaller["synthetic"] = SyntheticConfig(n_per_class=per_class, difficulty=0.0)
     if smoke:  # short signals gain nothing from more threads
@@ -272,15 +274,15 @@ class Samples(NamedTuple):
     test: Batch
 
 
-def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
+def open_data(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
     """Return the data set of an experiment, checked against the config."""
     if experiment.synthetic is not None:
-        return _generated(experiment, experiment.synthetic)
+        return _generate(experiment, experiment.synthetic)
     named = experiment.data
     if named.name not in folders:
-        given = f"got data for {', '.join(folders)}" if folders else "got no data"
+        available = f"got data for {', '.join(folders)}" if folders else "got no data"
         raise ValueError(
-            f"this study needs the prepared data set {named.name!r}, {given}; "
+            f"this study needs the prepared data set {named.name!r}, {available}; "
             f"pass --data {named.name}=FOLDER, or try --scale tiny, which needs none"
         )
     data = folders[named.name]
@@ -291,7 +293,7 @@ def opened(experiment: Experiment, folders: Mapping[str, Dataset]) -> Dataset:
     if sizes is not None and shape != (sizes.n_chans, sizes.n_times):
         problems.append(f"windows of shape {shape} where the config has {(sizes.n_chans, sizes.n_times)}")
     if named.filtered and not _filtered(data):
-        problems.append("no filter where the config asks for one (--filter conformer)")
+        problems.append("no filter where the config requires one (--filter conformer)")
     done = facts_of(data.preprocessing)
     problems += [
         f"{key} {done.get(key, 'not set')} where the config has {value}"
@@ -312,19 +314,19 @@ def _filtered(data: Dataset) -> bool:
 
 def people(experiment: Experiment, data: Dataset) -> list[str]:
     """Return the subjects to study separately, in order; ``[""]`` where all are pooled."""
-    apart = experiment.protocol.per_subject or experiment.protocol.leave_one_out
-    by_number = {name: (int(name) if name.isdigit() else 0, name) for name in data.subjects.tolist()}
-    return sorted(by_number, key=by_number.__getitem__) if apart else [""]
+    if not (experiment.protocol.per_subject or experiment.protocol.leave_one_out):
+        return [""]
+    return sorted(set(data.subjects.tolist()), key=lambda name: (int(name) if name.isdigit() else 0, name))
 
 
 def protocol_of(experiment: Experiment, data: Dataset, seed: int) -> Protocol:
     """Return the protocol in class numbers."""
-    asked = experiment.protocol
+    config = experiment.protocol
     base, new = (
         tuple(_number(name, data.class_names) for name in names)
-        for names in (asked.base_classes, asked.sessions)
+        for names in (config.base_classes, config.sessions)
     )
-    return Protocol(base, new, asked.shots, asked.trials, seed, asked.ways)
+    return Protocol(base, new, config.shots, config.trials, seed, config.ways)
 
 
 def check_samples(experiment: Experiment, data: Dataset, whom: Sequence[str]) -> None:
@@ -337,7 +339,7 @@ def check_samples(experiment: Experiment, data: Dataset, whom: Sequence[str]) ->
                 of = f" of {person}" if person and not experiment.protocol.leave_one_out else ""
                 raise ValueError(
                     f"class {data.class_names[label]!r} has {n} training windows{of}, {protocol.shots} shots "
-                    f"asked; lower shots or add recordings"
+                    f"needed; lower shots or add recordings"
                 )
 
 
@@ -370,8 +372,8 @@ def _split(
         train, test = (train & ~own, wanted & own) if left_out else (train & own, test & own)
     named = f" of {person}" if person else ""
     for part, mask in {"training": train, "test": test}.items():
-        there = set(data.labels[mask].tolist())
-        if missing := [c for c in (*protocol.base_classes, *protocol.sessions) if c not in there]:
+        present = set(data.labels[mask].tolist())
+        if missing := [c for c in (*protocol.base_classes, *protocol.sessions) if c not in present]:
             name = data.class_names[missing[0]]
             raise ValueError(f"class {name!r} has no {part} windows{named}; drop it or add recordings")
     return train, test
@@ -449,26 +451,26 @@ def _batch(data: Dataset, chosen: np.ndarray, fitted: Standardisation) -> Batch:
     return Batch(signals, torch.from_numpy(data.labels[places]))
 
 
-def _generated(experiment: Experiment, asked: SyntheticConfig) -> Dataset:
+def _generate(experiment: Experiment, config: SyntheticConfig) -> Dataset:
     sizes = experiment.geometry
     named = [*experiment.protocol.base_classes, *experiment.protocol.sessions]
     if not all(isinstance(name, int) for name in named):
         raise ValueError("classes of synthetic recordings are numbers; name them 0, 1, ... in the config")
-    made = (synthetic.eeg if experiment.data.kind == "eeg" else synthetic.emg)(
-        **asked.model_dump(),
+    recordings = (synthetic.eeg if experiment.data.kind == "eeg" else synthetic.emg)(
+        **config.model_dump(),
         n_classes=max(int(name) for name in named) + 1,
         n_chans=sizes.n_chans if sizes else 8,
         n_times=sizes.n_times if sizes else 250,
         sfreq=experiment.data.sfreq or 250.0,
     )
     return Dataset.from_arrays(
-        made.signals,
-        made.labels,
-        sfreq=made.sfreq,
-        split=np.where(made.sessions == made.sessions.max(), "test", "train"),
-        subjects=made.subjects,
-        sessions=made.sessions,
-        ch_names=made.ch_names,
+        recordings.signals,
+        recordings.labels,
+        sfreq=recordings.sfreq,
+        split=np.where(recordings.sessions == recordings.sessions.max(), "test", "train"),
+        subjects=recordings.subjects,
+        sessions=recordings.sessions,
+        ch_names=recordings.ch_names,
         source="synthetic",
     )
 

@@ -49,7 +49,7 @@ class Job:
     trial: int | None
 
     def __str__(self) -> str:
-        where = ", ".join(str(each) for each in (self.variant, self.person) if each)
+        where = ", ".join(str(part) for part in (self.variant, self.person) if part)
         what = "base session" if self.trial is None else f"trial {self.trial}"
         return f"{self.method}, {what}, seed {self.seed}" + (f" ({where})" if where else "")
 
@@ -62,11 +62,11 @@ class Job:
 def check_number(study: Study, people: Mapping[str, Sequence[str]], own: Sequence[str]) -> None:
     """Refuse a study with too many jobs."""
     n = sum(
-        len(each.protocol.seeds)
+        len(experiment.protocol.seeds)
         * len(people[variant])
-        * (len(each.methods) + len(own))
-        * (each.protocol.trials + 1)
-        for variant, each in study.variants.items()
+        * (len(experiment.methods) + len(own))
+        * (experiment.protocol.trials + 1)
+        for variant, experiment in study.variants.items()
     )
     if n > _MOST_JOBS:
         raise ValueError(f"the study has {n} jobs, {_MOST_JOBS} at most; lower trials, or divide it")
@@ -97,13 +97,13 @@ class ExpectedResults:
         self._jobs = frozenset(all_jobs(study, about))
         #: Classes of the base session, then of each session; their order within one is up to the method.
         self._classes: dict[str, list[set[int]]] = {}
-        for variant, each in study.variants.items():
-            names, protocol = about["data"][each.data.name]["classes"], each.protocol
+        for variant, experiment in study.variants.items():
+            names, protocol = about["data"][experiment.data.name]["classes"], experiment.protocol
             new, ways = protocol.sessions, protocol.ways
             sessions = [new[i : i + ways] for i in range(0, len(new), ways)]
             self._classes[variant] = [
-                {c if isinstance(c, int) else names.index(c) for c in asked}
-                for asked in (protocol.base_classes, *sessions)
+                {c if isinstance(c, int) else names.index(c) for c in classes}
+                for classes in (protocol.base_classes, *sessions)
             ]
 
     def n_sessions(self, job: Job) -> int:
@@ -276,7 +276,7 @@ def read_lines(path: Path, expected: ExpectedResults, *, heads: int = 0) -> Stor
     for key in contested:
         del lines[key]
     counts = Counter(job for job, _ in lines)
-    whole = [each for (job, _), each in lines.items() if counts[job] == expected.n_sessions(job)]
+    whole = [entry for (job, _), entry in lines.items() if counts[job] == expected.n_sessions(job)]
     results, places = [result for result, _ in whole], [place for _, place in whole]
     return StoredResults(results, places, n_damaged, tuple(problems), len(lines) - len(whole))
 
@@ -295,7 +295,7 @@ def _lines(path: Path) -> Iterator[tuple[int, tuple[int, int], bytes]]:
             start = stop
 
 
-def put_aside(path: Path, kept: Sequence[tuple[int, int]], aside: Path) -> None:
+def move_damaged(path: Path, kept: Sequence[tuple[int, int]], aside: Path) -> None:
     """Append all of a file but the kept places to another file, unchanged."""
     with path.open("rb") as source:
         append_whole(aside, _pieces(source, kept, path.stat().st_size))

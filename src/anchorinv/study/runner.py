@@ -86,7 +86,7 @@ class Protocol:
         pool = (labels == label).nonzero().flatten()
         if len(pool) < self.shots:
             raise ValueError(
-                f"class {label} has {len(pool)} training samples, {self.shots} shots asked; "
+                f"class {label} has {len(pool)} training samples, {self.shots} shots needed; "
                 f"lower shots or add samples"
             )
         chosen = torch.randperm(len(pool), generator=stream(self.seed, "support", label, trial))[: self.shots]
@@ -358,7 +358,7 @@ def fit_base_model(
 class InMemory:
     """A cache that lasts as long as the run.
 
-    It may start with base models and the seconds they took, and with replay for the only method that asks.
+    It may start with base models and the seconds they took, and with the replay of its only method.
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class InMemory:
         return self._bases[base_spec]
 
     def recalled(self, base_spec: BaseLearner, memory: Memory, make: Callable[[], State]) -> State:
-        """Return the replay, made here unless it was given: a method asks once."""
+        """Return the replay; made here, without being cached, unless it was passed to the constructor."""
         return self._replay or make()
 
 
@@ -388,16 +388,16 @@ class Scorer:
 
     def score(self, method: Method, state: State) -> tuple[np.ndarray, SplitReliability | None]:
         """Return the confusion matrix over the test samples of the known classes, and their reliability."""
-        asked = torch.isin(self._test.labels, torch.tensor(state.classes))
+        known = torch.isin(self._test.labels, torch.tensor(state.classes))
         logits = None
         if (shared := shares_base(method)) is None:
-            predicted = method.predict(state, self._test.values[asked])
+            predicted = method.predict(state, self._test.values[known])
         elif (logits_of := getattr(method, "latent_logits", None)) is None:
-            predicted = shared.predict_latents(state, self._encoded(state.trunk)[asked])
+            predicted = shared.predict_latents(state, self._encoded(state.trunk)[known])
         else:
-            logits = logits_of(state, self._encoded(state.trunk)[asked])
+            logits = logits_of(state, self._encoded(state.trunk)[known])
             predicted = torch.tensor(state.classes)[logits.argmax(1)]
-        labels = self._test.labels[asked]
+        labels = self._test.labels[known]
         counts = confusion(labels.numpy(), predicted.numpy(), state.classes)
         return counts, None if logits is None else _reliability(state, logits, labels)
 

@@ -133,6 +133,21 @@ def method_title(method: str) -> str:
     return METHODS[method].title if method in METHODS else method
 
 
+def with_titles(results: Sequence[SessionResult]) -> list[SessionResult]:
+    """Rename methods in results to their titles, as in reports, unless two share a title."""
+    titles = {name: method_title(name) for name in methods_of(results)}
+    if len(set(titles.values())) < len(titles):
+        return list(results)
+    return [replace(result, method=titles[result.method]) for result in results]
+
+
+def complete(results: Sequence[SessionResult]) -> bool:
+    """Return whether all methods have the same trials of the last session, and can be compared."""
+    last = max(result.session for result in results)
+    counts = [sum(r.session == last for r in results if r.method == m) for m in methods_of(results)]
+    return last > 0 and len(set(counts)) == 1
+
+
 def paired(frame: DataFrame, score: str, *, lines: str = "method", over: str = "trials") -> DataFrame:
     """Return a score with a row for each pair and a column for each line; nan where one has no result.
 
@@ -308,10 +323,10 @@ def comparisons(
     Over trials; and, where there are several base seeds or people, over their means too.
     """
     for variant, frame in tidy(results).groupby("variant", sort=False):
-        yield from compared(frame, variant, reference, score)
+        yield from compare_lines(frame, variant, reference, score)
 
 
-def compared(
+def compare_lines(
     frame: DataFrame, variant: str, reference: str, score: str, *, lines: str = "method"
 ) -> Iterator[Comparison]:
     """Yield the paired comparisons of every line of a variant with one of them; see :func:`paired`."""
@@ -323,8 +338,10 @@ def compared(
         for over in PAIRS:
             values = paired(now, score, lines=lines, over=over).reindex(columns=names).dropna()
             if len(values) >= (1 if over == "trials" else 2):
-                for each in compare({name: values[name] for name in names}, reference):
-                    yield replace(each, variant=variant, session=session, reference=reference, over=over)
+                for comparison in compare({name: values[name] for name in names}, reference):
+                    yield replace(
+                        comparison, variant=variant, session=session, reference=reference, over=over
+                    )
 
 
 def assumptions(results: Sequence[SessionResult]) -> str:
@@ -338,8 +355,8 @@ def assumptions(results: Sequence[SessionResult]) -> str:
     return (
         f"Trials of one base model share it and its test set. The test over trials, pooled over "
         f"{' and '.join(several)}, treats them as independent: it generalises to other draws of the shots. "
-        f"The test over {' and over '.join(several)} asks whether it holds for other ones, with as few pairs "
-        f"as there are."
+        f"The test over {' and over '.join(several)} generalises to other ones, with as few pairs as there "
+        f"are."
     )
 
 
@@ -348,7 +365,7 @@ def in_words(results: Sequence[SessionResult]) -> str:
     frame = tidy(results)
     last = frame["session"].max()
     cells = summarise(frame, ["method", "session"])
-    mean = {key: each.mean for key, each in cells.items()}
+    mean = {key: cell.mean for key, cell in cells.items()}
     methods = list(frame["method"].unique())
     best, second = sorted(methods, key=lambda m: -mean[m, last, "f1_all"])[:2]
     values = paired(frame[frame["session"] == last], "f1_all")
