@@ -41,4 +41,4 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
         return formats.Figure(slug, title, alt, caption, width, "<svg/>", b"", b"")
 
     for module in (feature_figures, score_figures):
-        monkeypatch.setattr(module, "finished", stub)
+        monkeypatch.setattr(module, "render_figure", stub)

@@ -73,7 +73,7 @@ def test_the_page_and_a_page_of_ones_own_have_both(folder):
     (run,) = gather([folder])
     slug = f"{run.slug}-calibration"
     made_chapter = chapter(run, "", {}, None, [])
-    assert slug in [table.slug for table in made_chapter.tables]
+    assert slug in [table.slug for table in made_chapter.details]
     assert slug in [figure.slug for figure in made_chapter.figures]
     marks = "<!-- table: run calibration -->\n<!-- end -->\n<!-- figure: run calibration -->\n<!-- end -->\n"
     page = fill_marks(marks, [run], "shown")
@@ -85,7 +85,7 @@ def test_a_run_without_probabilities_has_neither(without):
     (run,) = gather([without])
     assert calibration_table(run) is None and calibration_figure("x", groups_of(run)[0]) is None
     made_chapter = chapter(run, "", {}, None, [])
-    assert not [each for each in (*made_chapter.tables, *made_chapter.figures) if "calibration" in each.slug]
+    assert not [each for each in (*made_chapter.details, *made_chapter.figures) if "calibration" in each.slug]
     for kind in ("table", "figure"):
         with pytest.raises(ValueError, match="no probabilities of its predictions; run the study again"):
             fill_marks(f"<!-- {kind}: old calibration -->\n<!-- end -->\n", [run], "shown")

@@ -78,7 +78,10 @@ def make_report(
             [tables.runs_table(groups)] if several else [],
             score_figures.runs_figures(groups, runs) if several else [],
         )
-        all_tables = [*page.tables, *(table for content in page.chapters for table in content.tables)]
+        all_tables = [
+            *page.tables,
+            *(table for content in page.chapters for table in (*content.scores, *content.details)),
+        ]
         for table in all_tables:
             _write(out / "tables" / f"{table.slug}.csv", as_csv(table))
             _write(out / "tables" / f"{table.slug}.tex", as_latex(table))
@@ -102,9 +105,10 @@ class Chapter:
 
     run: Run
     verdicts: list[gathered.Verdict]
-    tables: list[Table]
+    scores: list[Table]
     figures: list[Figure]
     absent: list[Absent]
+    details: list[Table]
     provenance: gathered.Provenance
 
 
@@ -131,21 +135,23 @@ def chapter(
     bases: Path | None,
     selections: Sequence[str],
 ) -> Chapter:
-    """Make a run's tables and figures; ``asked`` is the command that makes the report."""
-    run_tables: list[Table] = []
+    """Make a run's tables and figures; ``report_command`` is what makes the report again."""
+    scores: list[Table] = []
+    details: list[Table] = []
     figures: list[Figure] = []
     absent: list[Absent] = []
     verdicts: list[gathered.Verdict] = []
     if run.results:
         verdicts = [verdict for group in groups_of(run) if (verdict := gathered.verdict_of(group))]
-        run_tables = tables.run_tables(run)
+        scores, details = tables.score_tables(run), tables.detail_tables(run)
         figures = score_figures.score_figures(run)
         tick(f"report of {run.label}", 1, 3)
         more, absent = feature_figures(run, datasets, bases, selections)
         figures += [*more, score_figures.cost_figure(f"{run.slug}-cost", run)]
         figures.sort(key=lambda figure: figure.wide)  # those of one column first, so that they fill both
         tick(f"report of {run.label}", 3, 3)
-    return Chapter(run, verdicts, run_tables, figures, absent, gathered.provenance(run, report_command))
+    provenance = gathered.provenance(run, report_command)
+    return Chapter(run, verdicts, scores, figures, absent, details, provenance)
 
 
 def render_page(page: Page) -> str:

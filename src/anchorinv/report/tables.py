@@ -22,10 +22,15 @@ CHOSEN_BY_TEST = (
 )
 
 
-def run_tables(run: Run) -> list[Table]:
-    """Return all tables of a run."""
-    tables = [scores_table(run), selection_table(run), pairs_table(run), n_base_table(run), paper_table(run),
-            comparisons_table(run), cost_table(run), calibration_table(run)]  # fmt: skip
+def score_tables(run: Run) -> list[Table]:
+    """Return the tables of a run's scores."""
+    tables = [scores_table(run), selection_table(run), pairs_table(run), n_base_table(run), paper_table(run)]
+    return [table for table in tables if table]
+
+
+def detail_tables(run: Run) -> list[Table]:
+    """Return a run's tables of paired tests, costs and calibration."""
+    tables = [comparisons_table(run), cost_table(run), calibration_table(run)]
     return [table for table in tables if table]
 
 
