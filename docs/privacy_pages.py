@@ -231,7 +231,7 @@ SHOWN = {
     "real-replay": ("recordings kept", None, (7, 10)),
     "anchorinv": ("anchors", None, (7, 6)),
     "fecam": ("anchors, refitted head", None, (7, -4)),
-    "fecam, 50 anchors of five windows": ("anchors of 5 windows", None, (-10, 12)),
+    "fecam, 50 anchors of five windows": ("anchors of 5 windows", None, (7, 8)),
     "protonet": ("network with class means", (7, 0), None),
     WEIGHTS_ALONE: ("network, weights alone", (7, -6), None),
 }
