@@ -92,9 +92,9 @@ class Backbone:
         return NAMES.get(self.name.lower(), self.name) if named else None
 
 
-def as_backbone(backbone: Any) -> Backbone | None:
+def as_backbone(network: Any) -> Backbone | None:
     """Convert an estimator's setting to a Backbone; None for the Conformer without pretrained weights."""
-    backbone = backbone if isinstance(backbone, Backbone) or backbone is None else Backbone(backbone)
+    backbone = network if isinstance(network, Backbone) or network is None else Backbone(network)
     plain = backbone is None or (backbone.name == OWN and backbone.weights is None)
     return None if plain else backbone
 
@@ -160,12 +160,12 @@ class BackboneFor:
             return split(network, shape, tail=tail, classifier=classifier)
 
     def _whole(self) -> nn.Module:
-        network, sizes = self.backbone.network, (self.n_chans, self.n_times, self.n_classes)
+        source, sizes = self.backbone.network, (self.n_chans, self.n_times, self.n_classes)
         if self.geometry is not None:
             return Conformer(self.geometry)
-        if isinstance(network, str):
-            return model_of(self.backbone.model or network, *sizes, self.sfreq)
-        network = copy.deepcopy(network) if isinstance(network, nn.Module) else network(*sizes)
+        if isinstance(source, str):
+            return model_of(self.backbone.model or source, *sizes, self.sfreq)
+        network = copy.deepcopy(source) if isinstance(source, nn.Module) else source(*sizes)
         if not isinstance(network, nn.Module):
             raise BackboneError(f"the factory returned a {type(network).__name__}, an nn.Module is needed")
         return network
