@@ -133,7 +133,7 @@ def pretending() -> Iterator[Counter[str]]:
 
     mode = _Pretending()
     with pytest.MonkeyPatch.context() as patch, mode:
-        patch.setattr(networks, "found_devices", lambda: [NAME, "cpu"])
+        patch.setattr(networks, "available_devices", lambda: [NAME, "cpu"])
         yield mode.moved
 
 

@@ -92,16 +92,16 @@ class Backbone:
         return NAMES.get(self.name.lower(), self.name) if named else None
 
 
-def as_backbone(given: Any) -> Backbone | None:
+def as_backbone(network: Any) -> Backbone | None:
     """Convert an estimator's setting to a Backbone; None for the Conformer without pretrained weights."""
-    backbone = given if isinstance(given, Backbone) or given is None else Backbone(given)
+    backbone = network if isinstance(network, Backbone) or network is None else Backbone(network)
     plain = backbone is None or (backbone.name == OWN and backbone.weights is None)
     return None if plain else backbone
 
 
-def problem_of(given: Any) -> str | None:
+def problem_of(backbone: Any) -> str | None:
     """Return what is wrong with a backbone setting, as far as it shows without building the network."""
-    network = given.network if isinstance(given, Backbone) else given
+    network = backbone.network if isinstance(backbone, Backbone) else backbone
     wanted = f"a name ({', '.join((OWN, *NAMES))}, or a class of braindecode), a network or a factory"
     if isinstance(network, type):
         return f"must be {wanted}, not a class; pass an instance, or a function that returns one"
@@ -160,12 +160,12 @@ class BackboneFor:
             return split(network, shape, tail=tail, classifier=classifier)
 
     def _whole(self) -> nn.Module:
-        asked, sizes = self.backbone.network, (self.n_chans, self.n_times, self.n_classes)
+        source, sizes = self.backbone.network, (self.n_chans, self.n_times, self.n_classes)
         if self.geometry is not None:
             return Conformer(self.geometry)
-        if isinstance(asked, str):
-            return model_of(self.backbone.model or asked, *sizes, self.sfreq)
-        network = copy.deepcopy(asked) if isinstance(asked, nn.Module) else asked(*sizes)
+        if isinstance(source, str):
+            return model_of(self.backbone.model or source, *sizes, self.sfreq)
+        network = copy.deepcopy(source) if isinstance(source, nn.Module) else source(*sizes)
         if not isinstance(network, nn.Module):
             raise BackboneError(f"the factory returned a {type(network).__name__}, an nn.Module is needed")
         return network
@@ -184,18 +184,18 @@ class BackboneFor:
 @lru_cache(maxsize=16)
 def _sizes(spec: BackboneFor) -> Sizes:
     with torch.random.fork_rng():
-        made = spec()
-    n_weights = sum(tensor.numel() for tensor in made.state_dict().values())
-    names = made.tail.plan.classifiers if isinstance(made.tail, Tail) else ()
+        network = spec()
+    n_weights = sum(tensor.numel() for tensor in network.state_dict().values())
+    names = network.tail.plan.classifiers if isinstance(network.tail, Tail) else ()
     classifier = tuple(dict.fromkeys(path for path, _ in names))
-    return Sizes(made.latent_shape, made.dim, n_weights, made.n_activations, classifier)
+    return Sizes(network.latent_shape, network.dim, n_weights, network.n_activations, classifier)
 
 
 def architecture_for(
-    given: Any, geometry: Geometry, n_classes: int, sfreq: float | None = None
+    backbone: Any, geometry: Geometry, n_classes: int, sfreq: float | None = None
 ) -> Geometry | BackboneFor:
     """Return what builds the networks: the geometry of the Conformer, or another backbone."""
-    if (backbone := as_backbone(given)) is None:
+    if (backbone := as_backbone(backbone)) is None:
         return geometry
     rate, here = (sfreq, version_here()) if backbone.model else (None, None)
     own = geometry if backbone.name == OWN else None
@@ -284,7 +284,7 @@ def model_of(name: str, n_chans: int, n_times: int, n_classes: int, sfreq: float
     models = braindecode_models()
     kind = getattr(models, name, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        known = sorted(n for n, each in vars(models).items() if n[:1].isupper() and isinstance(each, type))
+        known = sorted(n for n, value in vars(models).items() if n[:1].isupper() and isinstance(value, type))
         near = get_close_matches(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else f"it has {listed(known, most=80)}"
         raise BackboneError(f"braindecode {version_here()} has no model {name!r}; {hint}")
@@ -293,14 +293,14 @@ def model_of(name: str, n_chans: int, n_times: int, n_classes: int, sfreq: float
         with warnings.catch_warnings():
             for changing in (DeprecationWarning, FutureWarning):  # about default arguments
                 warnings.simplefilter("ignore", changing)
-            made: nn.Module = kind(n_chans=n_chans, n_times=n_times, n_outputs=n_classes, **rate)
+            model: nn.Module = kind(n_chans=n_chans, n_times=n_times, n_outputs=n_classes, **rate)
     except Exception as error:
         hint = "; give sfreq (--sfreq)" if sfreq is None and "sfreq" in str(error) else ""
         raise BackboneError(
             f"it cannot be built for {n_chans} channels of {n_times} samples ({reason_of(error)}){hint}; use "
             f"other windows, or a factory that sets the arguments it needs"
         ) from None
-    return made
+    return model
 
 
 def load_weights(network: nn.Module, path: Path, classifier: list[str]) -> None:
@@ -308,14 +308,14 @@ def load_weights(network: nn.Module, path: Path, classifier: list[str]) -> None:
     tensors = _read_weights(path)
     own = network.state_dict()
     left_out = tuple(f"{name}." for name in classifier)
-    named = {name: each for name, each in tensors.items() if not name.startswith(left_out)}
-    wanted = {name: each for name, each in own.items() if not name.startswith(left_out)}
+    named = {name: tensor for name, tensor in tensors.items() if not name.startswith(left_out)}
+    wanted = {name: tensor for name, tensor in own.items() if not name.startswith(left_out)}
     problems = [f"{name} is missing" for name in wanted if name not in named]
     problems += [f"{name} is not in the network" for name in named if name not in wanted]
     problems += [
-        f"{name} has shape {tuple(named[name].shape)}, the network {tuple(each.shape)}"
-        for name, each in wanted.items()
-        if name in named and named[name].shape != each.shape
+        f"{name} has shape {tuple(named[name].shape)}, the network {tuple(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in named and named[name].shape != tensor.shape
     ]
     if problems:
         whole = f"all weights must match except those of the classifier ({', '.join(classifier) or 'none'})"

@@ -688,8 +688,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         check_same_shape(signals, (self.n_chans_, self.n_times_), model=type(self).__name__)
         return signals
 
-    def _read(self, X: Any, how: Preprocessing) -> Signals:
-        return read_as(X, how, how.sfreq if self.sfreq is None else self.sfreq)
+    def _read(self, X: Any, preprocessing: Preprocessing) -> Signals:
+        return read_as(X, preprocessing, preprocessing.sfreq if self.sfreq is None else self.sfreq)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "state_"):

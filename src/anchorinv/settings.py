@@ -180,21 +180,21 @@ class Resolved(NamedTuple):
 def resolve(settings: Mapping[str, Any], signals: Signals, n_classes: int) -> Resolved:
     """Return sizes, network, channels and rate, as the parameters or else the signals say."""
     _, n_chans, n_times = signals.values.shape
-    how: Preprocessing = settings["preprocessing"] or AS_GIVEN
+    preprocessing: Preprocessing = settings["preprocessing"] or AS_GIVEN
     geometry = resolve_geometry(settings["geometry"], n_chans, n_times)
-    ch_names = _ch_names(how, signals.ch_names, n_chans)
-    sfreq = _rate(settings["sfreq"], how.sfreq or signals.sfreq)
+    ch_names = _ch_names(preprocessing, signals.ch_names, n_chans)
+    sfreq = _rate(settings["sfreq"], preprocessing.sfreq or signals.sfreq)
     return Resolved(geometry, _architecture(settings, geometry, n_classes, sfreq), ch_names, sfreq)
 
 
-def resolve_geometry(asked: Geometry | None, n_chans: int, n_times: int) -> Geometry:
-    """Return the sizes asked for, if they fit the signals, or sizes derived from them."""
-    if asked is None and n_times < MIN_TIMES <= n_chans:
+def resolve_geometry(chosen: Geometry | None, n_chans: int, n_times: int) -> Geometry:
+    """Return the chosen sizes, if they fit the signals, or sizes derived from them."""
+    if chosen is None and n_times < MIN_TIMES <= n_chans:
         raise ValueError(
             f"signals have {n_chans} channels of {n_times} samples, and {MIN_TIMES} samples at least are "
             f"needed; use longer windows or, if channels come last, {SWAP}"
         )
-    geometry = asked or replace(Geometry.for_shape(n_chans, n_times), depth=DEPTH, dropout=DROPOUT)
+    geometry = chosen or replace(Geometry.for_shape(n_chans, n_times), depth=DEPTH, dropout=DROPOUT)
     if (shape := (geometry.n_chans, geometry.n_times)) != (n_chans, n_times):
         remedy = SWAP if shape == (n_times, n_chans) else "leave it out, and it is derived from them"
         raise ValueError(
@@ -213,27 +213,29 @@ def _architecture(
     if backbone is None:
         return geometry
     if not (spec.network or ("network" in spec.options and network != "never")):
-        how = f"{spec.name} with network='never'" if "network" in spec.options else spec.name
-        warn(f"{how} has no network, so the backbone {backbone.name} is not used")
+        method = f"{spec.name} with network='never'" if "network" in spec.options else spec.name
+        warn(f"{method} has no network, so the backbone {backbone.name} is not used")
         return geometry
-    made = architecture_for(backbone, geometry, n_classes, sfreq)
-    check_geometry(made)
-    return made
+    architecture = architecture_for(backbone, geometry, n_classes, sfreq)
+    check_geometry(architecture)
+    return architecture
 
 
-def _rate(asked: float | None, of_signals: float | None) -> float | None:
-    rate = of_signals if asked is None else float(asked)
+def _rate(chosen: float | None, of_signals: float | None) -> float | None:
+    rate = of_signals if chosen is None else float(chosen)
     if rate is not None and not LOWEST_RATE <= rate <= HIGHEST_RATE:
         raise ValueError(f"sfreq (={rate:g} Hz) must be from {LOWEST_RATE:g} to {HIGHEST_RATE:g} Hz")
     return rate
 
 
-def _ch_names(how: Preprocessing, of_signals: Sequence[str] | None, n_chans: int) -> tuple[str, ...] | None:
-    given = how.ch_names
-    if given and len(given) != n_chans:
-        raise ValueError(f"preprocessing names {len(given)} channels, signals have {n_chans}")
-    check_names(given or of_signals or ())
-    return given or (tuple(of_signals) if of_signals else None)
+def _ch_names(
+    preprocessing: Preprocessing, of_signals: Sequence[str] | None, n_chans: int
+) -> tuple[str, ...] | None:
+    names = preprocessing.ch_names
+    if names and len(names) != n_chans:
+        raise ValueError(f"preprocessing names {len(names)} channels, signals have {n_chans}")
+    check_names(names or of_signals or ())
+    return names or (tuple(of_signals) if of_signals else None)
 
 
 def resolve_seed(random_state: int | np.random.RandomState | None) -> int:

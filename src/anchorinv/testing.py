@@ -40,7 +40,7 @@ def check_method(method: Method, train: Batch, sessions: Sequence[Session], test
     AssertionError
         Says which part of the contract was broken.
     """
-    state = _checked(lambda rng: method.fit_base(train, rng=rng), [train], seed=5)
+    state = _learn_twice(lambda rng: method.fit_base(train, rng=rng), [train], seed=5)
     _check_state(method, state, train.classes, test)
     for session in sessions:
         before, known = state, snapshot(state)
@@ -48,14 +48,14 @@ def check_method(method: Method, train: Batch, sessions: Sequence[Session], test
         def learn(rng: torch.Generator, before: State = before, session: Session = session) -> State:
             return method.learn_session(before, session, rng=rng)
 
-        state = _checked(learn, [train, session.train], seed=6)
+        state = _learn_twice(learn, [train, session.train], seed=6)
         assert same(snapshot(before), known), "the input state was changed"
         _check_state(method, state, (*before.classes, *session.train.classes), test)
         _check_continuity(before, state)
 
 
-def _checked(learn: Callable[[torch.Generator], State], given: Sequence[Batch], *, seed: int) -> State:
-    copies = [(batch.values.clone(), batch.labels.clone()) for batch in given]
+def _learn_twice(learn: Callable[[torch.Generator], State], batches: Sequence[Batch], *, seed: int) -> State:
+    copies = [(batch.values.clone(), batch.labels.clone()) for batch in batches]
     rng = stream(seed)
     state = learn(rng)
     torch.rand(3, generator=rng)  # neither draws from it nor from the global one may matter
@@ -63,7 +63,7 @@ def _checked(learn: Callable[[torch.Generator], State], given: Sequence[Batch], 
     with scoped_seed(stream(1, "elsewhere")), untouched_generators():
         again = learn(rng)
     assert same(snapshot(state), snapshot(again)), "the same rng gave another state"
-    assert same([(batch.values, batch.labels) for batch in given], copies), "the data were changed"
+    assert same([(batch.values, batch.labels) for batch in batches], copies), "the data were changed"
     return state
 
 

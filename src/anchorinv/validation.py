@@ -70,10 +70,10 @@ class Signals:
 def read_signals(X: Any) -> Signals:
     """Read signals (n, n_chans, n_times) from arrays, torch data sets, ``mne.Epochs`` or `Signals`."""
     if isinstance(X, Signals):
-        return _named(X)
+        return _from_signals(X)
     if isinstance(X, Dataset | DataLoader):
         windows = read_windows(X)
-        return replace(windows, values=_checked(windows.values))
+        return replace(windows, values=_check_values(windows.values))
     if hasattr(X, "get_data") and hasattr(X, "info"):
         return _from_mne(X)
     if issparse(X):
@@ -84,7 +84,7 @@ def read_signals(X: Any) -> Signals:
         values = np.asarray(_on_host(X))
     except ValueError:
         raise ValueError(_UNEVEN) from None
-    return Signals(_checked(_numbers(values) if values.dtype.kind == "O" else values))
+    return Signals(_check_values(_numbers(values) if values.dtype.kind == "O" else values))
 
 
 def _from_mne(epochs: Any) -> Signals:
@@ -94,7 +94,7 @@ def _from_mne(epochs: Any) -> Signals:
     table, events = getattr(epochs, "metadata", None), getattr(epochs, "events", None)
     names = {number: name for name, number in getattr(epochs, "event_id", {}).items()}
     return Signals(
-        _checked(epochs.get_data(picks=picks)),
+        _check_values(epochs.get_data(picks=picks)),
         float(epochs.info["sfreq"]),
         tuple(epochs.ch_names[i] for i in picks),
         unit="V" if all(kinds[i] in VOLTAGES for i in picks) else None,
@@ -105,56 +105,58 @@ def _from_mne(epochs: Any) -> Signals:
 
 def _numbers(values: np.ndarray) -> np.ndarray:
     """Convert an object array of numbers, as from pandas or a list of arrays."""
-    if values.ndim == 1 and all(isinstance(each, np.ndarray) for each in values):
-        if len({each.shape for each in values}) > 1:
+    if values.ndim == 1 and all(isinstance(part, np.ndarray) for part in values):
+        if len({part.shape for part in values}) > 1:
             raise ValueError(_UNEVEN)
         return _numbers(stacked) if (stacked := np.stack(list(values))).dtype.kind == "O" else stacked
     flat = values.ravel().tolist()
-    if missing := sum(each is None for each in flat):
+    if missing := sum(part is None for part in flat):
         raise ValueError(f"signals hold {missing} missing values (None); drop or repair these samples")
     # numpy would silently turn text such as "1" into a number.
-    if odd := sorted({type(each).__name__ for each in flat if not isinstance(each, Real)}):
+    if odd := sorted({type(part).__name__ for part in flat if not isinstance(part, Real)}):
         names = [{"str": "text"}.get(name, name) for name in odd]
         raise ValueError(f"signals must be real numbers, got {', '.join(names[:3])}; convert them first")
     return values.astype(np.float64)
 
 
-def _named(given: Signals) -> Signals:
-    signals = read_signals(given.values)
-    names = signals.ch_names if given.ch_names is None else tuple(map(str, given.ch_names))
+def _from_signals(described: Signals) -> Signals:
+    signals = read_signals(described.values)
+    names = signals.ch_names if described.ch_names is None else tuple(map(str, described.ch_names))
     n_chans = signals.values.shape[1]
     if names is not None and len(names) != n_chans:
         raise ValueError(f"ch_names has {len(names)} names, signals have {n_chans} channels; name each once")
-    if given.rename and names is None:
+    if described.rename and names is None:
         raise ValueError("channels without names cannot be renamed; give ch_names")
-    if given.unit is not None and unit_of(given.unit) is None:
-        raise ValueError(f"unit (={given.unit!r}) must be one of {', '.join(UNITS)}")
+    if described.unit is not None and unit_of(described.unit) is None:
+        raise ValueError(f"unit (={described.unit!r}) must be one of {', '.join(UNITS)}")
     stated = {
-        "sfreq": given.sfreq,
-        "ch_names": names and renamed(names, given.rename, source="the signals"),
-        "unit": given.unit and unit_of(given.unit),
-        "labels": given.labels,
-        "columns": given.columns,
+        "sfreq": described.sfreq,
+        "ch_names": names and renamed(names, described.rename, source="the signals"),
+        "unit": described.unit and unit_of(described.unit),
+        "labels": described.labels,
+        "columns": described.columns,
     }
     return replace(signals, **{name: value for name, value in stated.items() if value is not None})
 
 
-def read_as(X: Any, how: Preprocessing, sfreq: float | None) -> Signals:
+def read_as(X: Any, preprocessing: Preprocessing, sfreq: float | None) -> Signals:
     """Read signals at a model's rate, with its channels, in its order and unit, where both are known."""
     signals = read_signals(X)
     if sfreq is not None and signals.sfreq is not None and signals.sfreq != sfreq:
         raise ValueError(
             f"epochs are sampled at {signals.sfreq:g} Hz, the model at {sfreq:g} Hz; resample them"
         )
-    given, wanted = signals.ch_names, how.ch_names
-    if wanted is not None and given is not None and tuple(given) != tuple(wanted):
-        places = pick_channels(wanted, given, source="the recording")
+    present, wanted = signals.ch_names, preprocessing.ch_names
+    if wanted is not None and present is not None and tuple(present) != tuple(wanted):
+        places = pick_channels(wanted, present, source="the recording")
         signals = replace(signals, values=signals.values[:, places], ch_names=tuple(wanted))
-    factor = conversion(signals.unit, how.unit)
-    return signals if factor == 1 else replace(signals, values=signals.values * factor, unit=how.unit)
+    factor = conversion(signals.unit, preprocessing.unit)
+    if factor == 1:
+        return signals
+    return replace(signals, values=signals.values * factor, unit=preprocessing.unit)
 
 
-def _checked(values: np.ndarray) -> np.ndarray:
+def _check_values(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiub":
         # Begins with scikit-learn's words, here and below: its estimator checks look for them.
         odd = "Complex data not supported: " if values.dtype.kind == "c" else ""
@@ -229,7 +231,7 @@ def read_windows(data: Any) -> Signals:
             values = values.astype(np.result_type(values, window), copy=False)
         values[i] = window
         labels += [_label_of(rest[0])] if rest else []
-    known = _known(data)
+    known = _metadata_of(data)
     names = known.ch_names if known.ch_names and len(known.ch_names) == values.shape[1] else None
     columns = {name: column for name, column in (known.columns or {}).items() if len(column) == n}
     return Signals(values, known.sfreq, names, labels=labels if len(labels) == n else None, columns=columns)
@@ -268,15 +270,15 @@ def _label_of(label: Any) -> Any:
     return label.item() if isinstance(label, np.ndarray | np.generic) and label.size == 1 else label
 
 
-def _known(data: Any) -> Signals:
+def _metadata_of(data: Any) -> Signals:
     """Return the metadata of a data set in braindecode's attributes, through subsets and concatenations."""
     if isinstance(data, Subset):
-        known, rows = _known(data.dataset), list(data.indices)
-        return replace(known, columns={name: each[rows] for name, each in (known.columns or {}).items()})
+        known, rows = _metadata_of(data.dataset), list(data.indices)
+        return replace(known, columns={name: column[rows] for name, column in (known.columns or {}).items()})
     if isinstance(data, ConcatDataset):
-        return _joined([_known(part) for part in data.datasets])
+        return _concatenate_metadata([_metadata_of(part) for part in data.datasets])
     recorded: list[Any] = [getattr(data, name, None) for name in ("windows", "raw")]  # mne.Epochs, mne.io.Raw
-    info = next((each.info for each in recorded if hasattr(each, "info")), None)
+    info = next((recording.info for recording in recorded if hasattr(recording, "info")), None)
     described = getattr(data, "description", None)  # a Series or a dict
     described = {} if described is None or isinstance(described, str) else dict(described)
     columns = {str(name): np.full(len(data), str(value)) for name, value in described.items()}
@@ -285,7 +287,7 @@ def _known(data: Any) -> Signals:
     return Signals(None, float(info["sfreq"]), tuple(info["ch_names"]), columns=columns)
 
 
-def _joined(parts: Sequence[Signals]) -> Signals:
+def _concatenate_metadata(parts: Sequence[Signals]) -> Signals:
     """Join the metadata of parts; refuse different channels or rates."""
     first = parts[0]
     for part in parts[1:]:
@@ -296,7 +298,9 @@ def _joined(parts: Sequence[Signals]) -> Signals:
             )
     tables = [part.columns or {} for part in parts]
     shared = sorted(set.intersection(*map(set, tables)))
-    return replace(first, columns={name: np.concatenate([each[name] for each in tables]) for name in shared})
+    return replace(
+        first, columns={name: np.concatenate([table[name] for table in tables]) for name in shared}
+    )
 
 
 def read_labels(y: Any, n_signals: int) -> np.ndarray:
@@ -336,10 +340,10 @@ def groups_by(column: str | None, signals: Signals) -> Any:
         return None
     known = signals.columns or {}
     if column not in known:
-        found = f"it has {', '.join(known)}" if known else "these signals have no metadata"
+        available = f"it has {', '.join(known)}" if known else "these signals have no metadata"
         raise ValueError(
             f"group_by (={column!r}) must be a column of the metadata of mne.Epochs or of a data set; "
-            f"{found}; pass groups to fit, or epochs with metadata (MOABB: return_epochs=True)"
+            f"{available}; pass groups to fit, or epochs with metadata (MOABB: return_epochs=True)"
         )
     return known[column]
 
@@ -554,8 +558,8 @@ def check_drift(standardised: np.ndarray, drift: Drift, *, force: bool) -> None:
     """Warn about signals that drifted far; refuse absurd ones, and another unit unless forced."""
     largest = float(np.abs(standardised).max())
     if not largest < 1e6:
-        said = drift.units or "are the units those of fit?"
-        raise ValueError(f"signals reach {largest:.1e} times the spread of the base data; {said}")
+        reason = drift.units or "are the units those of fit?"
+        raise ValueError(f"signals reach {largest:.1e} times the spread of the base data; {reason}")
     if not force:
         refuse_drift(drift)
     warn_drift(drift)
@@ -575,15 +579,15 @@ def warn(sentence: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(sentence, category, stacklevel=level)
 
 
-def rejecting_label(given: Any, classes: np.ndarray) -> Any:
+def rejecting_label(label: Any, classes: np.ndarray) -> Any:
     """Return the label of rejected windows; it must not be one of the classes."""
-    return _rejecting_label(given, label_kind(classes), tuple(classes.tolist()))
+    return _rejecting_label(label, label_kind(classes), tuple(classes.tolist()))
 
 
 @lru_cache  # used for every live window
-def _rejecting_label(given: Any, kind: str, classes: tuple[Any, ...]) -> Any:
+def _rejecting_label(chosen: Any, kind: str, classes: tuple[Any, ...]) -> Any:
     usual: dict[str, Any] = {"text": "unknown", "whole numbers": -1}
-    label = usual.get(kind) if given is None else given
+    label = usual.get(kind) if chosen is None else chosen
     if label is None:
         raise ValueError(
             f"classes that are {kind} leave no label for rejected windows; use text or whole numbers as "
@@ -598,7 +602,7 @@ def _rejecting_label(given: Any, kind: str, classes: tuple[Any, ...]) -> Any:
     return label
 
 
-def shape_mismatch(given: tuple[int, int], wanted: tuple[int, int]) -> str:
+def shape_mismatch(shape: tuple[int, int], wanted: tuple[int, int]) -> str:
     """Return the message for signals whose (n_chans, n_times) does not match a model's.
 
     Examples
@@ -607,11 +611,11 @@ def shape_mismatch(given: tuple[int, int], wanted: tuple[int, int]) -> str:
     'the model takes 8 channels of 300 samples, got 300 channels of 8; X.transpose(0, 2, 1) swaps them'
     """
     takes = (
-        f"the model takes {wanted[0]} channels of {wanted[1]} samples, got {given[0]} channels of {given[1]}"
+        f"the model takes {wanted[0]} channels of {wanted[1]} samples, got {shape[0]} channels of {shape[1]}"
     )
-    if given == wanted[::-1]:
+    if shape == wanted[::-1]:
         return f"{takes}; {SWAP}"
-    if given[0] == wanted[0]:
+    if shape[0] == wanted[0]:
         return f"{takes} samples; cut or resample them to that length"
     return f"{takes} samples; pass the channels that it was trained on"
 

@@ -261,7 +261,7 @@ class TestMistakes:
             StreamingPredictor(fitted(), step=8, steady=steady)
 
     def test_a_model_without_a_rate(self):
-        with pytest.raises(ValueError, match=r"does not know its rate; train it with sfreq"):
+        with pytest.raises(ValueError, match=r"has no sampling rate; train it with sfreq"):
             StreamingPredictor(fitted(sfreq=None), step=8, steady="balanced")
         assert smoother_of(Smoothing(), fitted(sfreq=None)) is None
 

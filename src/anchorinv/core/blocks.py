@@ -96,13 +96,13 @@ class TimeDomain(Block):
         """Return logarithms of the two amplitudes, and the rates of the two events per sample."""
         centred = _centred(signals)
         slopes = centred.diff(dim=2)
-        amplitudes = [(each.abs().mean(2) + FLOOR).log() for each in (centred, slopes)]
+        amplitudes = [(part.abs().mean(2) + FLOOR).log() for part in (centred, slopes)]
         # Double: integer samples often equal the mean, and single-precision rounding would put them on
         # either side of it, depending on the runtime.
         exact = _centred(signals.double())
         events = [
-            (each[..., 1:] * each[..., :-1] < 0).to(signals.dtype).mean(2)
-            for each in (exact, exact.diff(dim=2))
+            (part[..., 1:] * part[..., :-1] < 0).to(signals.dtype).mean(2)
+            for part in (exact, exact.diff(dim=2))
         ]
         return torch.cat([*amplitudes, *events], dim=1)
 

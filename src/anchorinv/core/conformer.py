@@ -59,17 +59,17 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int, scale: float, mask: Tensor | None) -> Tensor:
         n, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-        each = width // heads
+        head_width = width // heads
         # Heads are narrow, so tokens come last: products run along contiguous memory.
-        laid = qkv.new_ones(3, n, heads, each + 1, length)
-        laid[..., :each, :] = qkv.view(n, length, 3, heads, each).permute(2, 0, 3, 4, 1)
-        query, key, value = laid.view(3, n * heads, each + 1, length)
-        query, key = query[:, :each].mul_(scale), key[:, :each]
-        safe = bool(each * query.abs().amax() * key.abs().amax() <= SAFE)
+        laid = qkv.new_ones(3, n, heads, head_width + 1, length)
+        laid[..., :head_width, :] = qkv.view(n, length, 3, heads, head_width).permute(2, 0, 3, 4, 1)
+        query, key, value = laid.view(3, n * heads, head_width + 1, length)
+        query, key = query[:, :head_width].mul_(scale), key[:, :head_width]
+        safe = bool(head_width * query.abs().amax() * key.abs().amax() <= SAFE)
         parts = _parts(qkv, n * heads, length)
         # Without a gradient to come, the powers of one part give way to those of the next.
         room = qkv.new_empty(n * heads if ctx.needs_input_grad[0] else parts[0].stop, length, length)
-        sums = qkv.new_empty(n * heads, each + 1, length)
+        sums = qkv.new_empty(n * heads, head_width + 1, length)
         for part in parts:
             powers = room[part] if ctx.needs_input_grad[0] else room[: part.stop - part.start]
             torch.bmm(query[part].mT, key[part], out=powers)
@@ -80,9 +80,9 @@ class _Attend(torch.autograd.Function):
                 torch.bmm(value[part], powers.mT, out=sums[part])
             else:
                 # Not in place: products are slow on strided rows between heads.
-                sums[part, :each] = torch.bmm(value[part, :each], (powers * mask[part]).mT)
-                torch.sum(powers, 2, out=sums[part, each])
-        output = sums[:, :each] / sums[:, each:]
+                sums[part, :head_width] = torch.bmm(value[part, :head_width], (powers * mask[part]).mT)
+                torch.sum(powers, 2, out=sums[part, head_width])
+        output = sums[:, :head_width] / sums[:, head_width:]
         ctx.save_for_backward(query, key, value, room, sums, output, mask)
         ctx.scale = scale
         return output.view(n, width, length).transpose(1, 2)
@@ -92,10 +92,10 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         query, key, value, powers, sums, output, mask = ctx.saved_tensors
         n, length, width = gradient.shape
-        each = query.shape[1]
+        head_width = query.shape[1]
         shares = torch.empty_like(sums)
-        share, fall = shares[:, :each], shares[:, each]
-        torch.div(gradient.transpose(1, 2).reshape(share.shape), sums[:, each:], out=share)
+        share, fall = shares[:, :head_width], shares[:, head_width]
+        torch.div(gradient.transpose(1, 2).reshape(share.shape), sums[:, head_width:], out=share)
         torch.sum(share * output, 1, out=fall).neg_()
         by_query, by_key, by_value = by = query.new_empty(3, *query.shape)
         parts = _parts(gradient, len(query), length)
@@ -107,14 +107,14 @@ class _Attend(torch.autograd.Function):
                 torch.bmm(shares[part].mT, value[part], out=scores)
             else:
                 torch.bmm(share[part], powers[part] * mask[part], out=by_value[part])
-                torch.bmm(share[part].mT, value[part, :each], out=scores)
+                torch.bmm(share[part].mT, value[part, :head_width], out=scores)
                 scores.mul_(mask[part]).add_(fall[part, :, None])
             scores.mul_(powers[part])
             torch.bmm(key[part], scores.mT, out=by_query[part])
             torch.bmm(query[part], scores, out=by_key[part])
         by_query.mul_(ctx.scale)
         heads = len(query) // n
-        by_qkv = by.view(3, n, heads, each, length).permute(1, 4, 0, 2, 3).reshape(n, length, 3 * width)
+        by_qkv = by.view(3, n, heads, head_width, length).permute(1, 4, 0, 2, 3).reshape(n, length, 3 * width)
         return by_qkv, None, None, None
 
 

@@ -153,11 +153,11 @@ def record(
 
 def gradients(total: Tensor, of: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the gradients of a scalar, None for tensors it does not depend on."""
-    wanted = [each for each in of if each.requires_grad]
+    wanted = [tensor for tensor in of if tensor.requires_grad]
     if not total.requires_grad or not wanted:
         return [None] * len(of)
-    found = iter(torch.autograd.grad(total, wanted, allow_unused=True))
-    return [next(found) if each.requires_grad else None for each in of]
+    computed = iter(torch.autograd.grad(total, wanted, allow_unused=True))
+    return [next(computed) if tensor.requires_grad else None for tensor in of]
 
 
 def made_up(n: int, shape: tuple[int, int]) -> Tensor:
@@ -176,7 +176,7 @@ class Form(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     dim: int | None  # None if none grows
-    each: int
+    per_window: int
 
     @classmethod
     def of(cls, few: Tensor, more: Tensor) -> "Form":
@@ -185,30 +185,30 @@ class Form(NamedTuple):
         grown = [i for i, (a, b) in enumerate(pairs) if a != b]
         fits = len(grown) == 1 and few.shape[grown[0]] * MORE == more.shape[grown[0]] * FEW
         dim = grown[0] if fits and few.shape[grown[0]] % FEW == 0 else None
-        return cls(tuple(few.shape), few.dtype, dim, each=1 if dim is None else few.shape[dim] // FEW)
+        return cls(tuple(few.shape), few.dtype, dim, per_window=1 if dim is None else few.shape[dim] // FEW)
 
     def zeros(self, n: int, like: Tensor) -> Tensor:
         """Return zeros for n windows, in place of a tensor that is not needed."""
-        sizes = [n * self.each if i == self.dim else size for i, size in enumerate(self.shape)]
+        sizes = [n * self.per_window if i == self.dim else size for i, size in enumerate(self.shape)]
         return torch.zeros(sizes, dtype=self.dtype, device=like.device)
 
     def by_window(self, tensor: Tensor) -> Tensor:
         """Rearrange a tensor to (n, ...), one row for each window."""
         assert self.dim is not None
         rows = tensor.movedim(self.dim, 0)
-        return rows.reshape(-1, self.each, *rows.shape[1:]) if self.each > 1 else rows
+        return rows.reshape(-1, self.per_window, *rows.shape[1:]) if self.per_window > 1 else rows
 
     def back(self, rows: Tensor) -> Tensor:
         """Undo :meth:`by_window`."""
         assert self.dim is not None
-        joined = rows.flatten(0, 1) if self.each > 1 else rows
-        return joined.movedim(0, self.dim)
+        merged = rows.flatten(0, 1) if self.per_window > 1 else rows
+        return merged.movedim(0, self.dim)
 
     @property
     def latent(self) -> tuple[int, ...]:
         """The shape of one window in :meth:`by_window`."""
         rest = tuple(size for i, size in enumerate(self.shape) if i != self.dim)
-        return (self.each, *rest) if self.each > 1 else rest
+        return (self.per_window, *rest) if self.per_window > 1 else rest
 
 
 def finite(features: Tensor) -> Tensor:
@@ -261,12 +261,12 @@ def find_classifier(network: nn.Module, signals: Tensor, name: str | None = None
     """
     if name is not None:
         root = record(network, signals)
-        if not (found := list(_outermost(root, name))):
+        if not (matches := list(_outermost(root, name))):
             called = ", ".join(dict.fromkeys(call.name for call in root.inner))
             raise BackboneError(
                 f"it calls no module {name!r}, which should be its classifier; it calls {called}"
             )
-        return found
+        return matches
     known: list[Key] = []
     while len(known) <= _MOST_CLASSIFIERS:
         root = record(network, signals, dict.fromkeys(known, Tensor.detach))
@@ -323,7 +323,7 @@ def find_cut(network: nn.Module, signals: Tensor, classifiers: Sequence[Key], ta
         units = tuple(_units(root, known, opened))
         places = [i for i, unit in enumerate(units) if unit.key in known]
         if tail is not None:
-            first, inside = _named(units, tail, places[0])
+            first, inside = _unit_of_tail(units, tail, places[0])
         else:
             first, inside = _last_block(network, signals, units, places[0], known)
         if inside is None:
@@ -333,18 +333,18 @@ def find_cut(network: nn.Module, signals: Tensor, classifiers: Sequence[Key], ta
 
 def _units(call: Call, classifiers: frozenset[Key], opened: set[Key]) -> Iterator[Call]:
     for inner in call.inner:
-        keys = {each.key for each in inner.below()}
+        keys = {nested.key for nested in inner.below()}
         if inner.key not in classifiers and (inner.key in opened or keys & classifiers):
             yield from _units(inner, classifiers, opened)
         else:
             yield inner
 
 
-def _named(units: Sequence[Call], tail: str, end: int) -> tuple[int, Call | None]:
+def _unit_of_tail(units: Sequence[Call], tail: str, end: int) -> tuple[int, Call | None]:
     for i, unit in enumerate(units[:end]):
         if unit.within(tail):
             return i, None
-        if tail.startswith(f"{unit.name}.") and any(each.within(tail) for each in unit.below()):
+        if tail.startswith(f"{unit.name}.") and any(nested.within(tail) for nested in unit.below()):
             return i, unit
     names = ", ".join(dict.fromkeys(unit.name for unit in units[:end] if unit.mixes))
     raise BackboneError(

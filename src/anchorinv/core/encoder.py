@@ -186,16 +186,16 @@ class Encoder(nn.Module):
         some = columns[known].double()
         fitted = {"centre": some.mean(0)}
         if len(self.components):
-            found = principal_components((some - fitted["centre"]) * self.gain, len(self.components))
+            leading = principal_components((some - fitted["centre"]) * self.gain, len(self.components))
             # Fewer windows than components, as without a large group, leave some of these at zero.
-            missing = found.new_zeros(len(self.components) - len(found), found.shape[1])
-            fitted["components"] = torch.cat([found, missing])
+            missing = leading.new_zeros(len(self.components) - len(leading), leading.shape[1])
+            fitted["components"] = torch.cat([leading, missing])
         else:
-            before, now = (each.std(0, correction=0) for each in (columns.double(), some))
+            before, now = (values.std(0, correction=0) for values in (columns.double(), some))
             varied = now > _CONSTANT * (1 + fitted["centre"].abs())
             fitted["gain"] = torch.where(varied, self.gain * before / now, 0.0)
         other = copy.copy(self)
-        other._buffers = {**self._buffers, **{name: each.to(self.gain) for name, each in fitted.items()}}
+        other._buffers = {**self._buffers, **{name: values.to(self.gain) for name, values in fitted.items()}}
         return frozen(other)
 
 

@@ -421,7 +421,9 @@ class Mlp(Head):
     def without(self, column: int, anchors: "Batch | None" = None) -> "Mlp":
         """Return the head without a class's output; the other layers are unchanged."""
         last = self.last
-        return self._with_outputs(*(without_row(each.detach(), column) for each in (last.weight, last.bias)))
+        return self._with_outputs(
+            *(without_row(parameter.detach(), column) for parameter in (last.weight, last.bias))
+        )
 
     def _with_outputs(self, rows: Tensor, biases: Tensor) -> "Mlp":
         # On the meta device, so that its initialisation does not draw from the global generator.
@@ -492,9 +494,9 @@ class DotRegression(Head):
     def loss(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return ``weight`` · mean ½ (⟨vertex, feature⟩ - 1)²."""
         cosines = self(features).gather(1, targets[:, None]).squeeze(1)
-        each: Tensor = 0.5 * (cosines - 1).square()
-        share = torch.ones_like(each) if weights is None else weights[targets]
-        mean: Tensor = (share * each).sum() / share.sum()
+        losses: Tensor = 0.5 * (cosines - 1).square()
+        share = torch.ones_like(losses) if weights is None else weights[targets]
+        mean: Tensor = (share * losses).sum() / share.sum()
         return self.weight * mean
 
     def add_classes(self, n_new: int) -> "DotRegression":

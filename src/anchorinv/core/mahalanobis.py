@@ -82,8 +82,8 @@ class ShrunkCovariance(nn.Module):
     @classmethod
     def unknown(cls, prototypes: Tensor) -> "ShrunkCovariance":
         """Return a sphere scaled by the distances of prototypes (n, dim): single samples have no spread."""
-        apart = (prototypes - prototypes.mean(0)).square().sum(1).mean().sqrt()
-        scale = torch.where(apart > 0, apart, torch.ones_like(apart))
+        spread = (prototypes - prototypes.mean(0)).square().sum(1).mean().sqrt()
+        scale = torch.where(spread > 0, spread, torch.ones_like(spread))
         return cls(prototypes[:0].clone(), prototypes.new_zeros(0), scale)
 
     def forward(self, values: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class CovarianceHead(PrototypeHead):
     @property
     def sizes(self) -> list[int]:
         """Columns of the features, and of each view."""
-        return [each.eigenvectors.shape[1] for each in self.each_covariance]
+        return [covariance.eigenvectors.shape[1] for covariance in self.each_covariance]
 
     def with_prototypes(self, prototypes: Tensor) -> Self:
         """Return these prototypes (n_classes, dim) with the same covariance."""
@@ -211,7 +211,7 @@ class CovarianceHead(PrototypeHead):
     def similarity(self, some: Tensor, others: Tensor) -> Tensor:
         """Return how similar features (n, dim) and others (m, dim) are, averaged over views (n, m)."""
         centre = self.prototypes.mean(0)
-        views = (torch.split(each - centre, self.sizes, dim=1) for each in (some, others))
+        views = (torch.split(features - centre, self.sizes, dim=1) for features in (some, others))
         total = some.new_zeros(some.shape[0], others.shape[0])
         for covariance, mine, theirs in zip(self.covariances, *views, strict=True):
             total = total + self.compared(covariance(mine), covariance(theirs))

@@ -407,7 +407,7 @@ def without_class(state: State, label: int) -> State:
     return replace(
         state,
         head=frozen(state.head.without(column, others["anchors"])),
-        classes=tuple(each for each in state.classes if each != label),
+        classes=tuple(other for other in state.classes if other != label),
         n_base=state.n_base - is_base,
         confidence=state.confidence.without(column, state.n_base) if state.confidence else None,
         **others,

@@ -89,7 +89,7 @@ def per_class_f1(confusion: ArrayLike) -> NDArray[np.float64]:
     >>> per_class_f1([[3, 1, 0], [1, 3, 0], [2, 0, 0]]).round(2)
     array([0.6 , 0.75, 0.  ])
     """
-    counts = _checked(confusion)
+    counts = _check_confusion(confusion)
     margins = counts.sum(axis=0) + counts.sum(axis=1)  # (k,) 2·TP + FP + FN
     # A zero margin has a zero numerator, so any positive divisor gives the 0 we want.
     f1: NDArray[np.float64] = 2 * counts.diagonal() / np.maximum(margins, 1)
@@ -123,7 +123,7 @@ def scores(confusion: ArrayLike, n_base: int) -> Scores:
     >>> round(result.f1_base, 3), round(result.f1_new, 3), round(result.accuracy, 3)
     (0.675, 0.667, 0.667)
     """
-    counts = _checked(confusion)
+    counts = _check_confusion(confusion)
     _check_n_base(n_base, counts)
     total = int(counts.sum())
     if total == 0:
@@ -159,7 +159,7 @@ def forgetting(base_session: ArrayLike, now: ArrayLike, n_base: int) -> float:
     -------
     In [-1, 1]; positive means forgotten, negative that the base classes have become better.
     """
-    before, after = _checked(base_session), _checked(now)
+    before, after = _check_confusion(base_session), _check_confusion(now)
     for counts in (before, after):
         _check_n_base(n_base, counts)
     return macro_f1(before, slice(n_base)) - macro_f1(after, slice(n_base))
@@ -178,7 +178,7 @@ def _positions(labels: list[Hashable], index: dict[Hashable, int], *, name: str)
     return np.array([index[label] for label in labels], dtype=np.intp)
 
 
-def _checked(confusion: ArrayLike) -> Counts:
+def _check_confusion(confusion: ArrayLike) -> Counts:
     counts = np.asarray(confusion)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or counts.size == 0:
         raise ValueError(f"a confusion matrix is (k, k) with k at least 1, got shape {counts.shape}")
@@ -295,7 +295,7 @@ class Reliability:
         columns : array-like of int, shape (n,)
             The column of each window's true class.
         """
-        p, true = _checked_probabilities(probabilities, columns)
+        p, true = _check_probabilities(probabilities, columns)
         own, confidence, correct = p[np.arange(len(p)), true], p.max(axis=1), p.argmax(axis=1) == true
         # A limit belongs to the bin below it, as in Guo et al. and in scikit-learn's calibration_curve.
         bins = np.searchsorted(np.linspace(0, 1, N_BINS + 1)[1:-1], confidence)
@@ -321,7 +321,7 @@ class Reliability:
         return {
             "counts": self.counts.tolist(),
             "correct": self.correct.tolist(),
-            "confidence": [round(each, _DIGITS) if each else 0 for each in self.confidence.tolist()],
+            "confidence": [round(total, _DIGITS) if total else 0 for total in self.confidence.tolist()],
             "brier": round(self.sum_brier, _DIGITS),
             "nll": round(self.sum_nll, _DIGITS),
         }
@@ -390,7 +390,7 @@ class SplitReliability:
     @classmethod
     def of(cls, probabilities: ArrayLike, columns: ArrayLike, is_base: ArrayLike) -> "SplitReliability":
         """Measure predictions as :meth:`Reliability.of`; ``is_base`` (n_classes,) says which classes are."""
-        p, true = _checked_probabilities(probabilities, columns)
+        p, true = _check_probabilities(probabilities, columns)
         base = np.asarray(is_base, dtype=bool)[true]
         return cls(*(Reliability.of(p[part], true[part]) for part in (base, ~base)))
 
@@ -429,8 +429,8 @@ class Detection:
 
     Examples
     --------
-    >>> found = Detection.of([0.9, 0.5, 0.04], [0.01, 0.2])
-    >>> round(found.auroc, 2), round(found.false_rejections, 2), found.false_acceptances
+    >>> detection = Detection.of([0.9, 0.5, 0.04], [0.01, 0.2])
+    >>> round(detection.auroc, 2), round(detection.false_rejections, 2), detection.false_acceptances
     (0.83, 0.33, 0.5)
     """
 
@@ -460,7 +460,7 @@ class Detection:
         return self.n_accepted / self.n_unknown if self.n_unknown else float("nan")
 
 
-def _checked_probabilities(
+def _check_probabilities(
     probabilities: ArrayLike, columns: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     p, true = np.asarray(probabilities, dtype=np.float64), np.asarray(columns)

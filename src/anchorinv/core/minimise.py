@@ -80,9 +80,9 @@ class BatchedLBFGS:
         step, change = self._leaf - place, gradient - slope
         along = _dot(step, change)
         # Without positive curvature along the step, the pair is skipped.
-        tells = good & (along > 1e-10 * _dot(change, change))
-        mask = _over(tells, step)
-        self._pairs.append((step * mask, change * mask, torch.where(tells, 1 / along, 0)))
+        informative = good & (along > 1e-10 * _dot(change, change))
+        mask = _over(informative, step)
+        self._pairs.append((step * mask, change * mask, torch.where(informative, 1 / along, 0)))
         self._pairs = self._pairs[-self._memory :]
         accept = _over(good, place)
         self._at = (
@@ -131,9 +131,9 @@ def _norm(a: Tensor) -> Tensor:
     return norm
 
 
-def _over(each: Tensor, like: Tensor) -> Tensor:
+def _over(values: Tensor, like: Tensor) -> Tensor:
     """Shape a value per sample (n,) so that it applies to all of the sample's."""
-    return each.reshape(-1, *[1] * (like.ndim - 1))
+    return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
 class Checkpoint(Protocol):
@@ -190,8 +190,8 @@ class Snapshot:
         self, params: list[Tensor], buffers: Iterable[Tensor], moments: dict[str, list[Tensor]]
     ) -> None:
         self._tensors = {f"tensor.{i}": tensor for i, tensor in enumerate((*params, *buffers))}
-        for name, each in moments.items():
-            self._tensors |= {f"moment.{i}.{name}": moment for i, moment in enumerate(each)}
+        for name, tensors in moments.items():
+            self._tensors |= {f"moment.{i}.{name}": moment for i, moment in enumerate(tensors)}
 
     def values(self, curve: list[Tensor]) -> dict[str, Tensor]:
         """Return copies of all tensors, the curve so far and the global generator's state."""
@@ -282,8 +282,8 @@ class EarlyStopping:
         for mean in means[1:]:
             better = mean < best * (1 - self.tolerance)
             best, stale = torch.where(better, mean, best), torch.where(better, 0, stale + 1)
-        there: Tensor = (stale >= self.patience) | (means[-1] < self.enough)
-        return there
+        done: Tensor = (stale >= self.patience) | (means[-1] < self.enough)
+        return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,19 +345,19 @@ def minimise(
         for step in range(len(curve), plan.steps):
             losses = objective(step)
             # Zero for unused weights.
-            found = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
-            gradients = [_laid_out_as(*pair) for pair in zip(params, found, strict=True)]
+            raw = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
+            gradients = [_laid_out_as(*pair) for pair in zip(params, raw, strict=True)]
             curve.append(losses.detach())
             newton.step(curve[-1], gradients[0]) if newton else steps.step(gradients, plan.rate(step))
             if step % 10 == 9 or step + 1 == plan.steps:
                 tick(task, step + 1, plan.steps, curve[-1].mean().item())
-            there = torch.tensor(False)
+            converged = torch.tensor(False)
             if plan.stop and len(curve) % plan.stop.window == 0:
-                there = plan.stop.reached(torch.stack(curve))
+                converged = plan.stop.reached(torch.stack(curve))
                 if newton:
-                    newton.hold(there)
+                    newton.hold(converged)
             pause = (step + 1) % every == 0
-            if there.all() or (pause and ended and ended()):
+            if converged.all() or (pause and ended and ended()):
                 tick(task, plan.steps, plan.steps, curve[-1].mean().item())
                 break
             if pause and checkpoint:

@@ -170,18 +170,18 @@ DEVICE_WORDS = "auto, cpu, cuda, cuda:NUMBER or mps"
 DEVICE_PATTERN = r"auto|cpu|cuda|cuda:\d{1,3}|mps"
 
 
-def found_devices() -> list[str]:
+def available_devices() -> list[str]:
     """Return the kinds of devices that torch finds on this machine, in order of preference."""
     kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    return [kind for kind, there in kinds.items() if there]
+    return [kind for kind, available in kinds.items() if available]
 
 
-def choose_device(asked: str) -> str:
+def choose_device(device: str) -> str:
     """Return the requested device if it is available, or for ``"auto"`` the best one.
 
     Parameters
     ----------
-    asked : str
+    device : str
         ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` … or ``"mps"``.
 
     Returns
@@ -194,21 +194,22 @@ def choose_device(asked: str) -> str:
     >>> choose_device("cpu")
     'cpu'
     """
-    found = found_devices()
-    if asked == "auto":
-        return found[0]
-    kind, _, number = asked.partition(":")
-    if asked in found or (number.isdigit() and kind in found and int(number) < torch.cuda.device_count()):
-        return asked
+    available = available_devices()
+    if device == "auto":
+        return available[0]
+    kind, _, number = device.partition(":")
+    is_listed = number.isdigit() and kind in available and int(number) < torch.cuda.device_count()
+    if device in available or is_listed:
+        return device
     raise ValueError(
-        f"there is no device {asked!r} here: torch {torch.__version__} finds {', '.join(found)}; use one of "
-        f"these or auto, or install a build of torch for the device"
+        f"there is no device {device!r} here: torch {torch.__version__} finds {', '.join(available)}; "
+        f"use one of these or auto, or install a build of torch for the device"
     )
 
 
-def device_here(asked: str) -> str:
+def device_here(device: str) -> str:
     """Return the requested device, or the best available one if it is missing."""
     try:
-        return choose_device(asked)
+        return choose_device(device)
     except ValueError:
         return choose_device("auto")

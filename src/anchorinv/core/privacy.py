@@ -268,11 +268,11 @@ class PrivatePlacement:
         sigma = self.privacy.noise * sensitivity(targets, whose, self.privacy, weight=1.0, moments=False)
         values = clipped(shots.values.double(), self.privacy.clip)
         sums = _noisy_sums(values, targets, sigma, unknown_generator())
-        each = head.scatters.double().sum(0) / head.counts.sum()
+        scatter = head.scatters.double().sum(0) / head.counts.sum()
         return head._with(
             torch.cat([head.counts, counts]),
             torch.cat([head.means, (sums / counts[:, None]).to(head.means)]),
-            torch.cat([head.scatters, (counts[:, None] * each).to(head.scatters)]),
+            torch.cat([head.scatters, (counts[:, None] * scatter).to(head.scatters)]),
             head.n_base,
         )
 
@@ -332,9 +332,11 @@ def privacy_sentences(privacy: "Privacy | str | None", *, anchors: bool) -> list
     if privacy is None:
         return []
     if not isinstance(privacy, Privacy):
-        said = f"Anchors are means of {AGGREGATE} windows or more, of as many people as groups of fit named."
+        sentence = (
+            f"Anchors are means of {AGGREGATE} windows or more, of as many people as groups of fit named."
+        )
         none = "It keeps no anchors: class statistics are sums over all windows of a class already."
-        return [said if anchors else none, "This is not differential privacy, and no proof of anonymity."]
+        return [sentence if anchors else none, "This is not differential privacy, and no proof of anonymity."]
     return [
         f"Given how features are computed, class means and the pooled scatter are differentially private "
         f"({privacy}, Gaussian mechanism, features clipped to {privacy.clip:g}); where the same "

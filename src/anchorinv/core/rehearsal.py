@@ -60,7 +60,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Round:
+class Rehearsal:
     """One rehearsal: statistics of classes, and held-out windows (n, dim) with columns and groups."""
 
     known: Statistics
@@ -87,8 +87,8 @@ def rehearse(
     shrinkage : float
         Ledoit and Wolf's, used unless another one is clearly better.
     """
-    # Of n windows at most n directions are known; all others repeat what these say. On synthetic EMG with 1
-    # to 5 windows of a class and 768 features, that scale has nearly the highest likelihood.
+    # n windows span at most n directions; the others carry no further evidence. On synthetic EMG with 1 to 5
+    # windows of a class and 768 features, this scale has nearly the highest likelihood.
     usual = Choice(shrinkage, scale=min(1.0, len(features) / features.shape[1]))
     folds = list(folds_of(targets, groups, rng))
     if not folds:
@@ -100,24 +100,24 @@ def rehearse(
     for i, (known, evaluated) in enumerate(folds):
         for j, part in enumerate(parts):
             tick("rehearsal", i * len(parts) + j, len(folds) * len(parts))
-            made = _round(features, targets, marks, known, evaluated, part, stream(rng, "shots", i, j))
-            rounds += [made] if made else []
+            shots_rng = stream(rng, "shots", i, j)
+            rehearsal = _rehearsal(features, targets, marks, known, evaluated, part, shots_rng)
+            rounds += [rehearsal] if rehearsal else []
     tick("rehearsal", len(folds) * len(parts), len(folds) * len(parts))
     if not rounds:
         return usual
     candidates = [shrinkage] if parts == [()] else [shrinkage, *SHRINKAGES]
     logits = {
-        each: [_solved(one.known, each, prior).logits(one.features) for one in rounds] for each in candidates
+        candidate: [_solve(r.known, candidate, prior).logits(r.features) for r in rounds]
+        for candidate in candidates
     }
     scores = {
-        each: torch.tensor(
-            [f1_of(outputs, one.targets) for outputs, one in zip(answers, rounds, strict=True)]
-        )
-        for each, answers in logits.items()
+        candidate: torch.tensor([f1_of(z, r.targets) for z, r in zip(outputs, rounds, strict=True)])
+        for candidate, outputs in logits.items()
     }
-    best = max(scores, key=lambda each: float(scores[each].mean()))
+    best = max(scores, key=lambda candidate: float(scores[candidate].mean()))
     chosen = best if clearly_better(scores[best] - scores[shrinkage]) else shrinkage
-    scale = _scale(logits[chosen], [each.targets for each in rounds])
+    scale = _scale(logits[chosen], [rehearsal.targets for rehearsal in rounds])
     many = groups is not None and len(set(groups.tolist())) >= FOLDS
     centring = _centring(rounds, shrinkage, prior) if many else math.nan
     return replace(
@@ -137,7 +137,7 @@ def base_score(
     scores = []
     for known, evaluated in folds:
         statistics = Statistics.of(features[known], targets[known], int(targets.max()) + 1)
-        logits = _solved(statistics, shrinkage, prior).logits(features[evaluated])
+        logits = _solve(statistics, shrinkage, prior).logits(features[evaluated])
         scores.append(f1_of(logits, targets[evaluated]))
     return sum(scores) / len(scores) if scores else math.nan
 
@@ -148,11 +148,11 @@ def clearly_better(gains: Tensor) -> bool:
     return float(gains.mean()) >= enough if len(gains) else False
 
 
-def _solved(known: Statistics, shrinkage: float, prior: bool) -> Posterior:
+def _solve(known: Statistics, shrinkage: float, prior: bool) -> Posterior:
     return posterior_of(known, shrinkage=shrinkage, prior=prior, student=prior, directions=False)
 
 
-def _round(
+def _rehearsal(
     features: Tensor,
     targets: Tensor,
     groups: Tensor,
@@ -160,7 +160,7 @@ def _round(
     evaluated: Tensor,
     part: tuple[int, ...],
     rng: torch.Generator,
-) -> Round | None:
+) -> Rehearsal | None:
     """Return a rehearsal with some classes as new ones, or None where too few classes have windows."""
     counts = targets[known].bincount(minlength=int(targets.max()) + 1).tolist()
     base = [label for label, count in enumerate(counts) if label not in part and count > 1]
@@ -171,13 +171,13 @@ def _round(
     place[[*base, *new]] = torch.arange(len(base) + len(new))
     chosen = known & torch.isin(targets, torch.tensor(base))
     for label in new:
-        there = (known & (targets == label)).nonzero().flatten()
-        chosen[there[torch.randperm(len(there), generator=rng)[:SHOTS]]] = True
-    asked = evaluated & (place[targets] >= 0)
-    if not asked.any():
+        own = (known & (targets == label)).nonzero().flatten()
+        chosen[own[torch.randperm(len(own), generator=rng)[:SHOTS]]] = True
+    scored = evaluated & (place[targets] >= 0)
+    if not scored.any():
         return None
     statistics = Statistics.of(features[chosen], place[targets[chosen]], len(base))
-    return Round(statistics, features[asked], place[targets[asked]], groups[asked])
+    return Rehearsal(statistics, features[scored], place[targets[scored]], groups[scored])
 
 
 def folds_of(targets: Tensor, groups: Tensor | None, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
@@ -212,8 +212,8 @@ def f1_of(logits: Tensor, targets: Tensor) -> float:
     """Return macro-F1 of logits (n, n_classes) over the classes that are among the targets (n,)."""
     n_classes = logits.shape[1]
     matrix = confusion(targets.numpy(), logits.argmax(1).numpy(), tuple(range(n_classes)))
-    there = sorted(set(targets.tolist()))
-    return float(macro_f1(matrix, there))
+    present = sorted(set(targets.tolist()))
+    return float(macro_f1(matrix, present))
 
 
 def _scale(logits: list[Tensor], targets: list[Tensor]) -> float:
@@ -226,19 +226,20 @@ def _scale(logits: list[Tensor], targets: list[Tensor]) -> float:
     return best
 
 
-def _centring(rounds: list[Round], shrinkage: float, prior: bool) -> float:
+def _centring(rounds: list[Rehearsal], shrinkage: float, prior: bool) -> float:
     """Return the gain in accuracy from centring each unseen group, minus two standard errors."""
     gains = []
-    for each in rounds:
-        posterior = _solved(each.known, shrinkage, prior)
-        for group in sorted(set(each.groups.tolist())):
-            own = each.groups == group
+    for rehearsal in rounds:
+        posterior = _solve(rehearsal.known, shrinkage, prior)
+        for group in sorted(set(rehearsal.groups.tolist())):
+            own = rehearsal.groups == group
             if own.sum() < SHOTS:
                 continue
-            there, answers = each.features[own], each.targets[own]
-            moved = there - there.mean(0) + each.known.middle
+            features, answers = rehearsal.features[own], rehearsal.targets[own]
+            moved = features - features.mean(0) + rehearsal.known.middle
             before, after = (
-                float((posterior.logits(some).argmax(1) == answers).float().mean()) for some in (there, moved)
+                float((posterior.logits(some).argmax(1) == answers).float().mean())
+                for some in (features, moved)
             )
             gains.append(after - before)
     values = torch.tensor(gains)
@@ -247,13 +248,13 @@ def _centring(rounds: list[Round], shrinkage: float, prior: bool) -> float:
     )
 
 
-#: Networks are trained where classical features gain less than this share of the way from guessing (0) to
-#: knowing (1). On held-out parts: imagined movements 0.04 to 0.17, stress 0.39 to 0.58, EMG and ECG 0.96 on.
-HARDLY = 1 / 3
-#: From this share on, all features are kept where they fit, however few the windows: classes that are easily
-#: separated have new ones that are, and in directions that few base windows do not show. Below it, as many
-#: features as half the windows do better.
-EASILY = 1 / 2
+#: Networks are trained if the classical macro-F1, as a share of the way from chance (0) to perfect (1), is
+#: below this. On held-out parts: imagined movements 0.04 to 0.17, stress 0.39 to 0.58, EMG and ECG from 0.96.
+POOR = 1 / 3
+#: From this share on, all features are kept if they fit, even with few windows: where base classes are easily
+#: separated, so are new ones, in directions that few base windows do not show. Below it, half as many
+#: features as windows do better.
+GOOD = 1 / 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,7 +270,7 @@ class NetworkComparison:
     curves : tuple of Curve
         How the loss of each network fell.
     separation : float
-        Classical macro-F1 as a share of the way from guessing (0) to knowing (1); nan as above.
+        Classical macro-F1 as a share of the way from chance (0) to perfect (1); nan as above.
     """
 
     networks: tuple[FeatureNetwork, ...] = ()
@@ -281,11 +282,11 @@ class NetworkComparison:
     @property
     def easy(self) -> bool:
         """Whether classical features separate the base classes easily, as far as that is known."""
-        return not self.separation < EASILY
+        return not self.separation < GOOD
 
     def __str__(self) -> str:
         if math.isnan(self.learned):
-            why = "always asked for" if self.networks else "none was needed"
+            why = "network='always'" if self.networks else "none was needed"
         else:
             why = f"{100 * self.learned:.0f} % of macro-F1 on held-out base windows"
         without = "" if math.isnan(self.classical) else f"; {100 * self.classical:.0f} % without networks"
@@ -318,23 +319,25 @@ def compare_networks(
     targets = columns(samples.labels, samples.classes)
     n_classes = len(samples.classes)
     folds = [
-        (known, aside)
-        for known, aside in folds_of(targets, samples.groups, rng)
+        (known, evaluated)
+        for known, evaluated in folds_of(targets, samples.groups, rng)
         if len(set(targets[known].tolist())) == n_classes
     ]
     classical = base_score(features, targets, folds, shrinkage=shrinkage, prior=prior)
     separation = (classical - 1 / n_classes) / (1 - 1 / n_classes)
     without = NetworkComparison(classical=classical, separation=separation)
-    if learner is None or (not always and not separation < HARDLY):
+    if learner is None or (not always and not separation < POOR):
         return without
     networks, scores, curves = [], [], []
     whole = torch.ones_like(targets, dtype=torch.bool)
-    for i, (known, aside) in enumerate(folds or [(whole, ~whole)]):
+    for i, (known, evaluated) in enumerate(folds or [(whole, ~whole)]):
         state = learner.fit(samples[known], rng=stream(rng, "network", i))
         networks.append(_feature_network(state, samples.values[:1]))
         curves += [replace(curve, name=f"network {i + 1}") for curve in state.curves if curve.name == "base"]
-        logits = encode(state.head, encode(networks[-1], samples.values[aside])) if aside.any() else None
-        scores += [] if logits is None else [f1_of(logits, targets[aside])]
+        logits = (
+            encode(state.head, encode(networks[-1], samples.values[evaluated])) if evaluated.any() else None
+        )
+        scores += [] if logits is None else [f1_of(logits, targets[evaluated])]
         tick("networks", i + 1, max(1, len(folds)))
     learned = sum(scores) / len(scores) if scores else math.nan
     used = tuple(networks) if always or learned > classical else ()

@@ -85,7 +85,7 @@ class LinearHead(PrototypeHead):
 
     def without(self, column: int, anchors: Batch | None = None) -> "LinearHead":
         """Return the head without a class's output; the other outputs are as they were."""
-        parts = (without_row(each, column) for each in (self.prototypes, self.weights, self.bias))
+        parts = (without_row(part, column) for part in (self.prototypes, self.weights, self.bias))
         return LinearHead(*parts, scale=self.scale)
 
     def fits(self, expected: Expected) -> bool:
@@ -306,7 +306,7 @@ def chosen_penalty(values: Tensor, targets: Tensor, *, rng: torch.Generator) -> 
     n_held_out = max(1, round(HELD_OUT * len(values)))
     wanted = F.one_hot(targets, int(targets.max()) + 1).double()
     (held_out, known), (goals, answers) = (
-        each[order].tensor_split([n_held_out]) for each in (values, wanted)
+        array[order].tensor_split([n_held_out]) for array in (values, wanted)
     )
     least = _LEAST * float(known.square().mean() * len(known)) + 1e-12
     # The smaller of two equivalent systems, and one decomposition for all penalties.

@@ -50,8 +50,8 @@ def oas_covariances(signals: Tensor) -> Tensor:
     matrices = centred @ centred.transpose(1, 2) / n_times
     level = matrices.diagonal(dim1=1, dim2=2).mean(1)
     square = matrices.square().mean((1, 2))
-    apart = (n_times + 1) * (square - level.square() / n_chans)
-    shrinkage = torch.where(apart > 0, (square + level.square()) / apart, 1.0).clamp(max=1.0)
+    denominator = (n_times + 1) * (square - level.square() / n_chans)
+    shrinkage = torch.where(denominator > 0, (square + level.square()) / denominator, 1.0).clamp(max=1.0)
     sphere = (shrinkage * level + _LEAST)[:, None, None] * torch.eye(n_chans).to(matrices)
     return (1 - shrinkage)[:, None, None] * matrices + sphere
 

@@ -73,9 +73,9 @@ class BestWeights:
     """
 
     def __init__(
-        self, network: nn.Module, head: Head, aside: Batch, weights: Tensor | None, patience: int
+        self, network: nn.Module, head: Head, validation: Batch, weights: Tensor | None, patience: int
     ) -> None:
-        self._network, self._head, self._aside, self._weights = network, head, aside, weights
+        self._network, self._head, self._validation, self._weights = network, head, validation, weights
         self._patience = patience
         self._tensors = [*network.state_dict().values(), *head.state_dict().values()]  # not copies
         self._kept = [tensor.clone() for tensor in self._tensors]
@@ -104,8 +104,8 @@ class BestWeights:
         self._network.eval()
         self._head.eval()
         device = device_of(self._network)
-        features = encode(self._network, self._aside.values).to(device)
-        loss = self._head.loss(features, self._aside.labels.to(device), self._weights).item()
+        features = encode(self._network, self._validation.values).to(device)
+        loss = self._head.loss(features, self._validation.labels.to(device), self._weights).item()
         self._network.train()
         self._head.train()
         return loss
@@ -179,8 +179,8 @@ def train(
     weights = _class_weights(samples, plan, device)
     best = None
     if plan.patience and (held_out := holdout(samples.labels, samples.groups, rng=rng)).any():
-        samples, aside = samples[~held_out], samples[held_out]
-        best = BestWeights(network, head, aside, weights, plan.patience)
+        samples, validation = samples[~held_out], samples[held_out]
+        best = BestWeights(network, head, validation, weights, plan.patience)
     n_batches = -(-len(samples) // plan.batch_size)
     order = torch.empty(0)
 
@@ -381,9 +381,9 @@ class CrossValidatedFinetune:
             return min(options)
         best = int((means := errors.mean(1)).argmin())
         # Of all within a standard error of the best, the one that moves the network least.
-        apart = errors - errors[best]
-        doubt = apart.std(1) / apart.shape[1] ** 0.5
-        alike = (means - means[best] <= doubt).tolist()
+        differences = errors - errors[best]
+        standard_error = differences.std(1) / differences.shape[1] ** 0.5
+        alike = (means - means[best] <= standard_error).tolist()
         return min((o for o, ok in zip(options, alike, strict=True) if ok), key=lambda o: (o[0] * o[1], o[0]))
 
     def errors(self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None) -> Tensor | None:
@@ -399,17 +399,17 @@ class CrossValidatedFinetune:
         replay_folds = None if kept is None else _folds(kept, n_folds)
         errors = torch.empty(len(self.lrs), len(set(self.lengths)), n_folds)
         for fold in range(n_folds):
-            learned, aside = shots[shot_folds != fold], shots[shot_folds == fold]
+            learned, validation = shots[shot_folds != fold], shots[shot_folds == fold]
             old = None
             if kept is not None and replay_folds is not None:
-                old, aside = kept[replay_folds != fold], concat(aside, kept[replay_folds == fold])
+                old, validation = kept[replay_folds != fold], concat(validation, kept[replay_folds == fold])
             start = _placed(head, tail, learned) if self.from_mean else head
             for row, lr in zip(errors, self.lrs, strict=True):
-                row[:, fold] = self._validated(tail, start, learned, old, aside, lr)
+                row[:, fold] = self._validated(tail, start, learned, old, validation, lr)
         return errors.flatten(0, 1)
 
     def _validated(
-        self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, aside: Batch, lr: float
+        self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, validation: Batch, lr: float
     ) -> Tensor:
         """Finetune, and return the error rate on what is held out after each number of steps (n_lengths,)."""
         lengths = sorted(set(self.lengths))
@@ -419,21 +419,22 @@ class CrossValidatedFinetune:
             if step in lengths:
                 if self.refresh and replay is not None:
                     head = follow_replay(head, replay, tail, moved)
-                rates[lengths.index(step)] = _errors(moved, head, aside)
+                rates[lengths.index(step)] = _errors(moved, head, validation)
 
         plan = Optimiser(lengths[-1], lr, self.betas)
         finetune(tail, head, shots, replay, plan, replay_weight=self.replay_weight, watch=watch)
         return rates
 
 
-def _errors(tail: nn.Module, head: Head, aside: Batch) -> float:
+def _errors(tail: nn.Module, head: Head, validation: Batch) -> float:
     """Return the mean error rate over classes.
 
     Not the loss: confidence keeps rising long after the error has stopped falling.
     """
     with torch.no_grad():
-        wrong = head(tail(aside.values.to(device_of(tail)))).argmax(1).cpu() != aside.labels
-    return float(class_means(wrong[:, None].to(aside.values), columns(aside.labels, aside.classes)).mean())
+        wrong = head(tail(validation.values.to(device_of(tail)))).argmax(1).cpu() != validation.labels
+    targets = columns(validation.labels, validation.classes)
+    return float(class_means(wrong[:, None].to(validation.values), targets).mean())
 
 
 def _placed(head: Head, tail: nn.Module, shots: Batch) -> Head:

@@ -140,7 +140,7 @@ class Batch:
         return len(self.labels)
 
     def __getitem__(self, index: Tensor) -> "Batch":
-        rest = (None if each is None else each[index] for each in (self.groups, self.weights))
+        rest = (None if column is None else column[index] for column in (self.groups, self.weights))
         return Batch(self.values[index], self.labels[index], *rest)
 
     def of(self, *classes: int) -> "Batch":
