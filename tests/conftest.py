@@ -32,7 +32,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Tests that share what takes long to make: each group is for one worker of pytest-xdist. So is each file that
 # has a fixture of its own for the whole module.
 _TOGETHER = {
-    **dict.fromkeys(["tests/persistence", "tests/model"], "a fitted model of every method"),
+    **dict.fromkeys(
+        ["tests/persistence", "tests/test_estimator_forgetting.py"], "a fitted model of every method"
+    ),
+    "tests/serving/test_export.py": "graphs",
     "tests/report": "reports",
 }
 # What takes longest comes first, so that no worker is left with it in the end.
@@ -40,7 +43,7 @@ _FIRST = (
     "tests/study/test_ray_cluster.py",
     "tests/test_wheel.py",
     "tests/report",
-    "tests/model",
+    "tests/serving/test_export.py",
     "tests/persistence",
     "tests/live",
     "tests/serving",
@@ -95,7 +98,7 @@ def _group(path: str) -> str:
     """Return the group of a file; empty where its tests are for any worker, one by one."""
     text = (Path(__file__).parents[1] / path).read_text(encoding="utf-8")
     shared = path if 'scope="module"' in text else ""
-    return _TOGETHER.get(path.rpartition("/")[0], shared)
+    return _TOGETHER.get(path) or _TOGETHER.get(path.rpartition("/")[0], shared)
 
 
 @pytest.hookimpl(optionalhook=True)
