@@ -11,12 +11,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The build of the package itself goes through the constraints too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check format bench javascript results docs clean
+.PHONY: demo test suite check format bench javascript results docs clean
 
 demo: .venv/.runtime
 	$(BIN)/anchorinv demo $(ARGS)
 
-test: check javascript
+# Types are checked beside the tests: either would leave a core idle.
+test: javascript
+	@$(MAKE) --no-print-directory --jobs=2 check suite
+
+suite: .venv/.dev
 	$(BIN)/python -m pytest --numprocesses auto
 
 check: .venv/.dev

@@ -1,10 +1,12 @@
 """One thread per test process: the networks are tiny, and two workers share two cores."""
 
+import gc
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,16 +29,28 @@ settings.load_profile("any machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests that share what takes long to make: each group is for one worker of pytest-xdist.
+# Tests that share what takes long to make: each group is for one worker of pytest-xdist. So is each file that
+# has a fixture of its own for the whole module.
 _TOGETHER = {
-    "tests/study/test_ray_cluster.py": "a cluster",
-    "tests/test_wheel.py": "a wheel",
-    "tests/signal/test_one_path_files.py": "a trained model",
-    **dict.fromkeys(["tests/persistence", "tests/model"], "a fitted model of every method"),
     **dict.fromkeys(
-        [f"tests/report/test_{name}.py" for name in ("look", "feature_figures", "numbers")], "reports"
+        ["tests/persistence", "tests/test_estimator_forgetting.py"], "a fitted model of every method"
     ),
+    "tests/serving/test_export.py": "graphs",
+    "tests/report": "reports",
 }
+# What takes longest comes first, so that no worker is left with it in the end.
+_FIRST = (
+    "tests/study/test_ray_cluster.py",
+    "tests/test_wheel.py",
+    "tests/report",
+    "tests/serving/test_export.py",
+    "tests/persistence",
+    "tests/live",
+    "tests/serving",
+    "tests/cli",
+    "tests/test_",
+    "tests/study",
+)
 _leaks: list[str] = []
 
 
@@ -72,6 +86,21 @@ def run(
     return call
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what takes long first."""
+    items.sort(
+        key=lambda item: next((i for i, path in enumerate(_FIRST) if item.nodeid.startswith(path)), 99)
+    )
+
+
+@cache
+def _group(path: str) -> str:
+    """Return the group of a file; empty where its tests are for any worker, one by one."""
+    text = (Path(__file__).parents[1] / path).read_text(encoding="utf-8")
+    shared = path if 'scope="module"' in text else ""
+    return _TOGETHER.get(path) or _TOGETHER.get(path.rpartition("/")[0], shared)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Keep groups of tests together. By file: with pytest 9.2 xdist loses its own marks (its issue 1386)."""
@@ -79,10 +108,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.partition("::")[0]
-            return _TOGETHER.get(path) or _TOGETHER.get(path.rpartition("/")[0]) or nodeid
+            return _group(nodeid.partition("::")[0]) or nodeid
 
+    config.option.loadscopereorder = False  # ours is the better order
     return Together(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector away from tests and libraries: they stay, and are many."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:

@@ -17,6 +17,7 @@ from anchorinv import GEOMETRIES, Conformer
 from anchorinv.cli import app, main
 from anchorinv.core.heads import Cosine
 from anchorinv.core.recipe import BaseSpec
+from anchorinv.core.registry import METHODS
 from anchorinv.core.training import Training
 from anchorinv.datasets import synthetic
 from anchorinv.datasets.dataset import Dataset
@@ -28,6 +29,8 @@ from tests.study.little import lines
 
 COMMAND = [sys.executable, "-m", "anchorinv"]
 FEW = ["--methods", "protonet,finetune", "--scale", "smoke"]
+BASELINES = ["fecam", "ranpac", "lda", "mdm", "discriminant"]
+OTHERS = ["real-replay", "latent-replay", "ridge", "whitened", "anchorinv-plus"]
 
 
 def called(*args: object, expect: int = 0) -> str:
@@ -42,15 +45,16 @@ def called(*args: object, expect: int = 0) -> str:
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_config_runs(name, tmp_path):
     study = load(name)
-    # One seed and one trial of each, but of the README's. Two configs run all methods between them, the
-    # others a few and build the rest: what a method computes does not depend on the config.
+    # One seed and one trial of each, but of the README's, which runs all of its methods. The others run a few
+    # and build the rest: what a method computes does not depend on the config.
     less = [] if name == "bci2a" else ["--seed", 5, "--trials", 1]
     many = min(len(each.methods) for each in study.variants.values()) > 3
-    if many and name not in ("bci2a", "emg-longterm"):
+    if many and name != "bci2a":
         spec = BaseSpec(partial(Conformer, GEOMETRIES["bci2a"]), Cosine.start, Training())
         assert all(len(methods_of(each, spec)) == len(each.methods) for each in study.variants.values())
-        less += ["--methods", "protonet,anchorinv"]
-        study = load(name, methods=["protonet", "anchorinv"])
+        few = OTHERS if name == "emg-longterm" else ["protonet", "anchorinv"]
+        less += ["--methods", ",".join(few)]
+        study = load(name, methods=few)
     shown = called("run", name, "--scale", "smoke", *less, "--out", tmp_path / "run")
     assert study.title in shown and "Synthetic recordings" in shown
     assert "Macro-F1" in shown and "no evidence about real people" in shown
@@ -65,6 +69,10 @@ def test_every_shipped_config_runs(name, tmp_path):
     n_jobs = len({(x["variant"], x["person"], x["base_seed"], x["method"], x["trial"]) for x in results})
     assert f"All {n_jobs} jobs are finished" in called("status", tmp_path / "run")
     assert less or n_jobs == 21
+
+
+def test_every_method_runs_in_some_study():
+    assert {*load("bci2a").variants[""].methods, *BASELINES, *OTHERS} == set(METHODS)
 
 
 def test_list_shows_what_is_shipped():
@@ -204,15 +212,14 @@ class TestStopped:
         assert code == 1 and "config.json is damaged" in said
 
 
-BASELINES = ["fecam", "ranpac", "lda", "mdm", "discriminant"]
-
-
-@pytest.mark.parametrize("config", ["eeg-motor-imagery", "ecg-beats"])
-def test_baselines_are_computed_kept_and_repeat(config, tmp_path):
+@pytest.mark.parametrize(
+    ("config", "runs"), [("eeg-motor-imagery", ["one", "other"]), ("ecg-beats", ["one"])]
+)
+def test_baselines_are_computed_kept_and_repeat(config, runs, tmp_path):
     study = scaled(load(config, methods=BASELINES, protocol={"seeds": [1]}), "smoke")
     assert study.reference == "discriminant"
     repeats = []
-    for name in ("one", "other"):
+    for name in runs:
         folder = tmp_path / name
         run_study(study, folder)
         run = RunFolder(folder)
@@ -222,7 +229,7 @@ def test_baselines_are_computed_kept_and_repeat(config, tmp_path):
         repeats.append(results)
         run_study(study, folder)  # nothing is left to do
         assert len(run.read().results) == len(results)
-    for one, other in zip(*repeats, strict=True):
+    for one, other in zip(repeats[0], repeats[-1], strict=True):
         np.testing.assert_array_equal(one.confusion, other.confusion)
     penalties = [r.facts["penalty"] for r in repeats[0] if r.method == "ranpac" and r.trial is None]
     assert penalties and all(penalty > 0 for penalty in penalties)

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as oracle
 
@@ -16,6 +16,9 @@ from anchorinv.core.metrics import Scores, confusion, forgetting, macro_f1, per_
 Case = tuple[list[str], list[str], list[str]]  # true, predicted, classes
 CLASSES = ["left", "right", "feet", "tongue"]
 HAND = [[6, 2, 0], [2, 6, 0], [1, 1, 2]]  # two base classes, one new; 20 samples
+
+
+few = settings(max_examples=40)
 
 
 @st.composite
@@ -28,12 +31,16 @@ def labelled(draw: st.DrawFn) -> Case:
 
 
 class TestAgainstScikitLearn:
+    """Its functions take milliseconds each."""
+
+    @few
     @given(labelled())
     def test_confusion(self, case: Case) -> None:
         true, predicted, classes = case
         expected = oracle.confusion_matrix(true, predicted, labels=classes)
         np.testing.assert_array_equal(confusion(true, predicted, classes), expected)
 
+    @few
     @given(labelled())
     def test_f1(self, case: Case) -> None:
         true, predicted, classes = case
@@ -44,6 +51,7 @@ class TestAgainstScikitLearn:
             macro = oracle.f1_score(true, predicted, labels=classes[subset], average="macro", zero_division=0)
             assert macro_f1(counts, subset) == pytest.approx(macro, abs=1e-12)
 
+    @few
     @given(labelled())
     def test_accuracies_and_kappa(self, case: Case) -> None:
         true, predicted, classes = case

@@ -300,7 +300,7 @@ class TestWriting:
 
         def write(bundle):
             start.wait()
-            for _ in range(100):
+            for _ in range(50):
                 save_bundle(path, bundle)
 
         writers = [forks.Process(target=write, args=(bundle,)) for bundle in bundles]

@@ -13,7 +13,7 @@ from tests.models import SMALL, again, fitted, windows
 
 
 @given(st.lists(st.text(max_size=6), min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_names_that_are_accepted_differ_in_what_is_seen(names):
     try:
         check_names(names)

@@ -252,3 +252,38 @@ def test_ray_itself_failing_is_a_sentence(stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr(fake, "wait", wait)
     with pytest.raises(OSError, match=r"the head is gone.*run the same command again"):
         run(tmp_path / "run")
+
+
+class Interrupted(InThisProcess):
+    """Ctrl-C comes while Ray is asked, and Ray fails in one way or another while it is being left."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda task: None)
+        self.cancelled: list[Any] = []
+        self.init = lambda *_, **__: SimpleNamespace(address_info={"address": "127.0.0.1:1"})
+        self._raylet = SimpleNamespace(Config=SimpleNamespace(initialize=lambda _: None))
+        self.is_initialized = lambda: False
+
+    def wait(self, references: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        raise KeyboardInterrupt
+
+    def cancel(self, reference: Any, **_: Any) -> None:
+        self.cancelled.append(reference)
+        raise ValueError("no such task")
+
+    def shutdown(self) -> None:
+        raise ConnectionResetError("the raylet is gone")
+
+
+@pytest.mark.parametrize("where", [{"workers": 2}, {"cluster": "auto"}], ids=["local", "cluster"])
+def test_ctrl_c_is_not_hidden_by_what_ray_raises_then(where, monkeypatch, tmp_path, caplog):
+    fake = Interrupted()
+    monkeypatch.setattr(ray_executor, "import_extra", lambda *_, **__: fake)
+    monkeypatch.setattr(ray_executor, "described", lambda _: "a stand-in")
+    monkeypatch.setattr(ray_executor, "kv_store", lambda: fake)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_worker_niceness"):
+        monkeypatch.setenv(name, "as it was")  # restored after the test
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study(), tmp_path / "run", executor=RayExecutor(**where))
+    assert fake.cancelled
+    assert "Ray did not end properly (ConnectionResetError: the raylet is gone)" in caplog.text

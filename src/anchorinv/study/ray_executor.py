@@ -100,7 +100,7 @@ def local(n_cpus: int) -> Iterator[str]:
         try:
             yield _start(n_cpus, folder)
         finally:
-            ray().shutdown()
+            _leave()
 
 
 def _start(n_cpus: int, folder: str, attempts: int = 3) -> str:
@@ -145,7 +145,15 @@ def connected(address: str) -> Iterator[str]:
     try:
         yield address
     finally:
+        _leave()
+
+
+def _leave() -> None:
+    """Shut Ray down; whatever it raises then must not take the place of what ended the run, as Ctrl-C."""
+    try:
         ray().shutdown()
+    except Exception as error:
+        logger.warning("Ray did not end properly (%s)", first_line(error))
 
 
 def nodes() -> dict[str, dict[str, float]]:
@@ -428,9 +436,8 @@ class _Driver:
 
     def stop(self) -> None:
         """Cancel running tasks."""
-        # Whatever Ray raises while it is being left must not take the place of what ended the run, as Ctrl-C.
-        with suppress(Exception):
-            for reference in self._running:
+        for reference in self._running:
+            with suppress(Exception):  # as in _leave; and a task that has just ended cannot be cancelled
                 ray().cancel(reference, force=True)
 
     def _look_at_nodes(self) -> None:

@@ -10,7 +10,7 @@ from tests.report import looking
 from tests.report.made import alone, made, smoke
 
 # A page of each kind: methods beside the paper, figures of signals and features, then the ablations.
-KINDS = ["drawn", "with_features", "bci2a-shots", "bci2a-anchors", "bci2a-base-pairs", "anchor-selection",
+KINDS = ["drawn", "with_features", "bci2a-anchors", "bci2a-base-pairs", "anchor-selection",
          "grabmyo-reduced-base", "people", "together"]  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """Calibration: what a person differs by is taken away, can be given back, and is refused where it harms."""
 
 import math
+from copy import deepcopy
+from functools import cache
 
 import pytest
 import torch
@@ -13,8 +15,13 @@ from anchorinv.core.types import State, stream
 from tests.core.small import base_spec, same, snapshot, toy
 
 
+@cache
+def fitted() -> State:
+    return catalogue.discriminant(base_spec()).fit_base(toy(n_per_class=30), rng=stream(1))
+
+
 def model(centring: float = 0.1) -> State:
-    state = catalogue.discriminant(base_spec()).fit_base(toy(n_per_class=30), rng=stream(1))
+    state = deepcopy(fitted())
     assert isinstance(state.head, Discriminant)
     state.head.centring = centring
     return state

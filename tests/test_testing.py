@@ -58,6 +58,8 @@ VARIANTS: dict[str, Method] = {
         anchorinv(FOUNDATION, adapt=SHORT), fit_head=FitMahalanobis()
     ),
 }
+TRAIN = toy(6).of(1, 2, 3)
+TEST = toy(6, 3, seed=1).values  # each is predicted alone, too
 SESSIONS = (Session(1, toy(6).of(4)), Session(2, toy(6).of(0, 5)))  # then two classes at once
 
 
@@ -69,7 +71,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_catalogue_keeps_the_contract(name: str) -> None:
-    check_method(VARIANTS[name], toy(6).of(1, 2, 3), SESSIONS, toy(6, seed=1).values)
+    check_method(VARIANTS[name], TRAIN, SESSIONS, TEST)
 
 
 def test_every_method_of_the_catalogue_is_checked() -> None:
@@ -78,8 +80,6 @@ def test_every_method_of_the_catalogue_is_checked() -> None:
 
 class TestTheCheckItself:
     """A check that cannot fail checks nothing: methods that break a promise are found out."""
-
-    TRAIN, TEST = toy(6).of(1, 2, 3), toy(6, seed=1).values
 
     def broken(self, promise: str, learn: Callable[[Method, State, Session, torch.Generator], State]) -> None:
         honest = VARIANTS["protonet"]
@@ -93,7 +93,7 @@ class TestTheCheckItself:
                 return learn(honest, state, session, rng)
 
         with pytest.raises(AssertionError, match=promise):
-            check_method(Broken(), self.TRAIN, SESSIONS, self.TEST)
+            check_method(Broken(), TRAIN, SESSIONS, TEST)
 
     def test_finds_a_global_draw(self) -> None:
         def learn(honest: Method, state: State, session: Session, rng: torch.Generator) -> State:
