@@ -1,11 +1,17 @@
 """How late a page is, how long a lesson takes, how much memory a stream needs: what a session is held to.
 
-``python -m tests.campaigns.live_page`` on quiet cores: a page in Chromium on 8 channels at 200 Hz,
-then thirty minutes of 64 channels at 1,000 Hz, fifty times as fast.
+``python -m tests.campaigns.live_page`` on quiet cores: thirty minutes of 64 channels at 1,000 Hz, fifty times
+as fast, then a page in Chromium on 8 channels at 200 Hz, and on 64 at 1,000 Hz; with ``page`` the page on 8
+channels alone.
+
+A decision that computes for much less time than it takes has waited: for a core where it was preempted or had
+to yield, for a lock or another thread of the process where it blocked.
 """
 
 import gc
+import resource
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -16,6 +22,7 @@ import numpy as np
 from anchorinv import AnchorInvClassifier
 from anchorinv.live.session import LiveSession
 from anchorinv.live.sources import Chunk
+from anchorinv.live.stream import undisturbed
 
 
 class Noise:
@@ -53,23 +60,49 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 
+class Decisions:
+    """What decisions of a session take: computing, preempted and blocked, and what goes before them."""
+
+    def __init__(self, session: LiveSession) -> None:
+        self._session, self._take, self.rows = session, session.stream.take, []
+        session.stream.take = self.take
+
+    def take(self, chunk: Chunk) -> None:
+        n, began, before = self._session.n_predictions, time.thread_time(), self._usage()
+        self._take(chunk)
+        if self._session.n_predictions > n:
+            (last,), after = list(self._session.predictions)[-1:], self._usage()
+            took, computing = last.decided - last.taken, time.thread_time() - began
+            self.rows.append((1000 * took, 1000 * computing, *np.subtract(after, before)))
+
+    @staticmethod
+    def _usage() -> tuple[int, int]:
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        return usage.ru_nivcsw, usage.ru_nvcsw
+
+    def __str__(self) -> str:
+        rows, shares = np.array(self.rows), [5, 50, 90, 95, 99]
+        took, computing, preempted, blocked = (np.percentile(row, shares).round(1) for row in rows.T)
+        waits = f"preempted {preempted} times, blocked {blocked} times"
+        return f"decision alone: {took} ms (5, 50, 90, 95, 99 %), computing for {computing} ms, {waits}"
+
+
 def page(n_chans: int = 8, sfreq: float = 200.0, seconds: float = 30.0) -> None:
     """Print latency in a page and of a decision, and from the click to the model in use."""
-    import uvicorn
     from playwright.sync_api import sync_playwright
 
     from anchorinv.live.server import LiveServer
     from tests.report.looking import CHROMIUM, FLAGS
 
     source = Noise(n_chans, sfreq)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver, undisturbed():
         session = LiveSession(
             model(n_chans, 300 if n_chans < 32 else 500, sfreq), source, folder=Path(folder)
         )
         door = socket.create_server(("127.0.0.1", 0))
         host = f"127.0.0.1:{door.getsockname()[1]}"
         live = LiveServer(session, [host])
-        server = uvicorn.Server(uvicorn.Config(live.app, log_level="error"))
+        server, decisions = live.serving(), Decisions(session)
         threading.Thread(target=server.run, kwargs={"sockets": [door]}, daemon=True).start()
         session.start()
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -77,10 +110,10 @@ def page(n_chans: int = 8, sfreq: float = 200.0, seconds: float = 30.0) -> None:
         shown.goto(f"http://{host}/?token={live.token}")
         shown.wait_for_timeout(3000)
         shown.evaluate("live.latencies.length = 0; live.frames = 0")
+        decisions.rows.clear()
         shown.wait_for_timeout(1000 * seconds)
         late = np.array(shown.evaluate("live.latencies"))
-        decided = [1000 * (each.decided - each.taken) for each in session.predictions]
-        frames = shown.evaluate("live.frames") / seconds
+        alone, frames = str(decisions), shown.evaluate("live.frames") / seconds
         source.loud = 5
         session.teach("new", 10, countdown=0.0)
         while session.lesson is None or session.lesson.phase != "review":
@@ -95,7 +128,7 @@ def page(n_chans: int = 8, sfreq: float = 200.0, seconds: float = 30.0) -> None:
         print(
             f"to the page: {np.percentile(late, [50, 95, 99]).round(1)} ms (50, 95, 99 %), {len(late)} labels"
         )
-        print(f"decision alone: {np.percentile(decided, [50, 95]).round(1)} ms after the last sample")
+        print(alone)
         print(f"from learn to a prediction by the new model: {taught:.2f} s; {frames:.0f} frames a second")
         browser.close()
         server.should_exit = True
@@ -125,6 +158,9 @@ def memory(minutes: tuple[int, ...] = (1, 10, 30), speed: float = 50.0) -> None:
 
 
 if __name__ == "__main__":
-    memory()  # first: what a browser and other models leave behind is not the session's
+    alone = "page" in sys.argv[1:]
+    if not alone:
+        memory()  # first: what a browser and other models leave behind is not the session's
     page()
-    page(64, 1000.0)
+    if not alone:
+        page(64, 1000.0)

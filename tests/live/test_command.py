@@ -53,9 +53,9 @@ def test_a_killed_session_loses_nothing_that_was_saved(hand):
             while "answer" not in kinds or "predictions" not in kinds:
                 message = socket.recv()
                 kinds |= {json.loads(message)["kind"]} if isinstance(message, str) else {"signal"}
-                if "frame" in kinds:
+                if kinds & {"frame", "signal"}:
                     socket.send(SEEN)
-                    kinds.remove("frame")
+                    kinds -= {"frame", "signal"}
         process.send_signal(signal.SIGKILL)
     finally:
         process.kill()

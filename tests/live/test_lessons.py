@@ -1,9 +1,11 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from anchorinv.live import lessons
 from anchorinv.live.lessons import REJECTED, Lesson, NoveltyWatch, Practice
+from anchorinv.novelty import SHOTS
 from anchorinv.serving.streaming import Prediction
 from anchorinv.signal.pipeline import Window
 
@@ -34,28 +36,46 @@ class TestLesson:
 
 
 class TestNoveltyWatch:
-    def offer(self, watch, n, novelty=0.0):
-        model = SimpleNamespace(reject=0.05, n_times_=8)
+    def offer(self, watch, *novelties, first=0, reject=0.05):
+        """How often it is time to look, at windows that lie half a window apart."""
+        model = SimpleNamespace(reject=reject, n_times_=8)
         looks = (
             watch.offer(
-                8 * i, Window(8 * i, np.full((2, 8), i), True), Prediction(0, "x", None, "x", novelty), model
+                4 * i, Window(4 * i, np.full((2, 8), i), True), Prediction(0, "x", None, "x", novelty), model
             )
-            for i in range(watch._n_seen, watch._n_seen + n)
+            for i, novelty in enumerate(novelties, start=first)
         )
         return sum(looks)
 
     def test_the_latest_windows_are_kept(self, monkeypatch):
         watch = NoveltyWatch()
-        assert self.offer(watch, 3 * REJECTED) == 3 * REJECTED // 5 - 1
+        assert self.offer(watch, *[0.0] * 3 * REJECTED, reject=0.01) == 3 * REJECTED // 5 - 1
         assert watch.windows[:, 0, 0].tolist() == list(range(2 * REJECTED, 3 * REJECTED))
         monkeypatch.setattr(lessons, "MOST_REJECTED", 30 * 2 * 8 * 4)  # bytes: fewer of large ones
         watch = NoveltyWatch()
-        self.offer(watch, 3 * REJECTED)
+        self.offer(watch, *[0.0] * 3 * REJECTED, reject=0.01)
         assert len(watch.windows) == 30
 
     def test_windows_that_fit_a_class_or_overlap_are_not(self):
         watch = NoveltyWatch()
-        assert not self.offer(watch, 100, novelty=0.06) and not watch._rejected
+        assert not self.offer(watch, *[0.06] * 100) and not watch._rejected
+
+    @pytest.mark.parametrize("reject", [0.02, 0.05, 0.2])
+    def test_what_chance_rejects_is_never_looked_at_and_a_run_is(self, reject):
+        """Windows of known classes that are rejected resemble each other, too, but come one by one."""
+        watch, each = NoveltyWatch(), round(1 / reject)
+        chance = [0.0 if i % each == 0 else 1.0 for i in range(100 * each)]
+        assert self.offer(watch, *chance, reject=reject) == 0 and len(watch._rejected) < SHOTS
+        assert self.offer(watch, *[0.0] * SHOTS, first=len(chance), reject=reject) > 0
+
+    def test_decisions_in_between_do_not_add_to_chance(self):
+        """A known window is asked about once in half a window, not until one of its decisions is odd."""
+        watch, model = NoveltyWatch(), SimpleNamespace(reject=0.05, n_times_=8)
+        for start in range(400):
+            novelty = 1.0 if start % 4 == 0 else 0.0
+            prediction = Prediction(0, "x", None, "x", novelty)
+            watch.offer(start, Window(start, np.zeros((2, 8)), True), prediction, model)
+        assert not watch._rejected
 
 
 class TestPractice:

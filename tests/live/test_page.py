@@ -71,7 +71,7 @@ def served(session):
     door = socket.create_server(("127.0.0.1", 0))
     host = f"127.0.0.1:{door.getsockname()[1]}"
     page = LiveServer(session, [host])
-    server = uvicorn.Server(uvicorn.Config(page.app, log_level="error", ws_max_size=1 << 16))
+    server = page.serving()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [door]}, daemon=True)
     session.start()
     thread.start()
@@ -213,13 +213,31 @@ def test_practice_problems_and_a_stream_that_is_lost(browser, model, person, tmp
         page.wait_for_selector("#banner >> text=odd")
         session._changed()
         page.click("#banner-close")
+        assert page.evaluate(HUES) <= 2 + len(BASE)  # the ground, the line of unknown ones: no seams
+        page.evaluate(COUNT_FILLS)
+        until(page, "window.fills > 0")
         person.does = None
         page.wait_for_selector("text=Waiting for samples of armband")
         assert page.inner_text("#label") == "…" and not page.is_visible("#banner")
+        fills, frames = page.evaluate("[window.fills, live.frames]")
+        until(page, f"live.frames > {frames + 20}")
+        assert page.evaluate("window.fills") == fills  # what has not changed is not drawn again
         person.does = "fist"
         until(page, "document.getElementById('label').innerText !== '…'")
     assert not problems
 
+
+# Colours along the ribbon, and how often something is drawn there.
+HUES = """() => {
+  const ribbon = document.getElementById("ribbon");
+  const row = ribbon.getContext("2d").getImageData(0, Math.floor(ribbon.height / 2), ribbon.width, 1).data;
+  return new Set(Array.from({ length: ribbon.width }, (_, i) => row.slice(4 * i, 4 * i + 4).join())).size;
+}"""
+COUNT_FILLS = """() => {
+  const g = document.getElementById("ribbon").getContext("2d"), fill = g.fillRect.bind(g);
+  window.fills = 0;
+  g.fillRect = (...box) => { window.fills++; fill(...box); };
+}"""
 
 # Text that is too faint, text that is too small, buttons that no finger hits, cards over each other.
 FLAWS = """() => {

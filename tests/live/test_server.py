@@ -43,8 +43,8 @@ def news(connection, kind):
     while True:
         message = connection.receive()
         connection._raise_on_close(message)
-        facts = json.loads(message.get("text", "{}"))
-        if facts.get("kind") == "frame":
+        facts = json.loads(message.get("text") or "{}")
+        if message.get("bytes") or facts.get("kind") == "frame":
             connection.send_text(SEEN)
         elif facts.get("kind") == kind:
             return facts
@@ -98,6 +98,10 @@ class TestPage:
 
 
 class TestSocket:
+    def test_nothing_is_compressed_and_messages_are_bounded(self, server):
+        how = server.serving().config
+        assert how.ws_per_message_deflate is False and how.ws_max_size == 1 << 16 and not how.access_log
+
     def test_a_page_gets_state_predictions_and_signal(self, server, client):
         with socket(client) as connection:
             state = news(connection, "state")
@@ -206,6 +210,7 @@ def test_a_slow_browser_gets_less_and_the_latest(server, client):
             if "bytes" in message:
                 columns = np.frombuffer(message["bytes"], "<f4", offset=8)
                 seen.append(len(columns) // 8)
+                connection.send_text(SEEN)
             elif json.loads(message["text"])["kind"] == "frame":
                 connection.send_text(SEEN)
     assert len(seen) <= AHEAD + 2 and max(seen) <= math.ceil(KEPT * scope.rate)

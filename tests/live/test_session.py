@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.live import lessons, stream
@@ -418,6 +419,63 @@ class TestTeaching:
         assert given.model.counts_[given.model.classes_.tolist().index("odd")] == 9
         with pytest.raises(ValueError, match="no new class is suggested"):
             given.accept("odd")
+
+
+class TestOrder:
+    """A decision waits for nothing that pages show beside it."""
+
+    def chunks(self, n=6):
+        return np.array_split(samples(n=20), n * 20, axis=1)  # of a sixth of a window or less
+
+    def test_windows_are_classified_before_the_signal_is_drawn(self, monkeypatch):
+        with ended(session(step=64 / RATE)) as given:
+            shown = []
+            monkeypatch.setattr(
+                given.stream, "_on_window", lambda each: shown.append(given.stream.scope.n_columns)
+            )
+            n_before = given.stream.scope.n_columns
+            given.stream.take(Chunk(samples(n=1), time.time()))
+            assert shown == [n_before] and given.stream.scope.n_columns > n_before
+
+    def test_contact_is_looked_at_between_decisions(self, monkeypatch):
+        with ended(session(step=16 / RATE)) as given:
+            looked, verdicts = [], given.stream._contact.verdicts
+            monkeypatch.setattr(
+                given.stream._contact, "verdicts", lambda: looked.append(given.n_predictions) or verdicts()
+            )
+            decided, now = [], 1000.0
+            given.stream._contact_due = now
+            for chunk in self.chunks():
+                n, n_looked = given.n_predictions, len(looked)
+                now += chunk.shape[1] / RATE
+                given.stream.take(Chunk(chunk, now))
+                decided += [given.n_predictions > n] * (len(looked) - n_looked)
+            assert len(decided) > 10 and not any(decided)
+
+    def test_contact_is_looked_at_where_every_chunk_decides(self, monkeypatch):
+        with ended(session(step=16 / RATE)) as given:
+            looked = []
+            monkeypatch.setattr(given.stream._contact, "verdicts", lambda: looked.append(1) or ["ok"] * 4)
+            for i in range(20):
+                given.stream.take(Chunk(samples(n=1), 1000 + 0.5 * i))
+            assert len(looked) >= 10
+
+
+def test_a_process_with_a_stream_computes_on_one_thread():
+    """A second thread would be waited for, wherever a browser has its core."""
+    was, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyboardInterrupt), stream.undisturbed():
+            thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+            thread.start()
+            thread.join()
+            seen.append(torch.get_num_threads())
+            assert gc.get_freeze_count() > 0
+            raise KeyboardInterrupt
+        assert seen == [1, 1] and torch.get_num_threads() == 2 and gc.get_freeze_count() == 0
+    finally:
+        torch.set_num_threads(was)
 
 
 def test_a_late_decision_is_the_latest_one():

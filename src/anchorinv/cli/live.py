@@ -116,9 +116,8 @@ def _server_socket(listen: str, port: int) -> socket.socket:
 
 def _serve(session: "LiveSession", listen: str, server_socket: socket.socket) -> None:
     """Serve the page until interrupted."""
-    import uvicorn
-
     from anchorinv.live.server import LiveServer
+    from anchorinv.live.stream import undisturbed
 
     port = server_socket.getsockname()[1]
     hosts = [f"{name}:{port}" for name in ({*_LOOPBACK, listen} if listen in _LOOPBACK else {listen})]
@@ -130,14 +129,14 @@ def _serve(session: "LiveSession", listen: str, server_socket: socket.socket) ->
         )
     say(f"Open http://{listen}:{port}/?token={server.token}", "Ctrl-C ends it.")
     sys.stdout.flush()
-    config = uvicorn.Config(server.app, log_level="warning", ws_max_size=1 << 16, access_log=False)
-    session.start()
-    try:
-        uvicorn.Server(config).run(sockets=[server_socket])
-    except KeyboardInterrupt:
-        pass
-    finally:
-        session.stop()
+    with undisturbed():
+        session.start()
+        try:
+            server.serving().run(sockets=[server_socket])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            session.stop()
 
 
 def predict_stream(
@@ -153,12 +152,13 @@ def predict_stream(
 ) -> None:
     """Predict a stream of Lab Streaming Layer until interrupted: a line each, markers to ``out_lsl``."""
     from anchorinv.live.sources import LslSource, MarkerOutlet
+    from anchorinv.live.stream import undisturbed
 
     learner = _load_model(model, reject, allow_recordings)
     outlet = MarkerOutlet(out_lsl) if out_lsl is not None else None
     session = _session(learner, LslSource(lsl), inputs, smoothing)
     warning = None
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), undisturbed():
         for prediction in _predictions(session):
             if warning is None and (warning := session.warning):
                 complain(f"anchorinv: warning: {warning}")

@@ -31,6 +31,8 @@ COUNTDOWN, RECORDING, REVIEW = "countdown", "recording", "review"
 READY, HOLD, DONE = "ready", "hold", "done"
 #: Rejected windows that are looked at for a new class, and how many more before they are looked at again.
 REJECTED, LOOK_AGAIN = 60, 5
+#: A new class is rejected so many times as often as chance alone rejects windows of known ones.
+BY_CHANCE = 4
 #: Bytes of them, of long windows of many channels fewer are kept, but twice the shots of a lesson.
 MOST_REJECTED = 1 << 21
 #: Models to go back to.
@@ -138,22 +140,32 @@ def teach(
 
 
 class NoveltyWatch:
-    """Windows that fit no known class, half a window apart, and whether they resemble each other."""
+    """Windows that fit no known class, half a window apart, and whether they resemble each other.
+
+    Some windows of known classes are rejected by chance, and those of one class resemble each other. They
+    come few at a time, those of a new class in a row; so windows are forgotten after as many as chance would
+    take to reject a quarter of a lesson.
+    """
 
     def __init__(self) -> None:
         self.suggestion: dict[str, Any] | None = None  # what pages say of windows that may be a new class
-        self._rejected: deque[np.ndarray] = deque()
+        self._rejected: deque[tuple[int, np.ndarray]] = deque()  # and where each starts
         self._offered: np.ndarray | None = None
         self._next = self._n_seen = 0
 
     def offer(self, start: int, window: Window, prediction: Prediction, model: AnchorInvClassifier) -> bool:
         """Keep a window that fits no class; say whether it is time to look at those that were kept."""
-        if prediction.novelty is None or prediction.novelty > (model.reject or REJECT) or start < self._next:
+        if prediction.novelty is None or start < self._next:
             return False
-        self._next = start + model.n_times_ // 2
-        self._rejected.append(window.values.astype(np.float32))
-        n_kept = max(2 * SHOTS, min(REJECTED, MOST_REJECTED // self._rejected[0].nbytes))
-        if len(self._rejected) > n_kept:
+        share, spacing = model.reject or REJECT, model.n_times_ // 2
+        # Windows that fit a class have their turn as well: whoever looks again sooner has more of chance.
+        self._next = start + spacing
+        if prediction.novelty > share:
+            return False
+        self._rejected.append((start, window.values.astype(np.float32)))
+        n_kept = max(2 * SHOTS, min(REJECTED, MOST_REJECTED // self._rejected[0][1].nbytes))
+        oldest = start - spacing * max(SHOTS, SHOTS / (BY_CHANCE * share))
+        while len(self._rejected) > n_kept or self._rejected[0][0] <= oldest:
             self._rejected.popleft()
         self._n_seen += 1
         return self.suggestion is None and len(self._rejected) >= SHOTS and self._n_seen % LOOK_AGAIN == 0
@@ -161,7 +173,7 @@ class NoveltyWatch:
     @property
     def windows(self) -> np.ndarray:
         """Those that were kept (n, n_chans, n_times)."""
-        return np.stack(self._rejected)
+        return np.stack([values for _, values in self._rejected])
 
     def suggest(self, windows: np.ndarray, nearest: Any) -> None:
         """Offer windows as a new class; ``nearest`` is the known class that they resemble most."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from starlette.applications import Starlette
@@ -28,14 +28,19 @@ from anchorinv.errors import shown
 from anchorinv.live.lessons import Shot, export
 from anchorinv.live.session import LiveSession
 
+if TYPE_CHECKING:
+    import uvicorn
+
 #: Frames a second that a page is sent at the most.
 FRAMES = 60
 #: Frames that a page is sent before it has said that it has shown the first of them.
 AHEAD = 3
-#: What a page says of each frame.
+#: What a page says of each frame: of the signal, which comes last, or else of the word that it is complete.
 SEEN = "seen"
 #: Characters of a message from a page, and of a name in it.
 MOST_TEXT, MOST_NAME = 2000, 100
+#: Bytes of a message from a page; a longer one ends the connection.
+MOST_BYTES = 1 << 16
 #: Points of a window's picture, and channels.
 _THUMB = (40, 8)
 _log = logging.getLogger(__name__)
@@ -50,6 +55,19 @@ class LiveServer:
         self._hosts = frozenset(hosts)
         ways = Route("/", self._page), Route("/export", self._export), WebSocketRoute("/socket", self._socket)
         self.app = Starlette(routes=ways)
+
+    def serving(self) -> "uvicorn.Server":
+        """Return what serves the page, on the sockets that it is run with."""
+        import uvicorn
+
+        config = uvicorn.Config(
+            self.app,
+            log_level="warning",
+            access_log=False,
+            ws_max_size=MOST_BYTES,
+            ws_per_message_deflate=False,  # takes time from decisions, and makes a signal hardly smaller
+        )
+        return uvicorn.Server(config)
 
     def _allowed(self, connection: HTTPConnection) -> bool:
         """Say whether a request came by the link, to this machine, and if from a page, from this one."""
@@ -171,8 +189,8 @@ async def _send_news(
         if len(columns):
             head = struct.pack("<II", first & 0xFFFFFFFF, columns.shape[1])
             await socket.send_bytes(head + np.ascontiguousarray(columns, dtype="<f4").tobytes())
-        if state is not None or latest or len(columns):
-            await socket.send_json({"kind": "frame"})
+        elif state is not None or latest:
+            await socket.send_json({"kind": "frame"})  # the signal ends a frame, where there is some
         else:
             ahead.release()
 

@@ -1,14 +1,17 @@
 """A stream on a thread of its own: windows classified, the signal for a display, the contact of channels."""
 
+import gc
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from anchorinv.errors import listed
 from anchorinv.estimator import AnchorInvClassifier
@@ -223,12 +226,7 @@ class ClassifiedStream:
             self._predictor.reset()
             self._origin, self._n_arrived = self.position, 0
         self._n_arrived += samples.shape[1]
-        self.scope.push(samples)
-        self._contact.push(samples)
-        before = self.contact
-        if chunk.time >= self._contact_due:
-            self._contact_due = chunk.time + _CONTACT
-            self.contact = self._contact.verdicts()
+        # The decision first: what pages show beside it can wait, and the contact of 64 channels takes longer.
         windows = self._predictor.cut(samples)
         windows = windows[-1:] if time.time() - chunk.time > LATE else windows
         version = self._versions.now
@@ -236,6 +234,14 @@ class ClassifiedStream:
         for window, prediction in zip(windows, self._predictor.predict(windows), strict=True):
             self._decided(window, prediction, version, chunk.time)
         self._heard = time.monotonic()
+        self.scope.push(samples)
+        self._contact.push(samples)
+        before = self.contact
+        # Not in the turn of a decision, which pages wait for; a stream that decides all the time has to.
+        late = chunk.time >= self._contact_due + _CONTACT
+        if chunk.time >= self._contact_due and (late or not windows):
+            self._contact_due = chunk.time + _CONTACT
+            self.contact = self._contact.verdicts()
         self._on_chunk(self.contact != before)
 
     def _decided(self, window: Window, prediction: Prediction, version: Version, arrived: float) -> None:
@@ -245,6 +251,25 @@ class ClassifiedStream:
         start = self._origin + window.start
         self.position = max(self.position, start + n_times)
         self._on_window(Classified(start, window, prediction, version, arrived - max(0.0, after)))
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Keep decisions from waiting for other threads of this process; all is as it was afterwards.
+
+    torch computes on one thread: a second one is not worth it for a window, and where a browser has its core
+    it is waited for. The garbage collector, which stops all threads, leaves out what is there by now, most of
+    it modules.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        torch.set_num_threads(n_threads)
 
 
 def _inputs(
