@@ -61,7 +61,7 @@ docs: .venv/.dev
 # A stamp is newer than what it was made from, so a second run installs nothing.
 .venv/.runtime: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing anchorinv into .venv (a minute or two, once) ..."
-	$(PIP) --editable .
+	$(PIP) --editable '.[recordings]'
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python

@@ -293,7 +293,8 @@ def ridge_weights(gram: Tensor, sums: Tensor, penalty: float) -> Tensor:
         return torch.cholesky_solve(sums, factor)
     # In single precision, rounding may make eigenvalues negative by more than the least penalty.
     eigenvalues, vectors = torch.linalg.eigh(gram)
-    return vectors @ ((vectors.T @ sums) / (eigenvalues.clamp(min=0) + penalty)[:, None])
+    weights: Tensor = vectors @ ((vectors.T @ sums) / (eigenvalues.clamp(min=0) + penalty)[:, None])
+    return weights
 
 
 @torch.no_grad()
