@@ -341,7 +341,7 @@ def shorten_svg(svg: str) -> str:
 
     Examples
     --------
-    >>> shortened('<path d="M 1.23456 2.0 \nL 3.98 4 "/> <text x="0.125">0.0183</text>')
+    >>> shorten_svg('<path d="M 1.23456 2.0 \nL 3.98 4 "/> <text x="0.125">0.0183</text>')
     '<path d="M1.23 2L3.98 4"/><text x="0.12">0.0183</text>'
     """
 
