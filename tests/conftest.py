@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 
 # Before torch is imported, and inherited by the commands that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
+# A test that asks for more has them wait asleep: by turning round they would take the other worker's core.
+os.environ["OMP_WAIT_POLICY"] = "passive"
 
 # How long an example takes is a matter of the machine and of who else is on it. A fixture that examples share
 # is a folder or a model that they do not change.

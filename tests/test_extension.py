@@ -129,6 +129,7 @@ def line_length(base_spec):
 CONFIG = """title = "From outside"
 reference = "line-length"
 methods = ["line-length", "mdm"]
+threads = 1
 [data]
 name = "synthetic"
 kind = "emg"

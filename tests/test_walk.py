@@ -16,6 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 STUDY = """title = "A walk"
 methods = ["discriminant", "mdm"]
 reference = "discriminant"
+threads = 1
 [data]
 name = "own"
 [protocol]
