@@ -7,8 +7,11 @@ a message, a change of writing direction could disguise a word, and a spreadshee
 
 import json
 import re
+import shlex
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -114,9 +117,26 @@ def import_extra(name: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name.partition(".")[0]:
             raise
-        raise MissingExtra(
-            f"{error.name} is needed for this and is not installed; pip install 'anchorinv[{extra}]'"
-        ) from None
+        raise missing_extra(error.name, extra) from None
+
+
+def missing_extra(library: str | None, extra: str) -> MissingExtra:
+    """Return the error about a library that comes with an extra and is not installed."""
+    return MissingExtra(
+        f"{library} is needed for this and is not installed; {pip_install(f'anchorinv[{extra}]')}"
+    )
+
+
+def pip_install(package: str) -> str:
+    """Return the command that installs a package where this interpreter finds it.
+
+    A bare ``pip`` may belong to another environment.
+    """
+    python = Path(sys.executable or "python")
+    if python.is_relative_to(here := Path.cwd()):
+        python = python.relative_to(here)
+    quoted = f"'{package}'" if "[" in package else package
+    return f"{shlex.quote(str(python))} -m pip install {quoted}"
 
 
 def shown(text: object) -> str:

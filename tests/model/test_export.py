@@ -196,7 +196,7 @@ class TestGraph:
 
     def test_what_is_missing_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "onnxscript", None)
-        with pytest.raises(ValueError, match=r"onnxscript; pip install 'anchorinv\[onnx\]'"):
+        with pytest.raises(ValueError, match=r"onnxscript is needed .*-m pip install 'anchorinv\[onnx\]'"):
             onnx_graph(fitted("protonet"))
 
 
