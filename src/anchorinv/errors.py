@@ -91,6 +91,22 @@ def listed(names: Sequence[object], *, most: int = 10) -> str:
     return first if len(names) <= most else f"{first} and {len(names) - most} more"
 
 
+def natural_order(names: Sequence[Any]) -> list[Any]:
+    """Sort names with numbers in them by these numbers, for people to read; other labels stay in order.
+
+    Examples
+    --------
+    >>> natural_order(["motion 1", "motion 10", "motion 2"])
+    ['motion 1', 'motion 2', 'motion 10']
+    """
+    if not all(isinstance(name, str) for name in names):
+        return list(names)
+    # Splitting by numbers alternates text and numbers, so that keys can be compared.
+    return sorted(
+        names, key=lambda name: [int(p) if i % 2 else p for i, p in enumerate(re.split("([0-9]+)", name))]
+    )
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """Format ascending numbers as ranges.
 
