@@ -334,7 +334,8 @@ class TestFiles:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_command_checks_and_writes(run, tmp_path):
+def test_the_command_checks_and_writes(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     fitted("protonet").save(tmp_path / "model.anchorinv")
     np.savez(tmp_path / "windows.npz", X=NOVEL)
     code, out, err = run("export", "model.anchorinv", "model.onnx", "--check", "--data", "windows.npz", "-q")
@@ -342,6 +343,11 @@ def test_the_command_checks_and_writes(run, tmp_path):
     assert "Checked on 32 random windows: probabilities differ by" in out
     assert "Checked on 30 data windows: probabilities differ by" in out
     assert "model.onnx (0." in out and "takes signals (n, 4, 64) and gives probabilities, label" in out
+    code, out, err = run("export", "model.anchorinv", "-o", "other.onnx", "-q")
+    assert code == 0 and "Graph: other.onnx (0." in out and (tmp_path / "other.onnx").exists(), err
+    for words, got in (([], "none"), (["a.onnx", "-o", "b.onnx"], "a.onnx and b.onnx")):
+        code, _, err = run("export", "model.anchorinv", *words)
+        assert code == 2 and f"one graph to write, after the model or with --out; got {got}" in err
     code, _, err = run("export", "model.anchorinv", "model.anchorinv")
     assert code == 1 and "the name of a graph must end in .onnx, got model.anchorinv" in err
 
