@@ -2,12 +2,15 @@ import csv
 import io
 import json
 import math
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorinv.errors import as_json, csv_line, shown
+import anchorinv
+from anchorinv.errors import as_json, csv_line, pip_install, shown
 from tests.hostile import NAMES, ORDINARY, check_readable, names
 
 anything = names | st.text() | st.characters(categories=["Cs"])
@@ -68,3 +71,17 @@ def test_formulas_get_an_apostrophe(name):
 
 def test_a_semicolon_ends_no_cell():
     assert csv_line(["a;=1+1"]) == '"a;=1+1"\n'
+
+
+class TestAdviceToInstall:
+    def test_it_is_for_this_interpreter(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(sys, "executable", "/opt/py 3/bin/python")
+        assert pip_install("anchorinv[live]") == "'/opt/py 3/bin/python' -m pip install 'anchorinv[live]'"
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "executable", str(Path.cwd() / ".venv/bin/python"))
+        assert pip_install("braindecode==1.2") == ".venv/bin/python -m pip install braindecode==1.2"
+
+    def test_it_is_written_in_one_place(self):
+        sources = Path(anchorinv.__file__).parent
+        found = [path.name for path in sources.rglob("*.py") if "pip install" in path.read_text("utf-8")]
+        assert found == ["errors.py"]

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -277,3 +278,107 @@ class TestMoreOfAKnownClass:
         assert (
             code == 1 and "at least two classes, got one class ('tongue')" in err and "anchorinv learn" in err
         )
+
+
+class TestOneSentenceWithARemedy:
+    @pytest.mark.parametrize("name", ["predict", "learn", "add", "calibrate", "suggest"])
+    def test_a_single_window_is_no_recording(self, name, told, files):
+        np.save(files / "one.npy", windows()[0][0])
+        assert (
+            "one.npy: (4, 64) is read as one recording of 4 channels; a single window is (1, 4, 64), save "
+            "X[None]"
+        ) in told(name, "one.npy")
+
+    def test_a_label_for_each_window(self, told, files):
+        X, y = windows()
+        np.savez(files / "bad.npz", X=X, y=y[:-5])
+        assert (
+            "bad.npz has 24 windows in X and labels of shape (19,); y needs one value for each window, shape "
+            "(24,)"
+        ) in told("train", "bad.npz")
+
+    @pytest.mark.parametrize("name", ["train", "learn"])
+    @pytest.mark.parametrize("content", ["", "C3,C4,Cz,Pz\n"])
+    def test_an_empty_table(self, name, content, told, files):
+        (files / "empty.csv").write_text(content)
+        assert "empty.csv holds no samples" in told(name, "empty.csv")
+
+    def test_too_few_channels(self, told, files):
+        np.save(files / "chan2.npy", windows()[0][:, :2])
+        assert (
+            "chan2.npy has 2 channels, the model takes 4, and the model has no names to choose them by; "
+            "save a file of these 4 alone, in the model's order"
+        ) in told("learn", "chan2.npy")
+
+    def test_a_class_that_is_misspelt(self, run, files):
+        code, _, err = run("forget", "m", "rigth", "-o", "out")
+        assert code == 1 and err.endswith("known are 'left', 'right'; did you mean 'right'?\n")
+
+
+class TestInputs:
+    @pytest.mark.parametrize(
+        ("words", "sentence"),
+        [
+            (["train", "bas.npz", "-o", "out"], "there is no bas.npz; did you mean base.npz?"),
+            (["train", "folder/none.npz", "-o", "out"], "there is no folder/none.npz"),
+            (["learn", "m", "base.npz", "zzz.npy", "--label", "x", "-o", "out"], "there is no zzz.npy"),
+            (["predict", "model", "base.npz"], "there is no model file model"),
+            (["info", "."], ". is a folder, not a model file; name the file that train or save wrote"),
+            (["evaluate", "m", "nowhere"], "there is no nowhere"),
+            (["export", "m", "out", "--data", "zzz"], "there is no zzz"),
+            (["audit", "m", "--members", "base.npz", "--others", "zzz"], "there is no zzz"),
+            (["status", "runs/demo"], "there is no run folder runs/demo"),
+            (["live", "m", "--replay", "zzz.edf"], "there is no zzz.edf"),
+        ],
+    )
+    def test_missing_ones_are_noticed_before_libraries_are_imported(
+        self, run, files, monkeypatch, words, sentence
+    ):
+        for module in ("anchorinv.estimator", "anchorinv.persistence.bundle", "anchorinv.study.folder"):
+            monkeypatch.setitem(sys.modules, module, None)
+        assert run(*words) == (1, "", f"anchorinv: {sentence}\n")
+
+    def test_a_record_is_named_without_its_suffix(self, run, files):
+        (files / "100.hea").write_text("100 1 360 10\n")
+        assert "there is no" not in run("check", "m", "100", "-q")[2]
+
+
+class TestInterruption:
+    @pytest.mark.parametrize(
+        ("words", "left"),
+        [
+            ("train base.npz -o out", "nothing was written"),
+            ("learn m base.npz --label x -o out", "nothing was written"),
+            ("forget m left -o out", "nothing was written"),
+            ("export m out.onnx", "nothing was written"),
+            ("predict m base.npz --csv out", "no file was written"),
+            ("prepare own --npz base.npz --out out", "run the same command again to continue"),
+            ("run smoke --out out", "run the same command again to continue"),
+        ],
+    )
+    def test_while_libraries_are_imported(self, run, files, monkeypatch, words, left):
+        def stop(self, name, *rest):
+            if name in ("anchorinv.estimator", "anchorinv.core.registry", "anchorinv.study.loading") or (
+                name == "anchorinv.datasets.prepare"
+            ):
+                raise KeyboardInterrupt
+
+        for name in [name for name in sys.modules if name.startswith("anchorinv.") and ".cli" not in name]:
+            monkeypatch.delitem(sys.modules, name)
+        finder = type("Stopping", (), {"find_spec": stop})()
+        monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+        code, out, err = run(*words.split())
+        assert (code, out, err) == (130, "", f"\nanchorinv: stopped; {left}\n")
+        assert not (files / "out").exists()
+
+    def test_while_the_commands_are_imported(self, monkeypatch, capsys):
+        from anchorinv.__main__ import main
+
+        class Stopped:
+            def __getattr__(self, name):
+                raise KeyboardInterrupt
+
+        monkeypatch.setitem(sys.modules, "anchorinv.cli", Stopped())
+        with pytest.raises(SystemExit, match="130"):
+            main()
+        assert capsys.readouterr().err == "\nanchorinv: stopped; nothing was written\n"

@@ -66,6 +66,11 @@ def test_a_machine_that_is_half_as_fast_takes_twice_as_long():
     assert two == pytest.approx(2 * one) and one > 0
 
 
+def test_what_else_the_machine_does_is_not_counted(monkeypatch):
+    monkeypatch.setattr("time.thread_time", Slow(0, 5, 1, 3))
+    assert foresee(recipe("protonet", epochs=10), batch()).seconds == pytest.approx(30.0)
+
+
 def test_only_what_takes_seconds_is_told():
     heard = []
     with listening(heard.append):
@@ -91,4 +96,8 @@ def test_it_changes_nothing_that_is_learned():
 
 
 def test_in_words():
+    maybe = (
+        "about 21 s, up to 5 min more only if classical features fail, and 90 MB of memory beside the data"
+    )
+    assert str(Forecast(21, 300, 90_000_000)) == maybe
     assert str(Forecast(3000, 0, 2_500_000_000)) == "about 50 min and 2.5 GB of memory beside the data"

@@ -7,8 +7,11 @@ a message, a change of writing direction could disguise a word, and a spreadshee
 
 import json
 import re
+import shlex
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +91,22 @@ def listed(names: Sequence[object], *, most: int = 10) -> str:
     return first if len(names) <= most else f"{first} and {len(names) - most} more"
 
 
+def natural_order(names: Sequence[Any]) -> list[Any]:
+    """Sort names with numbers in them by these numbers, for people to read; other labels stay in order.
+
+    Examples
+    --------
+    >>> natural_order(["motion 1", "motion 10", "motion 2"])
+    ['motion 1', 'motion 2', 'motion 10']
+    """
+    if not all(isinstance(name, str) for name in names):
+        return list(names)
+    # Splitting by numbers alternates text and numbers, so that keys can be compared.
+    return sorted(
+        names, key=lambda name: [int(p) if i % 2 else p for i, p in enumerate(re.split("([0-9]+)", name))]
+    )
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """Format ascending numbers as ranges.
 
@@ -114,9 +133,26 @@ def import_extra(name: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name.partition(".")[0]:
             raise
-        raise MissingExtra(
-            f"{error.name} is needed for this and is not installed; pip install 'anchorinv[{extra}]'"
-        ) from None
+        raise missing_extra(error.name, extra) from None
+
+
+def missing_extra(library: str | None, extra: str) -> MissingExtra:
+    """Return the error about a library that comes with an extra and is not installed."""
+    return MissingExtra(
+        f"{library} is needed for this and is not installed; {pip_install(f'anchorinv[{extra}]')}"
+    )
+
+
+def pip_install(package: str) -> str:
+    """Return the command that installs a package where this interpreter finds it.
+
+    A bare ``pip`` may belong to another environment.
+    """
+    python = Path(sys.executable or "python")
+    if python.is_relative_to(here := Path.cwd()):
+        python = python.relative_to(here)
+    quoted = f"'{package}'" if "[" in package else package
+    return f"{shlex.quote(str(python))} -m pip install {quoted}"
 
 
 def shown(text: object) -> str:

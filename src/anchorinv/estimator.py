@@ -117,7 +117,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     Parameters
     ----------
     sfreq : float or None, default=None
-        Sampling rate in Hz; kept with the model, and compared with that of ``mne.Epochs``.
+        Sampling rate in Hz; kept with the model, and compared with that of ``mne.Epochs``. None takes that of
+        ``preprocessing`` or of the signals (``mne.Epochs``, ``Signals``). For plain arrays it stays unknown
+        then, and none is assumed: features do not need it, but recordings and streams cannot be cut into
+        windows, and some backbones of braindecode refuse.
     geometry : Geometry or None, default=None
         Sizes of the network; None derives them from the shape of the signals.
     backbone : str, nn.Module, callable, Backbone or None, default=None

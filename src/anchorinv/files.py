@@ -11,9 +11,12 @@ import os
 import platform
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from io import SEEK_END
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +32,8 @@ MOST_JSON = 1 << 25
 LARGE = 1 << 30
 _N_BLOCKS, _BLOCK = 256, 1 << 18  # 64 MiB in all
 _CHUNK = 1 << 22
+#: Maximum number of files beside a missing one whose names are compared with it.
+_NEIGHBOURS = 1000
 
 
 @contextmanager
@@ -74,6 +79,32 @@ def replacing(path: Path) -> Iterator[Path]:
             shutil.rmtree(beside)
         else:
             beside.unlink(missing_ok=True)
+
+
+def missing(path: Path, kind: str = "") -> FileNotFoundError:
+    """Return the error about an input that is not there; the name of a similar file is suggested.
+
+    ``kind`` is what the sentence calls it, such as "model file".
+    """
+    near: list[str] = []
+    with suppress(OSError):
+        names = [entry.name for entry in islice(path.parent.iterdir(), _NEIGHBOURS)]
+        near = get_close_matches(path.name, [name for name in names if name[0] != "."], n=1, cutoff=0.7)
+    hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+    return FileNotFoundError(f"there is no {kind}{' ' if kind else ''}{path}{hint}")
+
+
+def check_model_path(path: Path) -> None:
+    """Refuse a path that is not a file, before it is opened: a pipe would block."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise missing(path, "model file") from None
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+        raise ValueError(f"{path} is {kind}, not a model file; name the file that train or save wrote")
 
 
 def check_writable(path: Path, *, such_as: str) -> None:

@@ -4,6 +4,7 @@ import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from numbers import Real
 from typing import Any
@@ -502,9 +503,14 @@ def column_of(label: Any, names: np.ndarray) -> int:
         known = np.sort(names).tolist()
         raise ValueError(
             f"class {label!r} is not known, so it cannot be forgotten; known are "
-            f"{', '.join(map(repr, known))}{similar_names([label], known)}"
+            f"{', '.join(map(repr, known))}{similar_names([label], known) or _meant(label, known)}"
         )
     return int(columns[0])
+
+
+def _meant(label: Any, known: Sequence[Any]) -> str:
+    near = get_close_matches(label, known, n=1) if isinstance(label, str) else []
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def label_kind(labels: np.ndarray) -> str:

@@ -11,6 +11,7 @@ import pytest
 from anchorinv import AnchorInvClassifier, Geometry
 from anchorinv.datasets import paper_sets, synthetic
 from anchorinv.datasets.dataset import Dataset, draw_trials
+from anchorinv.errors import pip_install
 from tests.datasets import making
 from tests.datasets.serving import serving
 from tests.datasets.test_bci2a import LABELS, write_bnci, write_gdf
@@ -238,7 +239,7 @@ def test_a_missing_extra_is_one_sentence(run, server, tmp_path, monkeypatch, lib
     code, _, err = run(*shlex.split(words))
     assert (
         code == 1
-        and f"{library} is needed for this and is not installed; pip install 'anchorinv[{extra}]'" in err
+        and f"{library} is needed for this and is not installed; {pip_install(f'anchorinv[{extra}]')}" in err
     )
 
 

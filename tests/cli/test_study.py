@@ -132,7 +132,7 @@ class TestMistakes:
             (["run", "bci2a", "--log-level", "loud"], 2, "loud"),
             (["run"], 2, "--list"),
             (["run", "own.toml"], 1, "unknown key 'training.epoch'; did you mean 'epochs'?"),
-            (["status", "nowhere"], 1, "is not a run folder"),
+            (["status", "nowhere"], 1, "there is no run folder nowhere"),
             (["run", "bci2a", "--scale", "smoke", "--out", "own.toml"], 1, "cannot write to own.toml"),
         ],
     )

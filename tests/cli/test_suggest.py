@@ -60,7 +60,8 @@ RECORDING = ("day.npy", "--sfreq", RATE, "--channels", "ch1=C3,ch2=C4,ch3=Cz,ch4
 
 
 def test_windows_of_a_recording_are_told_by_time_and_gaps_left_out(run, here):
-    code, out, err = run("suggest", "m", *RECORDING, "--json")
+    code, out, err = run("suggest", "m", *RECORDING, "--json", "-o", "shots.npz")
+    assert err.splitlines()[-1] == "Wrote shots.npz (10 windows)"
     facts = json.loads(out)["suggestion"]
     assert code == 0 and json.loads(out)["windows"] == 39, err
     places = {row["window"]: row["time"] for row in facts["group"]}

@@ -105,6 +105,22 @@ def test_an_event_must_occur_in_one_file_not_in_each(run, here):
     assert code == 0 and "24 more examples, 48 in all" in out, err
 
 
+def test_problems_of_several_recordings_are_not_those_of_the_first(run, here):
+    two = ("--recording", "day1.edf", "--recording", "day2.edf", "--events", "T1=slow,T3=fastest")
+    code, _, err = run("prepare", "own", *two, "--to", 2, "--at-least", 99, "--out", "p")
+    assert code == 1 and "day1.edf, day2.edf: 3 problems" in err, err
+    code, _, err = run("prepare", "own", *two, "--to", 2, "--at-least", 99, "--allow", "few", "--out", "p")
+    assert code == 0, err
+
+
+def test_the_trials_of_one_recording_are_divided_if_that_is_allowed(run, here):
+    words = ("prepare", "own", "--recording", "day1.edf", *EVENTS, "--at-least", 1, "--out", "p")
+    code, _, err = run(*words)
+    assert code == 1 and "day1.edf is the only recording" in err and "--allow shared-recordings" in err
+    code, out, err = run(*words, "--allow", "shared-recordings")
+    assert code == 0 and "split: 80-20 by trial, first fold" in out, err
+
+
 def test_events_of_two_classes_at_once(run, here):
     assert run("train", "day1.edf", *EVENTS, "-o", "m", "--seed", 1, "-q")[0] == 0
     with (here / "day2_events.tsv").open("a") as table:
@@ -125,7 +141,10 @@ def test_a_table_without_names_is_none(run, here):
     [
         (("train", "day1.edf", "-o", "m"), "has no labels of its windows; name its events with --events"),
         (("train", "day1.edf", "--to", 2, "-o", "m"), "--from and --to need --events"),
-        (("train", "day1.edf", *EVENTS[:2], "--to", 9, "-o", "m"), "listed twice around 6 s and in"),
+        (
+            ("train", "day1.edf", *EVENTS[:2], "--to", 9, "-o", "m"),
+            "22 trials of day1.edf overlap the one before (first at 6 s); bring --from",
+        ),
         (("train", "day1.edf", "--events", "T1=", "-o", "m"), "--events takes EVENT=CLASS"),
         (("train", "day1.edf", "day2.edf", "-o", "m"), "several inputs must be recordings with --events"),
         (("train", "trials.npz", "--window", 1, "-o", "m"), "--window is for recordings that --events cuts"),

@@ -47,6 +47,7 @@ class TestPredict:
         assert code == 0 and out == "" and "predicting" in err
         assert [float(row["time"]) for row in rows] == [0.25 * i for i in range(len(rows))]
         assert len(rows) == 23 and run("predict", "m.anchorinv", "day.edf", "-q")[2] == ""
+        assert err.splitlines()[-1] == "Wrote deep/rows.csv (23 windows)"
 
     @pytest.mark.parametrize(
         "how", [("--steady", "balanced"), ("--dwell", 0.3), ("--vote", 1, "--hysteresis", 0.1)]

@@ -312,7 +312,25 @@ def test_without_a_split_recordings_are_divided_by_subject_then_session_then_fil
     by_file = plan_manifest(table(tmp_path, n=8, subject=[""] * 8, **blank), OwnOptions(at_least=1, seed=3))
     assert by_file.meta["split"] == "80-20 by file, seed 3"
     lines = [{"path": "0.csv", "label": label, "start": i, "stop": i + 1} for i, label in enumerate("abab")]
-    assert "set the split in a table" in problems_of(making.rows(tmp_path / "one.csv", *lines))
+    one = making.rows(tmp_path / "one.csv", *lines)
+    told = problems_of(one)
+    assert (
+        "0.csv is the only recording, and its trials would be in train and in test; add another (or" in told
+    )
+    shared = OwnOptions(at_least=1, allow=frozenset({"shared-recordings", "duplicates"}))
+    by_trial = plan_manifest(one, shared)
+    assert by_trial.meta["split"] == "80-20 by trial, first fold" and len(by_trial.meta["accepted"]) == 1
+    whole = [{"path": "0.csv", "label": label, "start": 0, "stop": 2} for label in "abab"]
+    assert "(subjects, sessions, files or trials), got 1" in problems_of(
+        making.rows(tmp_path / "whole.csv", *whole), shared
+    )
+    pairs = [
+        {"path": "0.csv", "label": label, "start": i, "stop": i + 1}
+        for i, label in ((0, "a"), (0.5, "b"), (2, "a"), (2.5, "b"))
+    ]
+    data = prepare(plan_manifest(making.rows(tmp_path / "pairs.csv", *pairs), shared), tmp_path / "pairs")
+    sides = dict(zip((data.starts / data.sfreq).tolist(), data.split.tolist(), strict=True))
+    assert sides[0.0] == sides[0.5] != sides[2.0] == sides[2.5], "trials that share samples stay together"
     halves = [{"path": f"{i}.csv", "label": "a", "split": side} for i, side in enumerate(("train", ""))]
     assert "give it in all or none" in problems_of(making.rows(tmp_path / "halves.csv", *halves))
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
+from anchorinv import AnchorInvClassifier
 from anchorinv.core.metrics import Reliability
 from anchorinv.serving import evaluation
 from anchorinv.serving.evaluation import detect, draw_reliability, evaluate_file
@@ -63,6 +64,18 @@ def test_base_classes_are_base_classes_wherever_the_alphabet_puts_them(tmp_path)
         assert getattr(found.reliability, part).accuracy == accuracy_score(y[each], predicted[each])
 
 
+def test_numbers_in_names_are_in_their_order(tmp_path):
+    names = ("motion 1", "motion 10", "motion 2")
+    X, y = windows(24, classes=("left", "right", "tongue"), seed=3)
+    y = np.array(names)[np.unique(y, return_inverse=True)[1]]
+    model = AnchorInvClassifier(method="lda", random_state=0).fit(X, y)
+    np.savez(tmp_path / "data.npz", X=X, y=y)
+    found = evaluate_file(model, tmp_path / "data.npz")
+    assert model.classes_.tolist() == list(names)
+    assert found.classes == ("motion 1", "motion 2", "motion 10")
+    assert found.counts.tolist() == confusion_matrix(y, model.predict(X), labels=found.classes).tolist()
+
+
 def test_the_lines_say_so(run, data):
     code, out, _ = run("evaluate", data.parent / "m", data, "-q")
     lines = [line.split() for line in out.splitlines()]
@@ -73,6 +86,17 @@ def test_the_lines_say_so(run, data):
         numbers = [f"{each[key]:.3f}" for key in ("ece", "brier")]
         assert [part, "classes", str(each["windows"]), *shown, *numbers] in lines
     assert json.loads(run("evaluate", data.parent / "m", data, "-q", "--json")[1])["detection"] is None
+
+
+def test_a_class_without_windows_has_no_f1(run, data):
+    X, y = windows(40, classes=("left", "right"), seed=3)
+    np.savez(data, X=X, y=y, sfreq=RATE)
+    _, out, _ = run("evaluate", data.parent / "m", data, "-q")
+    (row,) = (line.split() for line in out.splitlines() if line.startswith("tongue"))
+    assert row == ["tongue", "0", "0", "0", "–"]
+    facts = json.loads(run("evaluate", data.parent / "m", data, "-q", "--json")[1])
+    assert facts["f1"]["tongue"] is None
+    assert facts["macro_f1"] == pytest.approx((facts["f1"]["left"] + facts["f1"]["right"]) / 2)
 
 
 def test_a_model_without_new_classes_has_no_line_for_them(data):
@@ -129,7 +153,7 @@ class TestFigure:
     def test_is_a_picture(self, run, data, ending):
         path = data.parent / "deep" / f"reliability{ending.upper()}"
         code, _, err = run("evaluate", data.parent / "m", data, "-q", "--figure", path)
-        assert code == 0, err
+        assert code == 0 and err == f"Wrote {path}\n", err
         assert path.read_bytes().startswith(PICTURES[ending])
 
     def test_is_refused_before_anything_is_computed(self, run, data):

@@ -58,6 +58,12 @@ class TestLearnClasses:
         assert ("cannot be measured" in lines[0]) == (keeps_no_samples and not draws)
         assert ("drawn from their statistics" in lines[0]) == draws
 
+    @pytest.mark.parametrize(("shots", "few"), [(3, True), (5, False)])
+    def test_few_examples(self, shots, few):
+        report = learn_classes(again(fitted(taught=False)), *examples(shots, classes=("x",)))
+        advice = f"Class 'x': {shots} examples are few, and ten are better; add more with anchorinv add."
+        assert (advice in report.lines()) == few
+
     def test_a_single_example(self):
         with pytest.warns(UserWarning, match="single example"):
             report = learn_classes(again(fitted(taught=False)), *examples(1, classes=("x",)))

@@ -196,7 +196,7 @@ class TestGraph:
 
     def test_what_is_missing_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "onnxscript", None)
-        with pytest.raises(ValueError, match=r"onnxscript; pip install 'anchorinv\[onnx\]'"):
+        with pytest.raises(ValueError, match=r"onnxscript is needed .*-m pip install 'anchorinv\[onnx\]'"):
             onnx_graph(fitted("protonet"))
 
 
@@ -335,6 +335,7 @@ class TestFiles:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_command_checks_and_writes(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     fitted("protonet").save(tmp_path / "model.anchorinv")
     made = onnx.load_from_string(graph_of("protonet"))
     monkeypatch.setattr("anchorinv.serving.export.onnx_graph", lambda model: made)
@@ -344,6 +345,11 @@ def test_the_command_checks_and_writes(run, tmp_path, monkeypatch):
     assert "Checked on 32 random windows: probabilities differ by" in out
     assert "Checked on 30 data windows: probabilities differ by" in out
     assert "model.onnx (0." in out and "takes signals (n, 4, 64) and gives probabilities, label" in out
+    code, out, err = run("export", "model.anchorinv", "-o", "other.onnx", "-q")
+    assert code == 0 and "Graph: other.onnx (0." in out and (tmp_path / "other.onnx").exists(), err
+    for words, got in (([], "none"), (["a.onnx", "-o", "b.onnx"], "a.onnx and b.onnx")):
+        code, _, err = run("export", "model.anchorinv", *words)
+        assert code == 2 and f"one graph to write, after the model or with --out; got {got}" in err
     code, _, err = run("export", "model.anchorinv", "model.anchorinv")
     assert code == 1 and "the name of a graph must end in .onnx, got model.anchorinv" in err
 

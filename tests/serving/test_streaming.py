@@ -118,7 +118,9 @@ class TestUnits:
         signal = SIGNAL.copy()
         signal[1] = 2.0
         caught = self.fed(signal)
-        assert len(caught) == 1 and "flat channels: is an electrode off?" in str(caught[0].message)
+        assert len(caught) == 1 and "flat and was not in the base data; is an electrode off?" in str(
+            caught[0].message
+        )
         assert not self.fed(signal[:, : 4 * 64 + 48])
 
     def test_an_artefact_in_one_window_is_none(self):

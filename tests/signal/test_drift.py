@@ -178,7 +178,11 @@ class TestDistances:
         X = brain(20, seed=1)
         X[:, 2] = 0
         one = drift_of(X)
-        assert one.extreme and one.verdict.startswith("E2: far") and "E2" not in one.verdict[10:]
+        assert (
+            one.extreme
+            and one.verdict.startswith("E2 is flat and was not in the base data")
+            and "E2" not in one.verdict[10:]
+        )
         assert one.spectrum.distance[2] == one.covariance.distance[2] == 0
 
     def test_of_few_windows_spectra_are_not_judged(self):
@@ -278,3 +282,26 @@ class TestArtefact:
         mixed[:, ::2] = brain(20, seed=4)[:, ::2]
         assert not drift(Statistics.of(loud), BASE, NAMES).artefact
         assert not drift(Statistics.of(mixed), BASE, NAMES).artefact
+
+
+class TestFlatChannels:
+    def verdict(self, change):
+        windows = np.random.default_rng(0).normal(size=(40, 4, 64))
+        base = BaseStatistics.of(windows)
+        change(windows)
+        return drift(Statistics.of(windows), base, ("C3", "Cz", "C4", "Pz")).units
+
+    def test_one_says_just_that(self):
+        def change(windows):
+            windows[:, 2] = 7.1
+
+        assert self.verdict(change) == "C4 is flat and was not in the base data; is an electrode off?"
+
+    def test_others_are_told_apart(self):
+        def change(windows):
+            windows[:, 1:3] = 0
+            windows[:, 3] *= 50
+
+        flat, loud = self.verdict(change).split("?; ")
+        assert flat == "Cz, C4 are flat and were not in the base data; is an electrode off"
+        assert loud.startswith("Pz: far from the base data (a spread of 50); ")

@@ -16,11 +16,22 @@ import anchorinv.cli.model as model
 import anchorinv.cli.study as study
 import anchorinv.cli.train as train
 from anchorinv import __version__
+from anchorinv.cli.options import check_inputs, interruptible
 from anchorinv.errors import shown
 from anchorinv.terminal import complain, say
 
 #: What typer raises for wrong usage; typer does not export it.
 _WrongUsage: Any = typer.BadParameter.__base__
+
+
+_RESUMED = "run the same command again to continue"
+#: What Ctrl-C leaves behind, by command. Others write whole files at their end, or none.
+_LEFT_BEHIND = {
+    **dict.fromkeys(("run", "demo", "download"), _RESUMED),
+    "report": "run the same command again to complete the report",
+    "predict": "no file was written",  # rows may have been printed
+    "live": "run the same command again to go on",
+}
 
 
 class _PlainFlags:
@@ -36,7 +47,15 @@ class _PlainFlags:
 
 
 class _Command(_PlainFlags, TyperCommand):
-    """A command."""
+    """A command; missing inputs and Ctrl-C end it in a sentence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        prepares = ctx.parent is not None and ctx.parent.info_name == "prepare"
+        left = _RESUMED if prepares else _LEFT_BEHIND.get(ctx.info_name, "nothing was written")
+        with interruptible(left):
+            check_inputs(ctx.params)
+            return super().invoke(ctx)
 
 
 class _Commands(_PlainFlags, TyperGroup):

@@ -30,7 +30,7 @@ from anchorinv.cli.options import (
     with_options,
 )
 from anchorinv.errors import csv_line, ranges
-from anchorinv.terminal import say
+from anchorinv.terminal import complain, say
 
 if TYPE_CHECKING:
     from anchorinv.estimator import AnchorInvClassifier
@@ -89,7 +89,10 @@ def predict(
     if reject is not None:
         check_settings(learner.set_params(reject=reject).get_params(deep=False))
         known_confidence(learner.state_)
-    warn(*_predict_files(learner, sources, table, inputs, smoothing, quiet=quiet))
+    n_windows, warnings = _predict_files(learner, sources, table, inputs, smoothing, quiet=quiet)
+    warn(*warnings)
+    if table != "-":
+        _wrote(Path(table), n_windows)
 
 
 def _predict_files(
@@ -100,14 +103,14 @@ def _predict_files(
     smoothing: SteadyOptions,
     *,
     quiet: bool,
-) -> list[str]:
-    """Write the predictions of all files to a table; return warnings."""
+) -> tuple[int, list[str]]:
+    """Write the predictions of all files to a table; return the number of windows, and warnings."""
     from anchorinv.serving.files import check_inputs, predict_file
     from anchorinv.serving.streaming import DriftMonitor
 
     several, reading = len(sources) > 1, inputs.reading()
     steady = smoothing.settings(learner)
-    warnings: list[str] = []
+    n_windows, warnings = 0, list[str]()
     if several:
         check_inputs(learner, sources, reading, steady=steady)
     with progress(quiet), _open_table(table) as file:
@@ -119,19 +122,26 @@ def _predict_files(
             monitor = DriftMonitor(learner)
             predicted = predict_file(learner, source, reading, note=monitor, steady=steady)
             n_rows, n_gaps = rows.write(str(source), predicted)
+            n_windows += n_rows
             if n_gaps:
                 warnings.append(
                     f"{source}: {n_gaps} of {n_rows} windows hold missing samples (NaN) and have no class"
                 )
             warnings += _far(source, monitor.drift, inputs.scale)
-    return warnings
+    return n_windows, warnings
+
+
+def _wrote(path: Path, n_windows: int | None = None) -> None:
+    """Name a file that was written, on standard error: standard output may be for programs."""
+    count = "" if n_windows is None else f" ({n_windows} window{'s' if n_windows != 1 else ''})"
+    complain(f"Wrote {path}{count}")
 
 
 @with_options
 def suggest(
     model: Model,
     sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
-    shots: Path | None = option(
+    out: Path | None = option(
         None, "File for the windows to teach it with (.npz).", "--out", "-o", metavar="SHOTS.npz"
     ),
     *,
@@ -154,16 +164,18 @@ def suggest(
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import read_unlabelled, write_shots
 
-    if shots is not None:
-        if shots.suffix.lower() != ".npz":
-            raise ValueError(f"windows are written as .npz, got {shots}; name a file such as shots.npz")
-        check_target(shots, model, *sources, such_as="shots.npz")
+    if out is not None:
+        if out.suffix.lower() != ".npz":
+            raise ValueError(f"windows are written as .npz, got {out}; name a file such as shots.npz")
+        check_target(out, model, *sources, such_as="shots.npz")
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
     with progress(quiet):
         signals, places = read_unlabelled(learner, sources, inputs.reading())
     suggestion = learner.suggest_class(signals, reject=reject, least=least)
-    if shots is not None and suggestion is not None:
-        write_shots(shots, signals[suggestion.shots], model=learner)
+    if out is not None and suggestion is not None:
+        write_shots(out, signals[suggestion.shots], model=learner)
+        if as_json:
+            _wrote(out, len(suggestion.shots))
     if as_json:
         say_json(_suggestion_facts(suggestion, places))
     elif suggestion is None:
@@ -177,8 +189,8 @@ def suggest(
             "The most typical, to teach it with:",
             *_place_lines([places[i] for i in sorted(suggestion.shots)]),
         )
-        if shots is not None:
-            say(f"Windows: {shots} has these; anchorinv learn {model} {shots} --label NAME -o MODEL")
+        if out is not None:
+            say(f"Windows: {out} has these; anchorinv learn {model} {out} --label NAME -o MODEL")
     if suggestion is None:
         raise typer.Exit(1)
 
@@ -222,6 +234,8 @@ def evaluate(
     else:
         say(*scores.lines())
     warn(*_far(data, monitor.drift, inputs.scale))
+    if figure is not None:
+        _wrote(figure)
 
 
 @with_options
@@ -257,7 +271,10 @@ def check(
 @with_options
 def export(
     model: Model,
-    graph: Annotated[Path, typer.Argument(help="The graph to write.", metavar="OUT.onnx")],
+    graph: Path | None = argument(None, "The graph to write.", metavar="OUT.onnx"),
+    out: Path | None = option(
+        None, "The same as an option, as of other commands.", "--out", "-o", metavar="OUT.onnx"
+    ),
     check: bool = option(False, "First compare it with the model on random windows.", "--check"),
     data: Path | None = option(None, "Compare it on these windows, too.", metavar="INPUT"),
     *,
@@ -266,23 +283,30 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Export a model as one ONNX graph, for other languages and devices, with a JSON description."""
+    if (graph is None) == (out is None):
+        got = "none" if graph is None else f"{graph} and {out}"
+        raise typer.BadParameter(
+            f"name one graph to write, after the model or with --out; got {got}", param_hint="OUT.onnx"
+        )
+    target = graph or out
+    assert target is not None
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.export import export_model, graph_paths
     from anchorinv.serving.files import read_shots
 
-    for path in graph_paths(graph):
+    for path in graph_paths(target):
         check_target(path, model, *([] if data is None else [data]), such_as="model.onnx")
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     with progress(quiet):
         windows = None if data is None else read_shots(learner, data, inputs.reading())[0]
-        facts = export_model(learner, graph, check=check, windows=windows)
+        facts = export_model(learner, target, check=check, windows=windows)
     checked = facts.get("checked", {})
     say(*(f"Checked on {result.n} {name} windows: {result}" for name, result in checked.items()))
     takes = f"{facts['input']['name']} ({', '.join(map(str, facts['input']['shape']))})"
     outputs = ", ".join(output["name"] for output in facts["outputs"])
     say(
-        f"Graph: {graph} ({facts['bytes'] / 1e6:.2f} MB, opset {facts['opset']}) takes {takes} "
-        f"and gives {outputs}; {graph_paths(graph)[1]} describes it"
+        f"Graph: {target} ({facts['bytes'] / 1e6:.2f} MB, opset {facts['opset']}) takes {takes} "
+        f"and gives {outputs}; {graph_paths(target)[1]} describes it"
     )
 
 

@@ -1,10 +1,11 @@
 """What commands share: options with their help texts, JSON, warnings, interruption."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import partial, wraps
+from os.path import exists
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -216,6 +217,29 @@ def check_target(path: Path, *sources: Path, such_as: str = "model.anchorinv") -
     check_writable(path, such_as=such_as)
     if path.exists() and any(source.exists() and source.samefile(path) for source in sources):
         raise ValueError(f"{path} is one of the inputs; name another file to write to")
+
+
+#: Parameters of commands that name inputs, and what messages call these. Those of ``prepare``, ``data`` and
+#: ``events`` are checked by their readers, which need no torch.
+INPUTS = {
+    "model": "model file",
+    **dict.fromkeys(("data", "sources", "windows", "shots", "members", "others", "replay"), ""),
+    **dict.fromkeys(("run", "runs"), "run folder"),
+}
+
+
+def check_inputs(parameters: Mapping[str, Any]) -> None:
+    """Refuse inputs that are not there, before libraries are imported, which takes seconds."""
+    from anchorinv.files import check_model_path, missing
+
+    for name, kind in INPUTS.items():
+        value = parameters.get(name)
+        for path in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(path, Path) and name == "model":
+                check_model_path(path)
+            # A WFDB record may be named without a suffix.
+            elif isinstance(path, Path) and not any(map(exists, (path, path.with_suffix(".hea")))):
+                raise missing(path, kind)
 
 
 def progress(quiet: bool) -> AbstractContextManager[None]:

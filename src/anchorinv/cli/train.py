@@ -26,6 +26,7 @@ from anchorinv.cli.options import (
     warn,
     with_options,
 )
+from anchorinv.errors import natural_order
 from anchorinv.terminal import say
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def train(
     model.save(out, with_signals=with_signals, allow_recordings=allow_recordings, note=note, author=author)
     say(
         f"Trained on {len(labels)} windows of {len(model.classes_)} classes: "
-        f"{', '.join(map(str, model.classes_.tolist()))}",
+        f"{', '.join(map(str, natural_order(model.classes_.tolist())))}",
         *_networks_used(model),
         *_started_from(model),
         f"Model: {out} ({out.stat().st_size / 1e6:.2f} MB)",
@@ -493,4 +494,4 @@ def _check_units(
 
 
 def _classes_line(out: Path, model: "AnchorInvClassifier") -> str:
-    return f"Model: {out} knows {', '.join(map(str, model.classes_.tolist()))}"
+    return f"Model: {out} knows {', '.join(map(str, natural_order(model.classes_.tolist())))}"

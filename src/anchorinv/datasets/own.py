@@ -185,7 +185,8 @@ def plan_recordings(
     """Plan the preparation of recordings by their events, all in one ``split``; "" splits them."""
     recordings = [ManifestRow(i, path.name, path, split=split) for i, path in enumerate(files, start=1)]
     rows, problems = rows_of_events(recordings, labelling, sfreq=options.sfreq)
-    return plan_rows(files[0], rows, problems, options)
+    source = str(files[0]) if len(files) == 1 else listed([path.name for path in files], most=3)
+    return plan_rows(files[0], rows, problems, options, source=source)
 
 
 def plan_npz(file: Path, options: OwnOptions) -> DatasetPlan:

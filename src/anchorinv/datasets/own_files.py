@@ -40,7 +40,7 @@ ALLOWED = {
     "clipped": "clipped channels are kept",
     "scale": "recordings of very different size are kept",
     "few": "classes with few samples are kept",
-    "duplicates": "recordings that are there twice are kept",
+    "duplicates": "recordings that are there twice and trials that overlap are kept",
     "shared-subjects": "a subject may be on both sides of the split",
     "shared-recordings": "a recording may be on both sides of the split",
 }
@@ -264,6 +264,7 @@ class QualityReport:
     duplicates: tuple[tuple[int, int], ...]  # separate trials that are equal
     flat_trials: int  # separate trials with a flat channel
     gaps: npt.NDArray[np.float64]  # (2, n): first and past-the-end samples of missing runs, at ``rate``
+    from_events: bool = False  # whether its segments are trials around events, not rows of a table
 
     @property
     def rate(self) -> float:
@@ -279,11 +280,17 @@ class QualityReport:
 
 
 def plan_rows(
-    table: Path, rows: Sequence[ManifestRow], problems: list[str], options: OwnOptions
+    table: Path,
+    rows: Sequence[ManifestRow],
+    problems: list[str],
+    options: OwnOptions,
+    *,
+    source: str | None = None,
 ) -> DatasetPlan:
     """Plan the preparation of labelled files from a table or folder, after checks of each and of their split.
 
-    ``problems`` found so far are raised together with all others.
+    ``problems`` found so far are raised together with all others, as those of ``source``, by default the
+    table.
     """
     if unknown := sorted(options.allow - set(ALLOWED)):
         raise ValueError(f"--allow takes {', '.join(ALLOWED)}; got {listed(unknown)}")
@@ -305,7 +312,7 @@ def plan_rows(
         findings += _problems(reports, options)
         try:
             reports, split = _split(reports, options)
-            findings += _split_leaks(reports) if split == _GIVEN else ()
+            findings += _split_leaks(reports) if split == _GIVEN else _shared_recordings(reports, given=False)
             findings += _few(reports, options)
         except ValueError as error:
             problems.append(str(error))
@@ -314,7 +321,7 @@ def plan_rows(
         for kind, sentence in findings
         if kind not in options.allow
     ]
-    raise_if_any(str(table), problems)
+    raise_if_any(source or str(table), problems)
     accepted = [sentence for kind, sentence in findings if kind in options.allow]
     return _plan(table, files, reports, options, accepted, split)
 
@@ -355,6 +362,7 @@ def _inspect(rows: Sequence[ManifestRow], options: OwnOptions) -> QualityReport:
         flat_trials=int((np.ptp(trials[varying], axis=2) == 0).any(axis=0).sum()),
         # Multiply first, then one division: exact where a time falls on a sample.
         gaps=np.array(missing_runs(missing)).reshape(-1, 2).T * ratio.numerator / ratio.denominator,
+        from_events=len({row.line for row in rows}) < len(rows),  # a line of a table is one row
     )
 
 
@@ -447,19 +455,37 @@ def _duplicates(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
         ordered = sorted(report.segments, key=lambda segment: segment.first)
         overlaps = [b.first for a, b in pairwise(ordered) if b.first < a.first + a.length]
         if overlaps:
-            more = f" and in {len(overlaps) - 1} more places" if len(overlaps) > 1 else ""
-            where = f"around {overlaps[0] / report.rate:g} s{more}"
-            yield "duplicates", f"{report.name} is listed twice {where}; its rows overlap"
+            yield "duplicates", _overlap_words(report, overlaps[0] / report.rate, len(overlaps))
 
 
-def _split_leaks(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
-    subjects, sessions = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-    both = "is in train and in test; keep a"
+def _overlap_words(report: QualityReport, first: float, n: int) -> str:
+    """Return a sentence on segments that overlap the one before: ``n``, the first from this second on."""
+    if report.from_events:
+        trials = "1 trial" if n == 1 else f"{n} trials"
+        overlap = f"overlap{'s' if n == 1 else ''} the one before (first at {first:.3g} s)"
+        return f"{trials} of {report.name} {overlap}; bring --from and --to closer together"
+    more = f" and in {n - 1} more places" if n > 1 else ""
+    return f"{report.name} is listed twice around {first:g} s{more}; its rows overlap"
+
+
+def _shared_recordings(reports: Sequence[QualityReport], *, given: bool) -> Iterator[_Finding]:
+    sentence = (
+        "has parts in train and in test; keep a recording on one side"
+        if given
+        else "is the only recording, and its trials would be in train and in test; add another"
+    )
     for report in reports:
         # Separate trials of one file may be of several recordings; then subjects and sessions count.
         if len({segment.split for segment in report.segments}) > 1 and not report.name.endswith(".npz"):
-            sentence = f"{report.name} has parts in train and in test; keep a recording on one side"
-            yield "shared-recordings", sentence
+            yield "shared-recordings", f"{report.name} {sentence}"
+
+
+def _split_leaks(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
+    """Yield what is on both sides of a split that was given."""
+    yield from _shared_recordings(reports, given=True)
+    subjects, sessions = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    both = "is in train and in test; keep a"
+    for report in reports:
         for segment in report.segments:
             subject, session = segment.subject, segment.session
             if subject:
@@ -495,9 +521,8 @@ def _split(reports: Sequence[QualityReport], options: OwnOptions) -> tuple[list[
         "session": [segment.session for _, segment in segments],
         "file": [name for name, _ in segments],
     }
-    if all(name.endswith(".npz") for name, _ in segments):
-        groupings["trial"] = [f"{name} {segment.first}" for name, segment in segments]
-    by = next((name for name, groups in groupings.items() if len(set(groups)) > 1), "file")
+    groupings["trial"] = [f"{report.name} {i}" for report in reports for i in _separate_trials(report)]
+    by = next((name for name, groups in groupings.items() if len(set(groups)) > 1), "trial")
     labels = [segment.label for _, segment in segments]
     sides = iter(grouped_split(labels, groupings[by], seed=options.seed))
     divided = []
@@ -505,6 +530,16 @@ def _split(reports: Sequence[QualityReport], options: OwnOptions) -> tuple[list[
         parts = tuple(replace(segment, split=str(next(sides))) for segment in report.segments)
         divided.append(replace(report, segments=parts))
     return divided, f"80-20 by {by}, {'first fold' if options.seed is None else f'seed {options.seed}'}"
+
+
+def _separate_trials(report: QualityReport) -> list[int]:
+    """Number the segments of a file by trial; segments that share samples are one trial."""
+    numbers, trial, end = [0] * len(report.segments), -1, 0
+    for i, segment in sorted(enumerate(report.segments), key=lambda numbered: numbered[1].first):
+        trial += segment.first >= end
+        end = max(end, segment.first + segment.length)
+        numbers[i] = trial
+    return numbers
 
 
 def _plan(

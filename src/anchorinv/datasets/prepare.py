@@ -333,8 +333,9 @@ def grouped_split(
     numbers, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)[1:]
     n_folds = min(_FOLDS, n_groups, int(counts.max(initial=0)))
     if n_groups < 2:
-        need = f"a train and a test part need recordings of two groups or more, got {n_groups}"
-        raise ValueError(f"{need}; add more, or set the split in a table (--manifest, column split)")
+        need = "a train and a test part need two groups or more (subjects, sessions, files or trials)"
+        got = f"got {n_groups}; add recordings, or set the split in a table (--manifest, column split)"
+        raise ValueError(f"{need}, {got}")
     if n_folds < 2:
         raise ValueError("each class has one recording, too few for a train and a test part; add recordings")
     folds = StratifiedGroupKFold(n_folds, shuffle=seed is not None, random_state=seed)

@@ -20,7 +20,7 @@ from anchorinv.core.networks import Geometry
 from anchorinv.core.privacy import privacy_facts, privacy_from
 from anchorinv.core.registry import METHODS, Keeps
 from anchorinv.core.types import Standardisation, State
-from anchorinv.errors import MissingExtra
+from anchorinv.errors import MissingExtra, pip_install
 from anchorinv.persistence.format import (
     BackboneFacts,
     Entry,
@@ -268,7 +268,7 @@ def _or_another_version(header: Header) -> Iterator[None]:
             raise
         raise BackboneError(
             f"{error}; it was written with braindecode {facts.version}, here is {here}: "
-            f"pip install braindecode=={facts.version}"
+            f"{pip_install(f'braindecode=={facts.version}')}"
         ) from None
 
 

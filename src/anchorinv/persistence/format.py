@@ -7,7 +7,6 @@ magic word, sizes and a digest.
 import hashlib
 import math
 import re
-import stat
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -29,7 +28,7 @@ from anchorinv.core.privacy import privacy_from
 from anchorinv.core.registry import METHODS, Keeps
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.errors import LONGEST_NAME, check_names
-from anchorinv.files import replacing
+from anchorinv.files import check_model_path, missing, replacing
 from anchorinv.persistence import limits
 from anchorinv.persistence.limits import Name, in_one_sentence, unpack_head, with_prefix
 from anchorinv.persistence.provenance import Origin
@@ -381,12 +380,9 @@ def assemble(header: bytes, payload: bytes) -> bytes:
 
 def read_container(path: Path) -> tuple[int, bytes, bytes]:
     """Return the version, header and payload of a model file; any problem is one sentence."""
+    check_model_path(path)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # before it is opened, as a pipe would block
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
-            raise ValueError(f"{path} is {kind}, not a model file; name the file that train or save wrote")
-        size = status.st_size
+        size = path.stat().st_size
         with path.open("rb") as file:
             if size > limits.MOST_HEADER + limits.MOST_BYTES + _START:
                 raise ValueError(f"{path} is too large for a model file ({size} bytes)")
@@ -394,7 +390,7 @@ def read_container(path: Path) -> tuple[int, bytes, bytes]:
             n_header = _header_length(path, start, size)
             header, payload = file.read(n_header), file.read(size - _START - n_header)
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no model file {path}") from None
+        raise missing(path, "model file") from None
     except OSError as error:
         raise OSError(f"{path} cannot be read: {error.strerror or error}") from None
     front, digest = start[: _FRONT.size], start[_FRONT.size :]

@@ -24,7 +24,7 @@ from anchorinv.core.networks import encode
 from anchorinv.core.types import Batch, State, stream
 from anchorinv.datasets.dataset import open_windows
 from anchorinv.datasets.own import Labelling
-from anchorinv.errors import looks_like
+from anchorinv.errors import looks_like, natural_order
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.novelty import embedded, known_means, nearest_rivals, similarity
 from anchorinv.serving.files import (
@@ -73,15 +73,21 @@ class Evaluation:
         """Mean F1 of the classes that occur; classes without windows are left out."""
         return macro_f1(self.counts, np.flatnonzero(self.counts.sum(axis=1)).tolist())
 
+    @property
+    def f1(self) -> tuple[float | None, ...]:
+        """F1 of each class; None for classes without windows."""
+        occur = np.flatnonzero(self.counts.sum(axis=1)).tolist()
+        return tuple(f1 if i in occur else None for i, f1 in enumerate(self.scores.f1))
+
     def facts(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return plain JSON values; the F1 of a class without windows is None."""
         derived = self.scores
         return {
             "windows": int(self.counts.sum()),
             "accuracy": derived.accuracy,
             "balanced_accuracy": derived.balanced_accuracy,
             "macro_f1": self.macro_f1,
-            "f1": dict(zip(map(str, self.classes), derived.f1, strict=True)),
+            "f1": dict(zip(map(str, self.classes), self.f1, strict=True)),
             "confusion": self.counts.tolist(),
             "unknown": self.unknown,
             "calibration": None if self.reliability is None else _calibration_facts(self.reliability),
@@ -96,8 +102,8 @@ class Evaluation:
             f"{derived.balanced_accuracy:.1%}, macro-F1 {self.macro_f1:.1%}",
             f"{_row('true / predicted', self.classes, width=8)} {'F1':>7}",
         ]
-        for name, row, f1 in zip(self.classes, self.counts, derived.f1, strict=True):
-            lines.append(f"{_row(name, row, width=8)} {f1:>7.1%}")
+        for name, row, f1 in zip(self.classes, self.counts, self.f1, strict=True):
+            lines.append(f"{_row(name, row, width=8)} {'–' if f1 is None else f'{f1:.1%}':>7}")
         for name, n in self.unknown.items():
             known = looks_like(name, self.classes)
             shown, like = (name, "") if known is None else (repr(name), f", which looks like {known!r}")
@@ -134,8 +140,8 @@ def evaluate_file(
         truth = stored.tolist()
         windows = from_windows(model, path, reading, split="test")
     in_order = model.classes_.tolist()
-    base = model.base_classes_.tolist()
-    classes = [*base, *(label for label in in_order if label not in base)]
+    base = natural_order(model.base_classes_.tolist())
+    classes = [*base, *natural_order([label for label in in_order if label not in base])]
     unknown = {str(label): truth.count(label) for label in dict.fromkeys(truth) if label not in classes}
     if sum(unknown.values()) == len(truth):
         raise ValueError(
@@ -327,6 +333,8 @@ def _most_unlike(drift: Drift) -> np.ndarray:
 
 #: A new class is similar to others if this share of its examples is nearer to one of them.
 ALIKE = 1 / 3
+#: Examples below which more are advised.
+FEW = 5
 #: Features drawn for each class without kept samples.
 DRAWN = 50
 
@@ -391,6 +399,11 @@ class LearningReport:
                 lines.append(
                     f"Class {new.name!r}: {new.own} of {new.shots} examples are nearer to the others of "
                     f"their class than to any other class."
+                )
+            if 1 < new.shots < FEW:
+                lines.append(
+                    f"Class {new.name!r}: {new.shots} examples are few, and ten are better; add more with "
+                    f"anchorinv add."
                 )
         return lines
 

@@ -26,6 +26,7 @@ from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import StatisticalHead
 from anchorinv.core.registry import METHODS
 from anchorinv.core.types import stream
+from anchorinv.errors import import_extra, missing_extra
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.files import replacing, write_json
 from anchorinv.progress import tick
@@ -153,7 +154,7 @@ def onnx_graph(model: AnchorInvClassifier) -> "ModelProto":
     try:
         return onnx_of(graph, (example,), inputs=[INPUT], outputs=list(graph.outputs))
     except ImportError as error:
-        raise ValueError(f"export needs the package {error.name}; pip install 'anchorinv[onnx]'") from None
+        raise missing_extra(error.name, "onnx") from None
     except Exception as error:  # a custom module can make torch raise anything
         raise ValueError(
             f"{_culprit(graph, example)} cannot be exported to ONNX: torch's exporter does not support it "
@@ -495,10 +496,7 @@ def difference(model: AnchorInvClassifier, session: "InferenceSession", windows:
 
 
 def _session(graph: bytes) -> "InferenceSession":
-    try:
-        from onnxruntime import InferenceSession
-    except ImportError:
-        raise ValueError(
-            "checking a graph needs the package onnxruntime; pip install 'anchorinv[onnx]'"
-        ) from None
-    return InferenceSession(graph, providers=["CPUExecutionProvider"])
+    session: InferenceSession = import_extra("onnxruntime", extra="onnx").InferenceSession(
+        graph, providers=["CPUExecutionProvider"]
+    )
+    return session

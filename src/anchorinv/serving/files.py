@@ -240,9 +240,21 @@ def from_recording(
 ) -> Iterator[Window]:
     """Yield the windows of a recording, preprocessed as by ``prepare``."""
     recording = open_recording(path).renamed(reading.rename)
+    _refuse_single_window(model, recording, reading)
     select_inputs(recording, model.preprocessing_, n_chans=model.n_chans_)  # before their length is checked
     rate, n_step = _rates(model, recording, reading)
     yield from _windows(model, recording, rate, n_step, scale=reading.scale, task=task)
+
+
+def _refuse_single_window(model: AnchorInvClassifier, recording: Recording, reading: ReadOptions) -> None:
+    """Refuse an ``.npy`` file of two axes and the length of a window, unless its rate is given."""
+    shape = (len(recording.ch_names), recording.n_times)
+    is_array = recording.path.suffix.lower() == ".npy"
+    if is_array and reading.sfreq is None and shape == (model.n_chans_, model.n_times_):
+        raise ValueError(
+            f"{recording.path.name}: {shape} is read as one recording of {shape[0]} channels; a single "
+            f"window is {(1, *shape)}, save X[None]"
+        )
 
 
 def from_events(

@@ -48,6 +48,7 @@ _ONE, _NEW = 3.6, 3.0
 #: squared distance exceeds the last value.
 _EXPLAINED, _WINDOWS, _DISTANT = 0.5, 10, 0.05
 _MAINS = (50.0, 60.0)  # Hz
+_ROUNDING = 1e-12  # share of the mean: a constant may have so small a spread, by rounding
 
 
 def n_bands(n_times: int) -> int:
@@ -267,7 +268,7 @@ class Drift:
     Parameters
     ----------
     channels : tuple of str
-        Their names, or numbers as text.
+        Their names; without names "channel 0" etc., numbered as the axis of arrays, as in all messages.
     scale : array, shape (n_chans,)
         Standard deviation, in those of the base data; 0 for a channel that went flat.
     shift : array, shape (n_chans,)
@@ -405,7 +406,8 @@ def drift(
     ``n_times`` and ``sfreq`` are those of windows, to name frequencies.
     """
     mean, spread = base.mean[:, 0], base.std[:, 0]
-    was_flat, std = spread == 0, new.samples.std
+    std = np.where(new.samples.std > _ROUNDING * np.abs(new.samples.mean), new.samples.std, 0.0)
+    was_flat = spread == 0
     unit = np.where(was_flat, 1.0, spread)
     scale = np.where(was_flat & (std == 0), 1.0, std / unit)
     shift = np.abs(new.samples.mean - mean) / unit
@@ -485,10 +487,27 @@ def _scale_words(drift: Drift) -> list[str]:
         return []
     if drift.extreme and drift.factor is not None:
         return [_unit_words(drift)]
-    worst = int(np.argmax(drift.distance))
-    spread = f"a spread of {drift.scale[worst]:.2g} and a shift of {drift.shift[worst]:.2g} spreads"
+    flat = far & (drift.scale == 0)
+    words = [_flat_words(drift, flat)] if flat.any() else []
+    if not (rest := far & ~flat).any():
+        return words
+    worst = int(np.argmax(np.where(rest, drift.distance, 0)))
+    values = {
+        f"a spread of {drift.scale[worst]:.2g}": not 1 / ODD <= drift.scale[worst] <= ODD,
+        f"a shift of {drift.shift[worst]:.2g} spreads": drift.shift[worst] > ODD,
+    }
+    which = "the worst has " if rest.sum() > 1 else ""
+    how = f"{which}{' and '.join(value for value, is_odd in values.items() if is_odd)}"
     word = "far from" if drift.extreme else "somewhat unlike"
-    return [f"{_names_of(drift, far)}: {word} the base data (the worst has {spread}); {_guess(drift, far)}"]
+    return [*words, f"{_names_of(drift, rest)}: {word} the base data ({how}); {_guess(drift, rest)}"]
+
+
+def _flat_words(drift: Drift, flat: np.ndarray) -> str:
+    one = flat.sum() == 1 or flat.all()
+    verbs = ("is", "was") if one else ("are", "were")
+    return (
+        f"{_names_of(drift, flat)} {verbs[0]} flat and {verbs[1]} not in the base data; is an electrode off?"
+    )
 
 
 def _unit_words(drift: Drift) -> str:
@@ -505,8 +524,6 @@ def _unit_words(drift: Drift) -> str:
 def _guess(drift: Drift, far: np.ndarray) -> str:
     if not drift.extreme:
         return "predictions may suffer"
-    if (drift.scale[far] == 0).all():
-        return "flat channels: is an electrode off?"
     if (drift.shift[far] > EXTREME).all() and (drift.scale[far] < ODD).all():
         return "is there an offset that the base data had not? subtract it, or filter as they were"
     if far.all():

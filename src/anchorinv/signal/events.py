@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from anchorinv.errors import import_extra, listed
+from anchorinv.files import missing
 from anchorinv.signal import headers
 from anchorinv.signal.arrays import Table, read_table
 from anchorinv.signal.preprocessing import UNITS, unit_of
@@ -314,7 +315,7 @@ def find_events(path: Path) -> Events:
     is_annotator = suffix[1:] in headers.ANNOTATORS
     is_wfdb = is_annotator or suffix in headers.WFDB or not suffix
     if not path.is_file() and not (is_wfdb and not is_annotator and path.with_suffix(".hea").is_file()):
-        raise FileNotFoundError(f"there is no recording {path}")
+        raise missing(path, "recording")
     table = None if is_annotator else events_beside(path)
     if table is not None and (events := read_event_table(table)):
         return Events(table.name, tuple(events))

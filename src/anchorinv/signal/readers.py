@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.errors import import_extra
+from anchorinv.errors import import_extra, listed
+from anchorinv.files import missing
 from anchorinv.progress import tick
 from anchorinv.signal import headers
 from anchorinv.signal.arrays import (
@@ -23,6 +24,8 @@ from anchorinv.signal.preprocessing import AS_GIVEN, UNITS, Preprocessing, pick_
 
 #: Values read at once, over all channels.
 PIECE = 1 << 22
+#: Bytes of a table below which it is read to see whether it is empty.
+_SMALL_TABLE = 1 << 16
 #: Suffixes of recordings with a separate header.
 _APART = frozenset((*headers.WFDB, ".vhdr", ".vmrk", ".eeg"))
 
@@ -91,7 +94,7 @@ def open_recording(path: Path) -> Recording:
     if opener is None:
         raise headers.unknown_format(path)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no {path}")
+        raise missing(path)
     with headers.reading(path):
         recording = opener(path)
     if recording.sfreq is not None:
@@ -336,7 +339,10 @@ def channels_for(
     if file.shape[1] != n_chans:
         whose = "the model" if ch_names is None else file.name
         counts = f"{file.name} has {file.shape[1]} channels, the model takes {n_chans}"
-        unnamed = f"{whose} does not know their names; pass those channels, in the model's order"
+        these = f"these {n_chans}" if ch_names is None else listed(ch_names, most=40)
+        unnamed = (
+            f"{whose} has no names to choose them by; save a file of {these} alone, in the model's order"
+        )
         raise ValueError(f"{counts}, and {unnamed}")
     return list(range(n_chans))
 
@@ -344,8 +350,10 @@ def channels_for(
 def open_window_file(path: Path) -> WindowFile:
     """Open windows in an ``.npz`` or ``.npy`` file."""
     if not path.exists() and not (headers.is_recording(path) and path.with_suffix(".hea").exists()):
-        raise FileNotFoundError(f"there is no {path}")
+        raise missing(path)
     if not is_windowed(path):
+        if headers.has_suffix(path, *headers.TABLES) and path.stat().st_size < _SMALL_TABLE:
+            open_recording(path)  # an empty table has no samples, which is worth more than its labels
         known = headers.is_recording(path) or headers.has_suffix(path, ".npy")
         raise headers.missing_labels(path) if known else headers.unknown_format(path)
     if headers.has_suffix(path, ".npz"):
@@ -364,7 +372,10 @@ def _open_npz(path: Path) -> WindowFile:
     for own, values in columns.items():
         if values.shape != shape[:1]:
             what = "labels" if own == "labels" else beside[own]
-            raise ValueError(f"{path} has {shape[0]} windows in X and {what} of shape {values.shape}")
+            remedy = f"{beside[own]} needs one value for each window, shape {shape[:1]}"
+            raise ValueError(
+                f"{path} has {shape[0]} windows in X and {what} of shape {values.shape}; {remedy}"
+            )
     if "groups" in columns:
         columns.setdefault("people", columns["groups"])
     names = ch_names_of(path, others, shape[1])
