@@ -348,6 +348,7 @@ class RayExecutor:
             return
         threads = max(condition.experiment.threads for condition, _ in work.conditions)
         with ExitStack() as stack:
+            stays = ray().is_initialized()  # started, and to be stopped, by the caller
             if self.cluster is None:
                 assert self.workers is not None, "the number of workers is required on one machine"
                 if self.workers * threads > (cores := os.cpu_count() or 1):
@@ -365,7 +366,8 @@ class RayExecutor:
             logger.info("%s; %d workers of %d threads", described(address), room, threads)
             try:
                 driver = _Driver(work, self, threads)
-                stack.callback(driver.stop)
+                if stays:
+                    stack.callback(driver.stop)
                 yield from driver.run()
             except ray().exceptions.RayError as error:
                 raise OSError(
@@ -435,10 +437,14 @@ class _Driver:
             self._look_at_makers()
 
     def stop(self) -> None:
-        """Cancel running tasks."""
+        """Cancel running tasks, where Ray stays; else they end with the connection.
+
+        Not by force: if a task ends just then, Ray 2.60 ends this process ("Tried to complete task that was
+        not pending"), with exit code 1 and whatever was to be said unsaid.
+        """
         for reference in self._running:
             with suppress(Exception):  # as in _leave; and a task that has just ended cannot be cancelled
-                ray().cancel(reference, force=True)
+                ray().cancel(reference)
 
     def _look_at_nodes(self) -> None:
         if time.monotonic() - self._looked < _LOOK:
