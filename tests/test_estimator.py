@@ -555,7 +555,7 @@ class TestMistakes:
             finally:
                 learner.state_.head.centring = told
         assert learner.__dict__ == before
-        with pytest.warns(UserWarning, match="far from the base data"):
+        with pytest.warns(UserWarning, match="the base data"):
             getattr(learner, call)(*given, force=True)
         assert learner.state_ is not before["state_"]
 

@@ -343,30 +343,32 @@ class TestInputs:
         assert "there is no" not in run("check", "m", "100", "-q")[2]
 
 
+class Interrupted:
+    """A module in whose import somebody presses Ctrl-C."""
+
+    def __getattr__(self, name):
+        raise KeyboardInterrupt
+
+
 class TestInterruption:
     @pytest.mark.parametrize(
-        ("words", "left"),
+        ("words", "module", "left"),
         [
-            ("train base.npz -o out", "nothing was written"),
-            ("learn m base.npz --label x -o out", "nothing was written"),
-            ("forget m left -o out", "nothing was written"),
-            ("export m out.onnx", "nothing was written"),
-            ("predict m base.npz --csv out", "no file was written"),
-            ("prepare own --npz base.npz --out out", "run the same command again to continue"),
-            ("run smoke --out out", "run the same command again to continue"),
+            ("train base.npz -o out", "estimator", "nothing was written"),
+            ("learn m base.npz --label x -o out", "serving.evaluation", "nothing was written"),
+            ("forget m left -o out", "core.registry", "nothing was written"),
+            ("export m out.onnx", "estimator", "nothing was written"),
+            ("predict m base.npz --csv out", "estimator", "no file was written"),
+            (
+                "prepare own --npz base.npz --out out",
+                "datasets.prepare",
+                "run the same command again to continue",
+            ),
+            ("run smoke --out out", "study.execute", "run the same command again to continue"),
         ],
     )
-    def test_while_libraries_are_imported(self, run, files, monkeypatch, words, left):
-        def stop(self, name, *rest):
-            if name in ("anchorinv.estimator", "anchorinv.core.registry", "anchorinv.study.loading") or (
-                name == "anchorinv.datasets.prepare"
-            ):
-                raise KeyboardInterrupt
-
-        for name in [name for name in sys.modules if name.startswith("anchorinv.") and ".cli" not in name]:
-            monkeypatch.delitem(sys.modules, name)
-        finder = type("Stopping", (), {"find_spec": stop})()
-        monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    def test_while_libraries_are_imported(self, run, files, monkeypatch, words, module, left):
+        monkeypatch.setitem(sys.modules, f"anchorinv.{module}", Interrupted())
         code, out, err = run(*words.split())
         assert (code, out, err) == (130, "", f"\nanchorinv: stopped; {left}\n")
         assert not (files / "out").exists()
@@ -374,11 +376,7 @@ class TestInterruption:
     def test_while_the_commands_are_imported(self, monkeypatch, capsys):
         from anchorinv.__main__ import main
 
-        class Stopped:
-            def __getattr__(self, name):
-                raise KeyboardInterrupt
-
-        monkeypatch.setitem(sys.modules, "anchorinv.cli", Stopped())
+        monkeypatch.setitem(sys.modules, "anchorinv.cli", Interrupted())
         with pytest.raises(SystemExit, match="130"):
             main()
         assert capsys.readouterr().err == "\nanchorinv: stopped; nothing was written\n"

@@ -298,7 +298,7 @@ class TestInfo:
             ("train",),
             ("train", "base.npz"),
             ("learn", "m"),
-            ("predict", "m"),
+            ("predict", "m.anchorinv"),
             ("info",),
             ("infoo", "m"),
             ("info", "m", "--what"),
