@@ -68,9 +68,7 @@ def test_every_method_has_its_colour_and_marker_wherever_it_stands():
 
 def test_a_method_from_elsewhere_brings_its_colour_or_gets_a_free_one():
     for colour in ("#123456", ""):
-        spec = MethodSpec(
-            name="mine", title="Mine", citation="", build=lambda base: None, figure_style=(colour, "")
-        )
+        spec = MethodSpec(name="mine", title="Mine", citation="", build=lambda base: None, look=(colour, ""))
         METHODS.register("mine", spec)
         try:
             shade = colours([*TITLES[:3], "Mine"])["Mine"]
