@@ -190,7 +190,7 @@ def test_a_gallery_finds_a_person_whose_label_it_has_not_seen():
 def test_stored_recordings_are_linked_to_their_people(halves):
     members, others = halves
     model = fitted(members, method="real-replay", epochs=1, n_anchors=10, inversion_steps=0)
-    found = audit(model, members, others)
+    found = audit(model, members, others, invert=False)
     stored = figure(found, "re-identification", "recordings", "top-1")
     assert stored.estimate.value > 0.95 and stored.chance == pytest.approx(1 / 6)
     assert figure(found, "re-identification", "raw storage", "top-1").estimate.value > 0.95
@@ -200,7 +200,7 @@ def test_stored_recordings_are_linked_to_their_people(halves):
 
 def test_an_overfitted_model_tells_its_members(by_statistics, halves):
     """Half as many features as windows: a covariance knows each window by itself."""
-    found = audit(by_statistics, *halves)
+    found = audit(by_statistics, *halves, invert=False)
     assert figure(found, "membership", "window, by distance to class means", "AUROC").estimate.value >= 0.8
     assert (
         figure(found, "membership", "window, by likelihood ratio of density", "AUROC").estimate.value >= 0.95
@@ -214,7 +214,7 @@ def test_an_overfitted_model_tells_its_members(by_statistics, halves):
 def test_no_attack_finds_members_among_windows_that_were_not_learned(by_statistics, halves):
     _, unseen = halves
     lots = np.random.default_rng(1).permutation(len(unseen)) % 2 == 0
-    found = audit(by_statistics, unseen.of(lots), unseen.of(~lots), shadows=8)
+    found = audit(by_statistics, unseen.of(lots), unseen.of(~lots), shadows=8, invert=False)
     lines = [each for each in found.figures if each.measure == "AUROC"]
     assert len(lines) == 6
     for line in lines:
@@ -311,7 +311,7 @@ def test_names_that_mean_nothing_are_not_found(halves):
         People(each.signals, each.labels, rng.permutation(each.people)) for each in (members, others)
     )
     model = fitted(members, method="real-replay", epochs=1, n_anchors=40, inversion_steps=0)
-    line = figure(audit(model, members, others), "re-identification", "recordings", "top-1")
+    line = figure(audit(model, members, others, invert=False), "re-identification", "recordings", "top-1")
     error = np.sqrt(line.chance * (1 - line.chance) / line.estimate.n)
     assert abs(line.estimate.value - line.chance) < GUESSING * error
 
@@ -320,7 +320,7 @@ def test_people_who_were_not_learned_are_told_as_people(everybody):
     """Whole people are members or not; one line each for windows and for people."""
     learned = everybody.people < 3
     model = fitted(everybody.of(learned), network="never")
-    found = audit(model, everybody.of(learned), everybody.of(~learned), shadows=8)
+    found = audit(model, everybody.of(learned), everybody.of(~learned), shadows=8, invert=False)
     assert figure(found, "membership", "person, by loss", "AUROC").estimate.n == 6
     assert any(note.startswith("No re-identification by people") for note in found.notes)
 
@@ -370,7 +370,7 @@ def test_unknown_classes_are_left_out_and_said(by_statistics, halves):
     odd = People(
         others.signals, np.where(others.labels == 2, 9, others.labels), others.people, others.sessions
     )
-    found = audit(by_statistics, members, odd, shadows=0)
+    found = audit(by_statistics, members, odd, shadows=0, invert=False)
     assert any("classes that the model does not know" in note for note in found.notes)
     nobody = People(others.signals, others.labels + 50)
     with pytest.raises(ValueError, match="knows none of the classes of the others"):
