@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 
 # Before torch is imported, and inherited by the commands that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Modules are compiled once, not by each of the hundred commands that tests start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # A test that asks for more has them wait asleep: by turning round they would take the other worker's core.
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
