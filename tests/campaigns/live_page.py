@@ -1,6 +1,6 @@
 """How late a page is, how long a lesson takes, how much memory a stream needs: what a session is held to.
 
-``python -m tests.campaigns.live_page`` on quiet cores: thirty minutes of 64 channels at 1,000 Hz, fifty times
+``python -m tests.campaigns.live_page`` on quiet cores: an hour of 64 channels at 1,000 Hz, fifty times
 as fast, then a page in Chromium on 8 channels at 200 Hz, and on 64 at 1,000 Hz; with ``page`` the page on 8
 channels alone.
 
@@ -135,7 +135,7 @@ def page(n_chans: int = 8, sfreq: float = 200.0, seconds: float = 30.0) -> None:
         session.stop()
 
 
-def memory(minutes: tuple[int, ...] = (1, 10, 30), speed: float = 50.0) -> None:
+def memory(minutes: tuple[int, ...] = (1, 10, 60), speed: float = 50.0) -> None:
     """Print the memory of a session after some minutes of its stream.
 
     What looks new is dismissed at once, so that it is looked for again: the most that a session does alone.
