@@ -1,6 +1,6 @@
 # make demo   see a classifier learn new classes (creates .venv and installs first)
 # make test   check + the whole test suite      make check  ruff and mypy
-# make results  the tables and figures of docs/results.md and README.md, from the records in docs/results
+# make results  the tables and figures of docs/results.md, docs/choices.md and README.md, from the records in docs/results
 # make docs   the site, into docs/_build/html
 # make javascript  what the example in JavaScript needs, where npm is there
 # make bench  speed ratios against the textbook twin
@@ -45,6 +45,7 @@ bench: .venv/.runtime
 
 results: .venv/.runtime
 	$(BIN)/anchorinv report $(wildcard docs/results/*.jsonl) --into docs/results.md
+	$(BIN)/anchorinv report $(wildcard docs/results/*-select.jsonl) --into docs/choices.md
 	$(BIN)/anchorinv report docs/results/demo-emg.jsonl --into README.md
 	$(BIN)/python docs/real_data.py
 

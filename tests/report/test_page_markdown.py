@@ -239,14 +239,18 @@ def test_markdown_prints_what_a_table_holds():
     )
 
 
-def test_the_page_of_results_is_what_its_records_say(undrawn):
-    """Every table and figure of docs/results.md from the committed records; nothing where there is none."""
-    text = (DOCS / "results.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "kinds"),
+    [("results.md", {"scores", "differences", "advantage", "cost"}), ("choices.md", {"choices"})],
+)
+def test_pages_of_results_are_what_their_records_say(page, kinds, undrawn):
+    """Every table and figure of a page from the committed records; nothing where there is none."""
+    text = (DOCS / page).read_text(encoding="utf-8")
     records = sorted((DOCS / "results").glob("*.jsonl"))
     found = fill_marks(text, gather(records), "results")
-    assert text == found.text, "docs/results.md is not what its records say; make results"
+    assert text == found.text, f"docs/{page} is not what its records say; make results"
     assert not [mark for mark in found.waiting if text[mark.start : mark.stop].strip()], (
         "numbers without a record"
     )
     assert all((DOCS / "results" / f"{figure.slug}.png").is_file() for figure in found.figures)
-    assert {"scores", "differences", "advantage", "cost"} <= {mark.what for mark in marks_of(text)}
+    assert kinds <= {mark.what for mark in marks_of(text)}
