@@ -106,7 +106,7 @@ class TestModels:
 
     def test_training(self, tmp_path):
         X, y = windows()
-        few = ("--epochs", 1, "--inversion-steps", 0, "-q", "-o", tmp_path / "m")
+        few = ("--epochs", 1, "--inversion-steps", 0, "-q", "--overwrite", "-o", tmp_path / "m")
         np.savez(tmp_path / "x.npz", X=X, y=np.where(y == "left", NAMES[5], NAMES[6]), sfreq=RATE)
         said, _ = main("train", tmp_path / "x.npz", *few)
         assert shown(NAMES[5]) in said and shown(NAMES[6]) in said

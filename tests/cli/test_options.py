@@ -61,3 +61,17 @@ def test_help_shows_no_type_for_flags(command):
 )
 def test_help_names_defaults_that_depend_on_other_options(command, default):
     assert default in CliRunner().invoke(anchorinv, [command, "--help"], env={"COLUMNS": "200"}).output
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [
+        ("train", "Stored in the model; default: no rejection."),
+        ("predict", "Default: the model's; else no rejection in files, 0.05 in a stream."),
+        ("live", "Default: the model's, or 0.05."),
+        ("suggest", "Default: the model's, or 0.05."),
+    ],
+)
+def test_help_says_what_is_rejected_by_default(command, default):
+    shown = CliRunner().invoke(anchorinv, [command, "--help"], env={"COLUMNS": "300"}).output
+    assert default in shown

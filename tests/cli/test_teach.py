@@ -90,7 +90,7 @@ class TestAdd:
         model = fitted(taught=False)
         model.save("with", with_signals=True)
         for name, wanted in (("with", True), ("m.anchorinv", False)):
-            assert run("add", name, "more.npz", "-o", "m2", "-q")[0] == 0
+            assert run("add", name, "more.npz", "-o", "m2", "-q", "--overwrite")[0] == 0
             assert (AnchorInvClassifier.load("m2").state_.signals is not None) == wanted
 
     @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ class TestForget:
         AnchorInvClassifier(**short).fit(X, np.arange(24) % 3).save("n")
         assert run("forget", "n", "1", "-o", "n2")[0] == 0
         assert AnchorInvClassifier.load("n2").classes_.tolist() == [0, 2]
-        code, _, err = run("forget", "n", "one", "-o", "n2")
+        code, _, err = run("forget", "n", "one", "-o", "n4")
         assert code == 1 and "classes are whole numbers, got 'one'" in err
         assert run("learn", "n2", "shots.npy", "--label", "7", "-o", "n3")[0] == 0
         assert AnchorInvClassifier.load("n3").classes_.tolist() == [0, 2, 7]
@@ -153,3 +153,42 @@ class TestUnits:
         fitted("discriminant", taught=False).save("d")
         code, _, err = run("calibrate", "d", "loud.npy", "-o", "c", "-q")
         assert code == 1 and "--scale 0.001" in err and not (place / "c").exists()
+
+
+WRITES = {
+    "train": ("base.npz", "--epochs", 1, "--network", "never", "-q"),
+    "learn": ("m.anchorinv", "shots.npz", "-q"),
+    "add": ("m.anchorinv", "base.npz", "-q"),
+    "forget": ("m.anchorinv", "right"),
+    "calibrate": ("m.anchorinv", "day.edf", "--force", "-q"),
+    "suggest": ("m.anchorinv", "day.edf", "-q"),
+    "export": ("m.anchorinv", "-q"),
+    "info": ("m.anchorinv", "--card"),
+}
+
+
+class TestOverwriting:
+    """A model that took minutes to train is not lost by a wrong name."""
+
+    @pytest.mark.parametrize("command", WRITES)
+    def test_another_file_is_refused_before_anything_is_read(self, command, run, files):
+        name = {"suggest": "other.npz", "export": "other.onnx"}.get(command, "other.anchorinv")
+        (files / name).write_bytes(b"valuable")
+        (files / "m.anchorinv").write_bytes(b"not read")
+        code, out, err = run(command, *WRITES[command], "-o", name)
+        assert code == 1 and not out, err
+        assert f"{name} exists; name another file, or pass --overwrite to replace it" in err
+        assert (files / name).read_bytes() == b"valuable"
+
+    def test_the_option_replaces_it(self, run, files):
+        (files / "m2").write_bytes(b"valuable")
+        assert run("learn", "m.anchorinv", "shots.npz", "-q", "-o", "m2", "--overwrite")[0] == 0
+        assert len(AnchorInvClassifier.load("m2").classes_) == 3
+        code, _, err = run("learn", "m.anchorinv", "shots.npz", "-q", "-o", "shots.npz", "--overwrite")
+        assert code == 1 and "shots.npz is one of the inputs" in err
+
+    def test_the_model_itself_may_be_updated_by_any_of_its_names(self, run, files):
+        (files / "link").symlink_to("m.anchorinv")
+        assert run("add", "m.anchorinv", "base.npz", "-q", "-o", "./m.anchorinv")[0] == 0
+        assert run("add", "link", "base.npz", "-q", "-o", "m.anchorinv")[0] == 0
+        assert AnchorInvClassifier.load("m.anchorinv").counts_.tolist() == [36, 36]

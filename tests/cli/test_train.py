@@ -28,7 +28,7 @@ class TestTrain:
         noise, y = np.random.default_rng(0).normal(size=(24, 2, 200)), ["left", "right"] * 12
         noise[::2] *= 3
         filtered = sosfilt(Filter(4, 20).sections(200), noise, axis=-1)
-        words = ("-o", "m", "--network", "never", "--band", 4, 20, "-q")
+        words = ("-o", "m", "--overwrite", "--network", "never", "--band", 4, 20, "-q")
         for name, X in {"raw": noise, "filtered": filtered}.items():
             np.savez(files / f"{name}.npz", X=X, y=y, sfreq=200)
             code, _, err = run("train", f"{name}.npz", *words)

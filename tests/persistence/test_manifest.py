@@ -58,7 +58,7 @@ def test_the_command(tmp_path):
     assert shown.startswith("# Model card: m.anchorinv")
     main("info", "--card", model, "-o", card)
     assert card.read_text("utf-8") == shown
-    assert "may have been filled in by hand" in main("info", "--card", model, "-o", card, expect=1)[1]
+    assert "exists; name another file" in main("info", "--card", model, "-o", card, expect=1)[1]
     assert card.read_text("utf-8") == shown
     assert "needs --card" in main("info", model, "-o", tmp_path / "x.md", expect=1)[1]
     assert "leave one of them out" in main("info", model, "--card", "--json", expect=1)[1]

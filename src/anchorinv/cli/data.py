@@ -38,7 +38,9 @@ prepare_app = typer.Typer(
 
 Raw = Annotated[Path, typer.Option(help="Folder with the downloaded files, at any depth.")]
 Out = Annotated[Path, typer.Option(help="Prepared folder to make.")]
-Replace = Annotated[bool, typer.Option("--replace", help="Prepare again what is already prepared.")]
+Replace = Annotated[
+    bool, typer.Option("--replace", "--overwrite", help="Prepare again what is already prepared.")
+]
 AllowMissing = Annotated[
     bool, typer.Option("--allow-missing", help="Prepare what is there, and list what is missing.")
 ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorinv.cli.options import REJECT, Allow, InputOptions, Model, SteadyOptions, with_options
+from anchorinv.cli.options import REJECT_HELP, Allow, InputOptions, Model, SteadyOptions, with_options
 from anchorinv.errors import csv_line, import_extra
 from anchorinv.terminal import complain, say
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from anchorinv.live.sources import StreamSource
 
 _LOOPBACK, _ALL = ("127.0.0.1", "localhost"), ("0.0.0.0", "::", "")  # noqa: S104 - refused
-#: Share of the windows of known classes that a live model rejects as unknown, by default.
-_REJECT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,9 @@ def live(
         Path | None,
         typer.Option(help="Folder for models and the log; default: beside the model.", metavar="DIR"),
     ] = None,
-    reject: Annotated[float | None, typer.Option(help=f"{REJECT} Default: 0.05.", metavar="SHARE")] = None,
+    reject: Annotated[
+        float | None, typer.Option(help=f"{REJECT_HELP} Default: the model's, or 0.05.", metavar="SHARE")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 picks a free one.")] = 8765,
     listen: Annotated[
         str,
@@ -201,14 +201,14 @@ def _predictions(session: "LiveSession") -> Iterator["LivePrediction"]:
 
 
 def _load_model(model: Path, reject: float | None, allow_recordings: bool) -> "AnchorInvClassifier":
-    """Load a model that rejects unknown windows, if it has novelty."""
+    """Load a model that rejects unknown windows, if it has novelty: a stream has more than known classes."""
     from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.novelty import known_confidence
+    from anchorinv.novelty import REJECT, known_confidence
     from anchorinv.settings import check_settings
 
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     has_novelty = learner.state_.confidence is not None
-    share = reject if reject is not None else learner.reject or (_REJECT if has_novelty else None)
+    share = reject if reject is not None else learner.reject or (REJECT if has_novelty else None)
     check_settings(learner.set_params(reject=share).get_params(deep=False))
     if reject is not None:
         known_confidence(learner.state_)

@@ -12,12 +12,13 @@ import typer
 
 from anchorinv.cli.live import predict_stream
 from anchorinv.cli.options import (
-    REJECT,
+    REJECT_HELP,
     Allow,
     Device,
     InputOptions,
     Json,
     Model,
+    Overwrite,
     Quiet,
     SteadyOptions,
     TrialOptions,
@@ -47,7 +48,11 @@ def predict(
     sources: list[Path] | None = argument(None, _SOURCES, metavar="INPUT"),
     table: str = option("-", "CSV file to write; - is standard output.", "--csv"),
     *,
-    reject: float | None = option(None, f"{REJECT} Default: as the model was trained.", metavar="SHARE"),
+    reject: float | None = option(
+        None,
+        f"{REJECT_HELP} Default: the model's; else no rejection in files, 0.05 in a stream.",
+        metavar="SHARE",
+    ),
     lsl: str | None = option(None, "Predict a live stream instead: its name in Lab Streaming Layer."),
     out_lsl: str | None = option(None, "With --lsl: send predictions as a stream of markers of this name."),
     as_json: bool = option(False, "With --lsl: print JSON lines.", "--json"),
@@ -155,6 +160,7 @@ def suggest(
     as_json: Json = False,
     allow_recordings: Allow = False,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Find windows that fit no known class and resemble each other: a candidate for a new class.
@@ -167,7 +173,7 @@ def suggest(
     if out is not None:
         if out.suffix.lower() != ".npz":
             raise ValueError(f"windows are written as .npz, got {out}; name a file such as shots.npz")
-        check_target(out, model, *sources, such_as="shots.npz")
+        check_target(out, model, *sources, such_as="shots.npz", overwrite=overwrite)
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
     with progress(quiet):
         signals, places = read_unlabelled(learner, sources, inputs.reading())
@@ -280,6 +286,7 @@ def export(
     *,
     inputs: InputOptions,
     allow_recordings: Allow = False,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Export a model as one ONNX graph, for other languages and devices, with a JSON description."""
@@ -295,7 +302,8 @@ def export(
     from anchorinv.serving.files import read_shots
 
     for path in graph_paths(target):
-        check_target(path, model, *([] if data is None else [data]), such_as="model.onnx")
+        sources = [model] if data is None else [model, data]
+        check_target(path, *sources, such_as="model.onnx", overwrite=overwrite)
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     with progress(quiet):
         windows = None if data is None else read_shots(learner, data, inputs.reading())[0]
@@ -315,7 +323,8 @@ def info(
     model: Model,
     as_json: Json = False,
     card: bool = option(False, "Print a model card, in Markdown.", "--card"),
-    out: Path | None = option(None, "New file for the card.", "--out", "-o", metavar="FILE"),
+    out: Path | None = option(None, "File for the card.", "--out", "-o", metavar="FILE"),
+    overwrite: Overwrite = False,
 ) -> None:
     """Show what a model file contains, and where it comes from."""
     from anchorinv.files import replacing
@@ -327,11 +336,7 @@ def info(
     if out is not None:
         if not card:
             raise ValueError(f"--out {out} needs --card; add it")
-        check_target(out, model, such_as="card.md")
-        if out.exists():
-            raise ValueError(
-                f"{out} exists, and may have been filled in by hand; name another file, or remove it"
-            )
+        check_target(out, model, such_as="card.md", overwrite=overwrite)
     facts = manifest(*read_facts(model)) | {"file": str(model), "bytes": model.stat().st_size}
     if as_json:
         say_json(facts)

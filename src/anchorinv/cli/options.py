@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Model = Annotated[Path, typer.Argument(help="A model file.", metavar="MODEL")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The model file to write.", metavar="MODEL")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write, if it exists.")]
 Allow = Annotated[bool, typer.Option("--allow-recordings", help="Allow models that contain real recordings.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
@@ -39,7 +40,9 @@ ZeroPhase = Annotated[
 ]
 
 #: Help text of --reject.
-REJECT = "Reject windows unlike all classes as unknown; about this share of windows of known classes is, too."
+REJECT_HELP = (
+    "Reject windows unlike all classes as unknown; about this share of windows of known classes is, too."
+)
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
@@ -207,16 +210,27 @@ def own_options(chosen: Any, **more: Any) -> "OwnOptions":
     return OwnOptions(channels=names or None, rename=rename, allow=kinds, **shared, **more)
 
 
-def check_target(path: Path, *sources: Path, such_as: str = "model.anchorinv") -> None:
-    """Refuse, before computing, a path that cannot be written or is one of the sources.
+def check_target(
+    path: Path,
+    *sources: Path,
+    such_as: str = "model.anchorinv",
+    overwrite: bool = True,
+    updates: Path | None = None,
+) -> None:
+    """Refuse, before computing, a path that cannot be written, is one of the sources, or is not to be lost.
 
-    ``such_as`` is a file name to suggest where a folder was given.
+    ``such_as`` is a file name to suggest where a folder was given. Without ``overwrite`` an existing file is
+    refused, unless it is the one that the command ``updates``.
     """
     from anchorinv.files import check_writable
 
     check_writable(path, such_as=such_as)
-    if path.exists() and any(source.exists() and source.samefile(path) for source in sources):
+    if not path.exists():
+        return
+    if any(source.exists() and source.samefile(path) for source in sources):
         raise ValueError(f"{path} is one of the inputs; name another file to write to")
+    if not overwrite and not (updates is not None and updates.samefile(path)):
+        raise ValueError(f"{path} exists; name another file, or pass --overwrite to replace it")
 
 
 #: Parameters of commands that name inputs, and what messages call these. Those of ``prepare``, ``data`` and

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from anchorinv.cli.options import (
-    REJECT,
+    REJECT_HELP,
     Allow,
     Author,
     CuttingOptions,
@@ -17,6 +17,7 @@ from anchorinv.cli.options import (
     Model,
     Note,
     Out,
+    Overwrite,
     Quiet,
     TrialOptions,
     check_target,
@@ -66,7 +67,7 @@ class MethodOptions:
         None, "Finetuning steps of later lessons; default: chosen by cross-validation.", min=0
     )
     reject: float | None = option(
-        None, f"{REJECT} Stored in the model; default: no rejection.", metavar="SHARE"
+        None, f"{REJECT_HELP} Stored in the model; default: no rejection.", metavar="SHARE"
     )
     privacy: str | None = option(
         None,
@@ -159,13 +160,14 @@ def train(
     allow_recordings: Allow = False,
     note: Note = None,
     author: Author = None,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Train on base classes and write a model file."""
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.persistence.provenance import check_words
 
-    check_target(out, *data)
+    check_target(out, *data, overwrite=overwrite)
     check_words(note=note, author=author)
     settings = learning.settings(allow_recordings=allow_recordings)
     band, labelling = signals.filter(), trials.labelling()
@@ -341,6 +343,7 @@ class ExampleOptions:
     device: Device = "auto"
     note: Note = None
     author: Author = None
+    overwrite: Overwrite = False
     quiet: Quiet = False
 
     def save(self, model: "AnchorInvClassifier", *, with_signals: bool) -> None:
@@ -378,13 +381,14 @@ def forget(
     label: Annotated[str, typer.Argument(help="The class to forget.", metavar="CLASS")],
     out: Out,
     allow_recordings: Allow = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Remove a class and everything kept of it; predictions among the other classes do not change."""
     from anchorinv.core.registry import METHODS
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.validation import as_label
 
-    check_target(out)
+    check_target(out, overwrite=overwrite, updates=model)
     learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
     learner.forget_class(as_label(learner.classes_, label))
     # Signals are in the file only if they were before.
@@ -405,6 +409,7 @@ def calibrate(
         False, "Calibrate even if rehearsal advises against it, or units differ.", "--force"
     ),
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Adapt a model to an unseen person or day, by windows without labels."""
@@ -413,7 +418,7 @@ def calibrate(
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import read_shots
 
-    check_target(out, *windows)
+    check_target(out, *windows, overwrite=overwrite, updates=model)
     learner = AnchorInvClassifier.load(model, device=device)
     reading = inputs.reading()
     with progress(quiet):
@@ -434,7 +439,7 @@ def _teach(
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.persistence.provenance import check_words
 
-    check_target(examples.out, *examples.shots)
+    check_target(examples.out, *examples.shots, overwrite=examples.overwrite, updates=examples.model)
     check_words(note=examples.note, author=examples.author)
     model = AnchorInvClassifier.load(
         examples.model, allow_recordings=examples.allow_recordings, device=examples.device
