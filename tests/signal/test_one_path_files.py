@@ -203,12 +203,13 @@ class TestModels:
         write_csv(trained / "gap.csv", 1e6 * signals, NAMES, 250)
         shown = []
         rows = list(files.predict_file(model, trained / "gap.csv", ReadOptions(step=0.5), note=shown.append))
+        times, rows = [place.time for place, _ in rows], [row for _, row in rows]
         live = StreamingPredictor(model, step=50, sfreq=250, ch_names=NAMES[::-1], unit="V")
         chunks = np.array_split(signals[::-1], 100, axis=1)
         answers = [answer for chunk in chunks for answer in live.feed(chunk)] + live.finish()
         assert [row.label for row in rows] == [answer.label for answer in answers]
-        assert [row.time for row in rows] == [answer.start / 100 for answer in answers]
-        gaps = [row.time for row in rows if row.label is None]
+        assert times == [answer.start / 100 for answer in answers]
+        gaps = [time for time, row in zip(times, rows, strict=True) if row.label is None]
         assert gaps == [7.5, 8.0] and len(shown) == len(rows) - 2
         both = [(r.probabilities, f.probabilities) for r, f in zip(rows, answers, strict=True) if r.label]
         np.testing.assert_allclose(*np.swapaxes(both, 0, 1), atol=1e-4)

@@ -59,16 +59,16 @@ def test_every_format_gives_what_one_computes_by_hand(kind, rate, model, tmp_pat
     path = FORMATS[kind](tmp_path, SIGNAL, CHANNELS, rate)
     starts, expected = by_hand(model, SIGNAL, rate, 32)
     predictions = rows(model, path, step=0.25)
-    assert [row.time for row in predictions] == [start / RATE for start in starts]
+    assert [place.time for place, _ in predictions] == [start / RATE for start in starts]
     # All but FIF hold 16 bits.
-    np.testing.assert_allclose([row.probabilities for row in predictions], expected, atol=2e-3)
+    np.testing.assert_allclose([row.probabilities for _, row in predictions], expected, atol=2e-3)
 
 
 def test_channels_are_found_by_name_and_put_in_order(model, tmp_path):
     mixed = np.concatenate([SIGNAL, SIGNAL[:1]])[[2, 4, 0, 3, 1]]
     path = write_edf(tmp_path / "r.edf", mixed, ["EEG CZ", "EOG", "EEG C3-REF", "pz.", "EEG C4"], 128)
     plain = write_edf(tmp_path / "p.edf", SIGNAL, CHANNELS, 128)
-    for one, other in zip(rows(model, path), rows(model, plain), strict=True):
+    for (_, one), (_, other) in zip(rows(model, path), rows(model, plain), strict=True):
         np.testing.assert_allclose(one.probabilities, other.probabilities, atol=2e-3)
 
 
@@ -92,7 +92,7 @@ def test_gaps_have_no_class(model, tmp_path):
     broken[1, 300:310] = np.nan
     path = write_fif(tmp_path / "r_raw.fif", broken, CHANNELS, 128)
     predictions = rows(model, path)
-    assert [row.window for row in predictions if row.label is None] == [4]
+    assert [place.window for place, row in predictions if row.label is None] == [4]
     windows_, labels = read_shots(model, path)
     assert labels is None and len(windows_) == len(predictions) - 1 and np.isfinite(windows_).all()
 

@@ -36,7 +36,8 @@ from anchorinv.terminal import complain, say
 if TYPE_CHECKING:
     from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.novelty import Suggestion
-    from anchorinv.serving.files import PredictedWindow, WindowPlace
+    from anchorinv.serving.files import WindowPlace
+    from anchorinv.serving.streaming import Prediction
     from anchorinv.signal.drift import Drift
 
 _SOURCES = "Windows (.npz, .npy, prepared folder) or recordings (EDF, GDF, FIF, WFDB ...)."
@@ -467,12 +468,12 @@ class _PredictionTable:
     raw: bool = False
     begun: bool = False
 
-    def write(self, name: str, rows: "Iterator[PredictedWindow]") -> tuple[int, int]:
+    def write(self, name: str, rows: "Iterator[tuple[WindowPlace, Prediction]]") -> tuple[int, int]:
         """Write a file's rows; return how many there are, and how many of them have no class."""
         n_rows = n_gaps = 0
-        for row in rows:
+        for place, row in rows:
             self._begin()
-            time = "" if row.time is None else f"{row.time:.6g}"
+            time = "" if place.time is None else f"{place.time:.6g}"
             if row.probabilities is None:
                 cells = [""] * (1 + len(self.classes) + self.novelty + self.raw)
                 n_gaps += 1
@@ -480,7 +481,7 @@ class _PredictionTable:
                 more = [f"{row.novelty:.6g}"] if self.novelty else []
                 more += [row.raw_label] if self.raw else []
                 cells = [row.label, *(f"{p:.6f}" for p in row.probabilities), *more]
-            self._line(name, row.window, time, *cells)
+            self._line(name, place.window, time, *cells)
             n_rows += 1
         self._begin()
         return n_rows, n_gaps

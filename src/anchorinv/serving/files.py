@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from anchorinv.datasets.own_files import ManifestRow
 from anchorinv.errors import raise_if_any
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.files import replacing
-from anchorinv.serving.streaming import Smoothing, classify, smoother_of
+from anchorinv.serving.streaming import Prediction, Smoothing, classify, smoother_of
 from anchorinv.signal.pipeline import Pipeline, Window, Windows, resampled_length
 from anchorinv.signal.preprocessing import conversion
 from anchorinv.signal.readers import Recording, channels_for, is_windowed, open_recording, select_inputs
@@ -23,6 +23,7 @@ from anchorinv.validation import read_signals, shape_mismatch
 
 #: Called with the windows (n, n_chans, n_times) passed to a model.
 Observer = Callable[[np.ndarray], None]
+AnyWindow = TypeVar("AnyWindow", Window, Prediction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +65,9 @@ class ReadOptions:
 DEFAULTS = ReadOptions()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PredictedWindow:
-    """A window of a file and its predicted class; neither class nor probabilities if samples are missing."""
-
-    window: int  # its number in the file, from 0
-    time: float | None  # its start in seconds; None in files of windows
-    label: Any
-    probabilities: np.ndarray | None  # (n_classes,), in the order of ``classes_``
-    raw_label: Any = None  # its class before smoothing
-    novelty: float | None = None  # p-value of novelty, if the model has it
-
-
 @dataclass(frozen=True, slots=True)
 class WindowPlace:
-    """The source of a window."""
+    """Where a window is."""
 
     path: Path
     window: int  # its number in the file, from 0
@@ -92,28 +81,27 @@ def predict_file(
     *,
     note: Observer,
     steady: Smoothing | str | None = None,
-) -> Iterator[PredictedWindow]:
+) -> Iterator[tuple[WindowPlace, Prediction]]:
     """Predict each window of a file, in bounded memory; ``note`` is called with those without gaps.
 
     The file holds windows (``.npz``, ``.npy``, a prepared folder) or is a continuous recording, whose
-    predictions can be made ``steady`` as those of a live source.
+    predictions can be smoothed (``steady``) like those of a live source.
     """
-    sfreq = None if is_windowed(path) else model.sfreq_
     windows = read_windows(model, path, reading)
     with errors_naming(path):
         if steady is not None:
             _check_sequence(path)
-        smoother = smoother_of(steady, model)
-        for number, prediction in enumerate(classify(model, observed(windows, note), smoother)):
-            time = prediction.start / sfreq if sfreq else None
-            yield PredictedWindow(
-                number,
-                time,
-                prediction.label,
-                prediction.probabilities,
-                prediction.raw_label,
-                prediction.novelty,
-            )
+        predictions = classify(model, observed(windows, note), smoother_of(steady, model))
+        yield from _with_places(model, path, predictions)
+
+
+def _with_places(
+    model: AnchorInvClassifier, path: Path, windows: Iterable[AnyWindow]
+) -> Iterator[tuple[WindowPlace, AnyWindow]]:
+    """Yield consecutive windows of a file, or their predictions, each with its place."""
+    sfreq = None if is_windowed(path) else model.sfreq_
+    for number, window in enumerate(windows):
+        yield WindowPlace(path, number, window.start / sfreq if sfreq else None), window
 
 
 def check_inputs(
@@ -155,9 +143,8 @@ def read_shots(
     model: AnchorInvClassifier, path: Path, reading: ReadOptions = DEFAULTS
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return a file's windows without gaps (n, n_chans, n_times), and their labels (n,) if it has them."""
-    windows = list(read_windows(model, path, reading, task="reading"))
-    labels = open_windows(path).labels if is_windowed(path) else None
-    return _without_gaps(windows, path)[0], labels
+    signals, _ = _without_gaps(read_windows(model, path, reading, task="reading"), path)
+    return signals, open_windows(path).labels if is_windowed(path) else None
 
 
 def read_unlabelled(
@@ -167,12 +154,12 @@ def read_unlabelled(
     signals: list[np.ndarray] = []
     places: list[WindowPlace] = []
     for path in paths:
-        sfreq = None if is_windowed(path) else model.sfreq_
         with errors_naming(path):
-            for number, window in enumerate(read_windows(model, path, reading, task="reading")):
+            windows = read_windows(model, path, reading, task="reading")
+            for place, window in _with_places(model, path, windows):
                 if window.whole:
                     signals.append(window.values)
-                    places.append(WindowPlace(path, number, window.start / sfreq if sfreq else None))
+                    places.append(place)
     if not signals:
         raise ValueError(f"{', '.join(map(str, paths))}: every window has gaps (NaN); nothing to predict")
     return np.stack(signals), places
@@ -215,7 +202,7 @@ def from_windows(
     file = open_windows(path, split=split)
     scale = reading.scale * conversion(file.preprocessing.unit, model.preprocessing_.unit)
     shape = (model.n_chans_, model.n_times_)
-    if file.shape[1:] == shape[::-1] != shape:
+    if file.shape[1:] == shape[::-1] != shape:  # times first
         raise ValueError(f"{file.name}: {shape_mismatch(file.shape[1:], shape)}")
     channels = channels_for(file, model.n_chans_, model.ch_names_, model.sfreq_, reading.rename)
     if file.shape[2] != model.n_times_:
@@ -225,9 +212,9 @@ def from_windows(
         )
     number = 0
     for piece in file.pieces(channels, task=task):
-        if piece.dtype.kind == "f" and not (whole := np.isfinite(piece).all(axis=(1, 2))).all():
+        if piece.dtype.kind == "f" and not (finite := np.isfinite(piece).all(axis=(1, 2))).all():
             raise ValueError(
-                f"{file.name} has NaN or infinite values in window {number + int(whole.argmin())}; drop or "
+                f"{file.name} has NaN or infinite values in window {number + int(finite.argmin())}; drop or "
                 f"repair such windows"
             )
         for values in read_signals(piece if scale == 1 else scale * piece).values:
@@ -240,21 +227,16 @@ def from_recording(
 ) -> Iterator[Window]:
     """Yield the windows of a recording, preprocessed as by ``prepare``."""
     recording = open_recording(path).renamed(reading.rename)
-    _refuse_single_window(model, recording, reading)
-    select_inputs(recording, model.preprocessing_, n_chans=model.n_chans_)  # before their length is checked
-    rate, n_step = _rates(model, recording, reading)
-    yield from _windows(model, recording, rate, n_step, scale=reading.scale, task=task)
-
-
-def _refuse_single_window(model: AnchorInvClassifier, recording: Recording, reading: ReadOptions) -> None:
-    """Refuse an ``.npy`` file of two axes and the length of a window, unless its rate is given."""
     shape = (len(recording.ch_names), recording.n_times)
-    is_array = recording.path.suffix.lower() == ".npy"
+    is_array = path.suffix.lower() == ".npy"
     if is_array and reading.sfreq is None and shape == (model.n_chans_, model.n_times_):
         raise ValueError(
-            f"{recording.path.name}: {shape} is read as one recording of {shape[0]} channels; a single "
-            f"window is {(1, *shape)}, save X[None]"
+            f"{path.name}: {shape} is read as one recording of {shape[0]} channels; a single window is "
+            f"{(1, *shape)}, save X[None]"
         )
+    select_inputs(recording, model.preprocessing_, n_chans=model.n_chans_)  # before their length is checked
+    sfreq, n_step = _rates(model, recording, reading)
+    yield from _windows(model, recording, sfreq, n_step, scale=reading.scale, task=task)
 
 
 def from_events(
@@ -262,8 +244,6 @@ def from_events(
     paths: Sequence[Path],
     labelling: Labelling,
     reading: ReadOptions = DEFAULTS,
-    *,
-    task: str = "reading",
 ) -> Iterator[tuple[Path, np.ndarray, np.ndarray]]:
     """Yield each recording with its windows (n, n_chans, n_times), cut around its events, and labels (n,).
 
@@ -274,26 +254,25 @@ def from_events(
     rows, problems = rows_of_events(entries, labelling, sfreq=reading.sfreq)
     raise_if_any(", ".join(path.name for path in paths), problems)
     for path in paths:
-        here = [row for row in rows if row.path == path]
-        if here:
-            yield path, *_from_rows(model, path, here, reading, task=task)
+        if trials := [row for row in rows if row.path == path]:
+            yield path, *_from_trials(model, path, trials, reading)
 
 
-def _from_rows(
-    model: AnchorInvClassifier, path: Path, rows: Sequence[ManifestRow], reading: ReadOptions, *, task: str
+def _from_trials(
+    model: AnchorInvClassifier, path: Path, trials: Sequence[ManifestRow], reading: ReadOptions
 ) -> tuple[np.ndarray, np.ndarray]:
     recording = open_recording(path).renamed(reading.rename)
     sfreq, n_step = _rates(model, recording, reading)
     rate = model.sfreq_ or sfreq
-    labels: dict[int, str] = {}
-    for row in rows:
-        start, stop = row.start or 0.0, row.stop or 0.0
+    labels: dict[int, str] = {}  # of windows, by their first samples
+    for trial in trials:
+        start, stop = trial.start or 0.0, trial.stop or 0.0
         first = round(start * rate)
         last = first + round((stop - start) * rate) - model.n_times_
         for at in range(first, last + 1, n_step):
-            if labels.setdefault(at, row.label) != row.label:
+            if labels.setdefault(at, trial.label) != trial.label:
                 raise ValueError(
-                    f"{path.name} is {labels[at]!r} and {row.label!r} at {at / rate:g} s; events of two "
+                    f"{path.name} is {labels[at]!r} and {trial.label!r} at {at / rate:g} s; events of two "
                     f"classes may not coincide"
                 )
     if not labels:
@@ -301,8 +280,8 @@ def _from_rows(
             f"{path.name}: no segment is as long as a window of the model, {model.n_times_ / rate:g} s; "
             f"choose a later --to"
         )
-    cut = _windows(model, recording, sfreq, sorted(labels), scale=reading.scale, task=task)
-    signals, starts = _without_gaps(cut, path)
+    windows = _windows(model, recording, sfreq, sorted(labels), scale=reading.scale, task="reading")
+    signals, starts = _without_gaps(windows, path)
     return signals, np.array([labels[start] for start in starts])
 
 
@@ -351,9 +330,8 @@ def _windows(
     scale: float,
     task: str,
 ) -> Iterator[Window]:
-    preprocessing = model.preprocessing_
-    taken = select_inputs(recording, preprocessing, n_chans=model.n_chans_, scale=scale)
-    windows = Windows(Pipeline(preprocessing, sfreq), model.n_times_, starts)
-    for piece in recording.pieces(taken.channels, task=task):
-        yield from windows.push(taken.factors * piece)
+    inputs = select_inputs(recording, model.preprocessing_, n_chans=model.n_chans_, scale=scale)
+    windows = Windows(Pipeline(model.preprocessing_, sfreq), model.n_times_, starts)
+    for piece in recording.pieces(inputs.channels, task=task):
+        yield from windows.push(inputs.factors * piece)
     yield from windows.finish()

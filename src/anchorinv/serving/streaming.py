@@ -16,9 +16,8 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,14 @@ from anchorinv.errors import raise_if_any
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.signal.drift import FEWEST, Drift, Statistics, drift
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
-from anchorinv.signal.preprocessing import UNITS, Preprocessing, pick_channels, renamed, unit_of
+from anchorinv.signal.preprocessing import (
+    UNITS,
+    Preprocessing,
+    conversion,
+    pick_channels,
+    renamed,
+    unit_of,
+)
 from anchorinv.validation import warn_drift
 
 #: Windows classified at once.
@@ -88,15 +94,14 @@ class Smoothing:
 
     def __post_init__(self) -> None:
         problems = []
-        for field in fields(self):
-            name, value = field.name, getattr(self, field.name)
-            if value is None:
-                continue
+        for name, value in asdict(self).items():
             number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-            if name == "hysteresis" and not (number and 0 <= value < 1):
-                problems.append(f"{name} (={value!r}) must be a margin from 0 to below 1")
-            if name != "hysteresis" and not (number and 0 < value < math.inf):
-                problems.append(f"{name} (={value!r}) must be a number of seconds above 0")
+            if name == "hysteresis":
+                expected, valid = "a margin from 0 to below 1", number and 0 <= value < 1
+            else:
+                expected, valid = "a number of seconds above 0", number and 0 < value < math.inf
+            if value is not None and not valid:
+                problems.append(f"{name} (={value!r}) must be {expected}")
         raise_if_any("steady", problems)
 
     @property
@@ -106,38 +111,23 @@ class Smoothing:
 
 
 #: Presets by name: the settings in windows of the model, that is in seconds for windows of one second.
-PRESETS: Mapping[str, Smoothing] = MappingProxyType(
-    {"balanced": Smoothing(time_constant=0.375, hysteresis=0.2)}
-)
+PRESETS = {"balanced": Smoothing(time_constant=0.375, hysteresis=0.2)}
 
 
 def preset(name: str, window: float) -> Smoothing:
-    """Return a preset for a length of windows: its times are multiples of that length.
+    """Return a preset for windows of a length in seconds: its times are multiples of that length.
 
     Chosen on forearm EMG in windows of 0.4 s (docs/predictions.md).
-
-    Parameters
-    ----------
-    name : str
-        ``"balanced"``.
-    window : float
-        Length of the model's windows in seconds.
-
-    Returns
-    -------
-    Smoothing
     """
     if name not in PRESETS:
         raise ValueError(
             f"steady (={name!r}) is none of the presets; choose {', '.join(map(repr, PRESETS))}, or give "
             f"Smoothing(...)"
         )
-    scaled = {
-        field.name: value if field.name == "hysteresis" else round(value * window, 6)
-        for field in fields(Smoothing)
-        if (value := getattr(PRESETS[name], field.name)) is not None
-    }
-    return Smoothing(**scaled)
+    settings = asdict(PRESETS[name])
+    times = {key: settings[key] for key in ("vote", "time_constant", "dwell")}
+    scaled = {key: round(time * window, 6) for key, time in times.items() if time is not None}
+    return replace(PRESETS[name], **scaled)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,7 +205,7 @@ class Smoother:
 
         Returns
         -------
-        Steadied
+        SmoothedWindow
         """
         if self._last is not None and start <= self._last:
             raise ValueError(
@@ -244,18 +234,20 @@ class Smoother:
             return
         places = {name: place for place, name in enumerate(names)}
         # The new index of each outcome; unknown stays the last, a forgotten class has none.
-        now = [*(places.get(name) for name in self._names), len(names)]
+        moved = [*(places.get(name) for name in self._names), len(names)]
         if self._shares is not None:
             shares = [0.0] * (len(names) + 1)
-            for share, place in zip(self._shares, now, strict=True):
+            for share, place in zip(self._shares, moved, strict=True):
                 if place is not None:
                     shares[place] = share
-            known = sum(shares)
-            self._shares = [share / known for share in shares] if known > 0 else None
-        self._votes = deque((at, place) for at, vote in self._votes if (place := now[vote]) is not None)
-        self._current = None if self._current is None else now[self._current]
-        rival = None if self._rival is None else now[self._rival[1]]
-        self._rival = None if self._rival is None or rival is None else (self._rival[0], rival)
+            total = sum(shares)
+            self._shares = [share / total for share in shares] if total > 0 else None
+        self._votes = deque((at, place) for at, vote in self._votes if (place := moved[vote]) is not None)
+        if self._current is not None:
+            self._current = moved[self._current]
+        if self._rival is not None:
+            since, rival = self._rival[0], moved[self._rival[1]]
+            self._rival = None if rival is None else (since, rival)
         self._names = names
 
     def _average(self, start: int, probabilities: np.ndarray, rejected: bool) -> list[float]:
@@ -265,7 +257,7 @@ class Smoother:
             if self._shares is not None and self._last is not None:
                 fade = math.exp((self._last - start) / self._n_constant)
                 pairs = zip(self._shares, shares, strict=True)
-                shares = [fade * before + (1 - fade) * now for before, now in pairs]
+                shares = [fade * old + (1 - fade) * new for old, new in pairs]
             self._shares = shares
         return shares
 
@@ -351,8 +343,8 @@ class Prediction:
 class StreamingPredictor:
     """Predict each window of a live source as soon as it is complete, from chunks of any length.
 
-    Predictions do not depend on the chunks; memory is bounded by one window and one chunk. A single warning
-    is issued if the windows are far from the base data, as in another unit.
+    Predictions do not depend on the chunks; memory is bounded by one window and one chunk. One warning is
+    issued if the windows are far from the base data, as in another unit.
 
     Parameters
     ----------
@@ -421,10 +413,9 @@ class StreamingPredictor:
         self.reset()
 
     def reset(self) -> None:
-        """Reset to a new source: samples, windows and warnings are forgotten."""
-        self._windows = Windows(
-            Pipeline(self.model.preprocessing_, self._sfreq), self.model.n_times_, self._step
-        )
+        """Start again with a new source: samples, windows and warnings are forgotten."""
+        pipeline = Pipeline(self.model.preprocessing_, self._sfreq)
+        self._windows = Windows(pipeline, self.model.n_times_, self._step)
         self._alarm = DriftAlarm(self.model, self._on_drift)
         if self._smoother is not None:
             self._smoother.reset()
@@ -457,32 +448,33 @@ class StreamingPredictor:
             samples = samples[self._picks]
         if self._factor != 1:
             samples = self._factor * samples
-        return list(self._monitor_drift(self._windows.push(samples)))
+        return self._monitored(self._windows.push(samples))
 
     def predict(self, windows: Sequence[Window]) -> list[Prediction]:
         """Return the predictions of windows that :meth:`cut` returned, in their order."""
         return list(classify(self.model, windows, self._smoother))
 
     def finish(self) -> list[Prediction]:
-        """Return the windows that the end of a source completes, if its rate is not the model's."""
-        return list(classify(self.model, self._monitor_drift(self._windows.finish()), self._smoother))
+        """Return predictions of the windows that the end of a source completes, if it is resampled."""
+        return self.predict(self._monitored(self._windows.finish()))
 
-    def _monitor_drift(self, windows: Iterator[Window]) -> Iterator[Window]:
-        for window in windows:
+    def _monitored(self, windows: Iterator[Window]) -> list[Window]:
+        complete = list(windows)
+        for window in complete:
             self._alarm(window)
-            yield window
+        return complete
 
 
 def _picks(
     preprocessing: Preprocessing, ch_names: Sequence[str], rename: Mapping[str, str] | None, n_chans: int
 ) -> list[int] | None:
     """Return which channels of a source are the model's; None if the model has no names for them."""
-    present = renamed(ch_names, rename, source="the source")
+    names = renamed(ch_names, rename, source="the source")
     if preprocessing.inputs is not None:
-        return pick_channels(preprocessing.inputs, present, source="the source")
-    if len(present) != n_chans:
+        return pick_channels(preprocessing.inputs, names, source="the source")
+    if len(names) != n_chans:
         raise ValueError(
-            f"the source has {len(present)} channels, the model takes {n_chans} and has no names for "
+            f"the source has {len(names)} channels, the model takes {n_chans} and has no names for "
             f"them; pass those"
         )
     return None
@@ -490,11 +482,13 @@ def _picks(
 
 def _factor(preprocessing: Preprocessing, unit: str) -> float:
     """Return the factor from a source's unit to the model's."""
-    if (spelled := unit_of(unit)) is None:
+    if (source_unit := unit_of(unit)) is None:
         raise ValueError(f"unit (={unit!r}) must be one of {', '.join(UNITS)}")
     if preprocessing.unit is None:
-        raise ValueError(f"the source is in {spelled}, and the model has no unit; train it with one (--unit)")
-    return UNITS[preprocessing.unit] / UNITS[spelled]
+        raise ValueError(
+            f"the source is in {source_unit}, and the model has no unit; train it with one (--unit)"
+        )
+    return conversion(source_unit, preprocessing.unit)
 
 
 def classify(
@@ -503,31 +497,30 @@ def classify(
     """Predict windows as they come, a batch at a time; windows with gaps get no class."""
     rest = iter(windows)
     while batch := list(islice(rest, BATCH)):
-        now = copy(model)  # a snapshot: another thread may be teaching it
-        whole = [window.values for window in batch if window.whole]
-        answers = iter(_answers(now, np.stack(whole)) if whole else ())
+        snapshot = copy(model)  # another thread may be teaching it
+        signals = [window.values for window in batch if window.whole]
+        outputs = iter(_outputs(snapshot, np.stack(signals)) if signals else ())
         for window in batch:
-            label, row, p_value = next(answers) if window.whole else (None, None, None)
+            label, row, p_value = next(outputs) if window.whole else (None, None, None)
             raw = Prediction(window.start, label, row, label, p_value)
-            yield raw if smoother is None else _smooth(raw, now, smoother)
+            yield raw if smoother is None else _smooth(raw, snapshot, smoother)
 
 
 def _smooth(raw: Prediction, model: AnchorInvClassifier, smoother: Smoother) -> Prediction:
     rejected = model.reject is not None and raw.novelty is not None and raw.novelty <= model.reject
     if rejected:
         smoother.unknown = model.reject_label_  # which may have been set since the stream began
-    steady = smoother(raw.start, raw.probabilities, classes=model.classes_, rejected=rejected)
-    return Prediction(raw.start, steady.label, steady.probabilities, raw.raw_label, raw.novelty)
+    smoothed = smoother(raw.start, raw.probabilities, classes=model.classes_, rejected=rejected)
+    return Prediction(raw.start, smoothed.label, smoothed.probabilities, raw.raw_label, raw.novelty)
 
 
-def _answers(
+def _outputs(
     model: AnchorInvClassifier, signals: np.ndarray
 ) -> Iterator[tuple[Any, np.ndarray, float | None]]:
     """Yield label, probabilities (n_classes,) and p-value of signals (n, n_chans, n_times)."""
     rows, p_values = probabilities(model, signals)
     labels = model._decided(rows.argmax(1), p_values)
-    known = [None] * len(rows) if p_values is None else p_values.tolist()
-    yield from zip(labels, rows, known, strict=True)
+    yield from zip(labels, rows, [None] * len(rows) if p_values is None else p_values.tolist(), strict=True)
 
 
 def probabilities(model: AnchorInvClassifier, signals: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
