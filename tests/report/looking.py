@@ -60,6 +60,14 @@ def it_is_as_wide_as_the_screen(page: Opened) -> None:
     assert page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)") >= 16
 
 
+def tables_fit_a_desk(page: Opened) -> None:
+    wide = page.evaluate(
+        """() => Array.from(document.querySelectorAll(".table .scroll"))
+          .filter(box => box.scrollWidth > box.clientWidth).map(box => box.parentElement.id)"""
+    )
+    assert wide == [], wide
+
+
 def links_lead_somewhere(page: Opened) -> None:
     lost = page.evaluate(
         """() => Array.from(document.querySelectorAll('a[href^="#"]')).filter(link => {

@@ -62,3 +62,16 @@ def test_the_keyboard_is_enough(browser, report):
         assert heads.nth(0).get_attribute("aria-sort") == "ascending"
         page.keyboard.press("Enter")
         assert heads.nth(0).get_attribute("aria-sort") == "descending"
+
+
+def test_six_sessions_fit_a_desk(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "FORMATS", {"svg": {"Date": None}})
+    monkeypatch.setattr("anchorinv.report.page.score_figures.score_figures", lambda run: [])
+    run = made(tmp_path / "run", smoke("grabmyo", trials=8))
+    with looking.opened(browser, make_report([run], tmp_path / "report").parent, 1280) as page:
+        looking.tables_fit_a_desk(page)
+        heads = page.locator("section.table").first.locator("thead tr:last-child th button")
+        assert (
+            heads.nth(2).inner_text().strip() == "1"
+            and heads.nth(2).get_attribute("aria-label") == "Session 1"
+        )

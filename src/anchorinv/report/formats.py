@@ -54,10 +54,11 @@ Cell = str | Number
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The header of a column, and the header it shares with its neighbours."""
+    """The header of a column, the header it shares with its neighbours, and a short one for broad tables."""
 
     name: str
     group: str = ""
+    short: str = ""
 
 
 @dataclass(frozen=True, slots=True)

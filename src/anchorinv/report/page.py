@@ -182,11 +182,15 @@ def _escape_text(value: object) -> object:
 
 
 def _print_cell(cell: Cell) -> Markup:
-    """Return a cell's content: the best in bold, marks as superscripts."""
+    """Return a cell's content: the best in bold, marks as superscripts, the spread beside or below."""
     if isinstance(cell, str):
         return escape(shown(cell))
-    text = Markup("<strong>{}</strong>").format(str(cell)) if cell.best else escape(str(cell))
-    return text + Markup("<sup>{}</sup>").format(cell.mark) if cell.mark else text
+    value, spread = cell.texts
+    text = escape(value.replace("-", "−"))
+    if cell.best:
+        text = Markup("<strong>{}</strong>").format(text)
+    text += Markup("<sup>{}</sup>").format(cell.mark) if cell.mark else ""
+    return text + Markup(' <span class="spread">± {}</span>').format(spread) if spread else text
 
 
 def _sorted_by(cell: Cell) -> str:

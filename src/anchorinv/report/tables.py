@@ -13,6 +13,8 @@ from anchorinv.study.scores import CALIBRATION, PARTS, TRIAL, assumptions, metho
 
 #: Scores over classes, and their names in columns and panels.
 CLASSES = {part: f"{words} classes" for part, words in PARTS.items()}
+#: Columns of the comparison with the paper, and their short headers.
+_COMPARED = {"ours": "", "paper": "", "difference": "diff."}
 #: In the authors' code, runs of at most this many trials search for the number of steps.
 MOST_CHOOSING = 10
 CHOSEN_BY_TEST = (
@@ -78,7 +80,7 @@ def scores_table(run: Run) -> Table:
     """Return macro-F1 over all, base and new classes per session: the paper's main table."""
     last = max(group.last for group in groups_of(run))
     shown = [(s, part) for part in CLASSES for s in range(0 if part == "f1_all" else 1, last + 1)]
-    heads = [Column(_session(s), f"Macro-F1 ({CLASSES[part]})") for s, part in shown]
+    heads = [Column(_session(s), f"Macro-F1 ({CLASSES[part]})", str(s) if s else "base") for s, part in shown]
     title = f"{run.study.title}: macro-F1 in percent"
     notes = [averaged_over(run), *test_notes(run)]
 
@@ -173,7 +175,7 @@ def paper_table(run: Run) -> Table | None:
     several = len(run.study.variants) > 1
     columns = [
         *map(Column, (*(["Variant"] if several else []), "Method", "Classes")),
-        *(Column(name, session) for session in sessions for name in ("ours", "paper", "difference")),
+        *(Column(name, session, short) for session in sessions for name, short in _COMPARED.items()),
     ]
     rows: list[list[Cell]] = [
         [
