@@ -16,7 +16,7 @@ import pytest
 
 import anchorinv
 from anchorinv import AnchorInvClassifier
-from anchorinv.cli.live import _load_model
+from anchorinv.cli.live import load_rejecting
 from anchorinv.live.lessons import EventLog
 from anchorinv.live.sources import Iterated
 from anchorinv.serving.streaming import StreamingPredictor
@@ -133,10 +133,10 @@ def test_predictions_of_a_stream_are_rows_of_csv_or_json(run, tmp_path, monkeypa
 def test_a_stream_is_rejected_at_the_models_share_or_at_a_twentieth(hand):
     path = hand / "hand.anchorinv"
     assert AnchorInvClassifier.load(path).reject is None
-    assert _load_model(path, None, False).reject == 0.05
-    assert _load_model(path, 0.2, False).reject == 0.2
+    assert load_rejecting(path, allow_recordings=False).reject == 0.05
+    assert load_rejecting(path, allow_recordings=False, reject=0.2).reject == 0.2
     AnchorInvClassifier.load(path).set_params(reject=0.1).save(path)
-    assert _load_model(path, None, False).reject == 0.1
+    assert load_rejecting(path, allow_recordings=False).reject == 0.1
 
 
 def test_predict_asks_for_files_or_a_stream(run, hand, monkeypatch):

@@ -15,7 +15,6 @@ from anchorinv.cli.options import (
     TrialOptions,
     ZeroPhase,
     argument,
-    interruptible,
     option,
     own_options,
     say_json,
@@ -55,8 +54,8 @@ _WIDEST = 60  # characters of an event's name
 
 @with_options
 def download(
-    name: Annotated[str, typer.Argument(metavar="SET", help="bci2a, nhie or grabmyo.")],
-    to: Annotated[Path, typer.Option(help="Folder for the files.")],
+    name: str = argument(..., "bci2a, nhie or grabmyo.", metavar="SET"),
+    to: Path = option(..., "Folder for the files."),
     only: str = option("*", 'Only files of this pattern, such as "Session1/*".'),
     jobs: int = option(2, "Number of parallel downloads; be kind to the server.", min=1, max=4),
     mirror: str | None = option(
@@ -77,7 +76,7 @@ def download(
     terms = remote.REMOTES[name].licence
     say(f"{name}: {n_files} of {len(files)} files to fetch, about {size}{more}; terms: {terms}")
     remote.check_space(to, n_bytes)
-    with interruptible("run the same command again to continue"), progress_bars():
+    with progress_bars():
         notes = remote.download(files, to, client)
     say(
         *notes,
@@ -87,7 +86,7 @@ def download(
 
 @with_options
 def data(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Prepared folder.")],
+    folder: Path = argument(..., "Prepared folder.", metavar="DIR"),
     picture: Path | None = option(None, "Figure to write (.png, .pdf, .svg); default: trials.png in DIR."),
     by_subject: bool = option(False, "Count windows of each class for each subject.", "--by-subject"),
     no_picture: bool = option(False, "Numbers alone.", "--no-picture"),
@@ -108,14 +107,13 @@ def data(
         say(f"Picture: {path}")
 
 
+@with_options
 def events(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE",
-            help="Recordings: EDF, BDF, GDF, FIF, BrainVision (.vhdr), WFDB (.hea), or an annotator (.atr).",
-        ),
-    ],
+    files: list[Path] = argument(
+        ...,
+        "Recordings: EDF, BDF, GDF, FIF, BrainVision (.vhdr), WFDB (.hea), or an annotator (.atr).",
+        metavar="FILE",
+    ),
     as_json: Json = False,
 ) -> None:
     """List the events of recordings: annotations, a BIDS events.tsv, a stimulus channel.
@@ -124,12 +122,12 @@ def events(
     """
     from anchorinv.signal.events import find_events
 
-    found_events = [(path, find_events(path)) for path in files]
+    recorded = [find_events(path) for path in files]
     if as_json:
-        say_json([_event_facts(*file_events) for file_events in found_events])
+        say_json([*map(_event_facts, files, recorded)])
         return
-    for path, file_events in found_events:
-        _show_events(path, file_events)
+    for path, events_of in zip(files, recorded, strict=True):
+        _show_events(path, events_of)
 
 
 def show(data: "Dataset", folder: Path) -> None:
@@ -481,7 +479,7 @@ def _prepare(
     """Prepare what ``plan`` (a function or its name) returns for sources and options; show the result."""
     from anchorinv.datasets.prepare import check_output, prepare
 
-    with interruptible("run the same command again to continue"), progress_bars():
+    with progress_bars():
         # Before the recordings are examined, which takes long.
         check_output(out, replace=replace)
         planned = (resolve_name(plan) if isinstance(plan, str) else plan)(*sources, **options)

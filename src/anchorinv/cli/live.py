@@ -9,13 +9,21 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from anchorinv.cli.options import REJECT_HELP, Allow, InputOptions, Model, SteadyOptions, with_options
+from anchorinv.cli.options import (
+    REJECT_HELP,
+    Allow,
+    InputOptions,
+    Model,
+    SteadyOptions,
+    load_model,
+    option,
+    warn,
+    with_options,
+)
 from anchorinv.errors import csv_line, import_extra
-from anchorinv.terminal import complain, say
+from anchorinv.terminal import say
 
 if TYPE_CHECKING:
     from anchorinv.estimator import AnchorInvClassifier
@@ -29,20 +37,15 @@ _LOOPBACK, _ALL = ("127.0.0.1", "localhost"), ("0.0.0.0", "::", "")  # noqa: S10
 class SourceOptions:
     """The source of samples: exactly one of them."""
 
-    lsl: Annotated[
-        str | None, typer.Option(help="Name of a stream of Lab Streaming Layer.", metavar="NAME")
-    ] = None
-    replay: Annotated[Path | None, typer.Option(help="Recording to replay in real time.", metavar="FILE")] = (
-        None
+    lsl: str | None = option(None, "Name of a stream of Lab Streaming Layer.", metavar="NAME")
+    replay: Path | None = option(None, "Recording to replay in real time.", metavar="FILE")
+    board: str | None = option(
+        None, "Board that BrainFlow supports, such as synthetic or cyton.", metavar="NAME"
     )
-    board: Annotated[
-        str | None,
-        typer.Option(help="Board that BrainFlow supports, such as synthetic or cyton.", metavar="NAME"),
-    ] = None
-    speed: Annotated[float, typer.Option(help="Replay this many times as fast.")] = 1.0
-    loop: Annotated[bool, typer.Option("--loop", help="Start the replay again at its end.")] = False
-    serial_port: Annotated[str, typer.Option(help="Serial port of the board, if it has one.")] = ""
-    mac: Annotated[str, typer.Option(help="Bluetooth address of the board, if it has one.")] = ""
+    speed: float = option(1.0, "Replay this many times as fast.")
+    loop: bool = option(False, "Start the replay again at its end.", "--loop")
+    serial_port: str = option("", "Serial port of the board, if it has one.")
+    mac: str = option("", "Bluetooth address of the board, if it has one.")
 
     def open(self, sfreq: float | None) -> "StreamSource":
         """Return the chosen source."""
@@ -63,20 +66,14 @@ class SourceOptions:
 def live(
     model: Model,
     source: SourceOptions,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder for models and the log; default: beside the model.", metavar="DIR"),
-    ] = None,
-    reject: Annotated[
-        float | None, typer.Option(help=f"{REJECT_HELP} Default: the model's, or 0.05.", metavar="SHARE")
-    ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 picks a free one.")] = 8765,
-    listen: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen on; any but the default lets other machines in.", metavar="ADDRESS"
-        ),
-    ] = _LOOPBACK[0],
+    folder: Path | None = option(
+        None, "Folder for models and the log; default: beside the model.", metavar="DIR"
+    ),
+    reject: float | None = option(None, f"{REJECT_HELP} Default: the model's, or 0.05.", metavar="SHARE"),
+    port: int = option(8765, "Port of the page; 0 picks a free one.", min=0, max=65535),
+    listen: str = option(
+        _LOOPBACK[0], "Address to listen on; any but the default lets other machines in.", metavar="ADDRESS"
+    ),
     *,
     inputs: InputOptions,
     smoothing: SteadyOptions,
@@ -85,7 +82,8 @@ def live(
     """Run a model on a live stream, and watch and teach it in the browser; Ctrl-C ends it."""
     for needed in ("uvicorn", "starlette", "websockets"):
         import_extra(needed, extra="live")
-    learner, samples = _load_model(model, reject, allow_recordings), source.open(inputs.sfreq)
+    learner = load_rejecting(model, allow_recordings=allow_recordings, reject=reject)
+    samples = source.open(inputs.sfreq)
     place = folder or model.parent
     if not place.is_dir():
         raise ValueError(f"there is no folder {place} to save to; create it, or choose another with --folder")
@@ -123,9 +121,9 @@ def _serve(session: "LiveSession", listen: str, server_socket: socket.socket) ->
     hosts = [f"{name}:{port}" for name in ({*_LOOPBACK, listen} if listen in _LOOPBACK else {listen})]
     server = LiveServer(session, hosts)
     if listen not in _LOOPBACK:
-        complain(
-            f"anchorinv: warning: everybody who reaches {listen} and has the link sees the signal and "
-            f"can teach the model; nothing is encrypted"
+        warn(
+            f"everybody who reaches {listen} and has the link sees the signal and can teach the model; "
+            f"nothing is encrypted"
         )
     say(f"Open http://{listen}:{port}/?token={server.token}", "Ctrl-C ends it.")
     sys.stdout.flush()
@@ -154,32 +152,29 @@ def predict_stream(
     from anchorinv.live.sources import LslSource, MarkerOutlet
     from anchorinv.live.stream import undisturbed
 
-    learner = _load_model(model, reject, allow_recordings)
+    learner = load_rejecting(model, allow_recordings=allow_recordings, reject=reject)
     outlet = MarkerOutlet(out_lsl) if out_lsl is not None else None
     session = _session(learner, LslSource(lsl), inputs, smoothing)
     warning = None
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), undisturbed():
         for prediction in _predictions(session):
             if warning is None and (warning := session.warning):
-                complain(f"anchorinv: warning: {warning}")
+                warn(warning)
             if outlet is not None and prediction.label is not None:
                 outlet.push(prediction.label, prediction.taken)
-            facts = {
-                "time": prediction.at,
-                "class": prediction.label,
-                "unknown": prediction.unknown,
-                "novelty": prediction.novelty,
-            }
-            facts |= {"probability": prediction.probability, "taken": prediction.taken}
-            say(
-                json.dumps(facts)
-                if as_json
-                else csv_line([f"{prediction.at:.3f}", prediction.label]).rstrip()
-            )
+            say(_line(prediction, as_json=as_json))
             sys.stdout.flush()
     session.stop()
     if session.problem:
         raise ValueError(session.problem)
+
+
+def _line(prediction: "LivePrediction", *, as_json: bool) -> str:
+    if not as_json:
+        return csv_line([f"{prediction.at:.3f}", prediction.label]).rstrip()
+    names = ("unknown", "novelty", "probability", "taken")
+    facts = {"time": prediction.at, "class": prediction.label}
+    return json.dumps(facts | {name: getattr(prediction, name) for name in names})
 
 
 def _predictions(session: "LiveSession") -> Iterator["LivePrediction"]:
@@ -200,18 +195,15 @@ def _predictions(session: "LiveSession") -> Iterator["LivePrediction"]:
         yield from latest
 
 
-def _load_model(model: Path, reject: float | None, allow_recordings: bool) -> "AnchorInvClassifier":
-    """Load a model that rejects unknown windows, if it has novelty: a stream has more than known classes."""
-    from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.novelty import REJECT, known_confidence
-    from anchorinv.settings import check_settings
+def load_rejecting(
+    model: Path, *, allow_recordings: bool, reject: float | None = None
+) -> "AnchorInvClassifier":
+    """Load a model that rejects unknown windows, if it can: a stream has more than the known classes."""
+    from anchorinv.novelty import REJECT
 
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
-    has_novelty = learner.state_.confidence is not None
-    share = reject if reject is not None else learner.reject or (REJECT if has_novelty else None)
-    check_settings(learner.set_params(reject=share).get_params(deep=False))
-    if reject is not None:
-        known_confidence(learner.state_)
+    learner = load_model(model, allow_recordings=allow_recordings, reject=reject)
+    if learner.reject is None and learner.state_.confidence is not None:
+        learner.set_params(reject=REJECT)
     return learner
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -24,6 +24,7 @@ from anchorinv.cli.options import (
     TrialOptions,
     argument,
     check_target,
+    load_model,
     option,
     progress,
     say_json,
@@ -85,16 +86,9 @@ def predict(
         raise typer.BadParameter(
             "name files, or a live stream by --lsl; --csv is for files, --out-lsl and --json are for a stream"
         )
-    from anchorinv.estimator import AnchorInvClassifier
-    from anchorinv.novelty import known_confidence
-    from anchorinv.settings import check_settings
-
     if table != "-":
         check_target(Path(table), model, *sources, such_as="predictions.csv")
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
-    if reject is not None:
-        check_settings(learner.set_params(reject=reject).get_params(deep=False))
-        known_confidence(learner.state_)
+    learner = load_model(model, allow_recordings=allow_recordings, device=device, reject=reject)
     n_windows, warnings = _predict_files(learner, sources, table, inputs, smoothing, quiet=quiet)
     warn(*warnings)
     if table != "-":
@@ -146,7 +140,7 @@ def _wrote(path: Path, n_windows: int | None = None) -> None:
 @with_options
 def suggest(
     model: Model,
-    sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
+    sources: list[Path] = argument(..., _SOURCES, metavar="INPUT"),
     out: Path | None = option(
         None, "File for the windows to teach it with (.npz).", "--out", "-o", metavar="SHOTS.npz"
     ),
@@ -168,14 +162,13 @@ def suggest(
 
     The exit code is 1 if there are none.
     """
-    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import read_unlabelled, write_shots
 
     if out is not None:
         if out.suffix.lower() != ".npz":
             raise ValueError(f"windows are written as .npz, got {out}; name a file such as shots.npz")
         check_target(out, model, *sources, such_as="shots.npz", overwrite=overwrite)
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
+    learner = load_model(model, allow_recordings=allow_recordings, device=device)
     with progress(quiet):
         signals, places = read_unlabelled(learner, sources, inputs.reading())
     suggestion = learner.suggest_class(signals, reject=reject, least=least)
@@ -205,13 +198,12 @@ def suggest(
 @with_options
 def evaluate(
     model: Model,
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="Prepared folder (its test part), .npz with X and y, or a recording with --events.",
-            metavar="DATA",
-        ),
-    ],
+    data: Path = argument(
+        ...,
+        "Prepared folder (its test part), .npz with X and y, or a recording with --events.",
+        metavar="DATA",
+    ),
+    *,
     trials: TrialOptions,
     inputs: InputOptions,
     figure: Path | None = option(
@@ -223,14 +215,13 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Score a model on labelled windows, and measure its calibration."""
-    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.evaluation import check_picture, draw_reliability, evaluate_file
     from anchorinv.serving.streaming import DriftMonitor
 
     if figure is not None:
         check_picture(figure)
         check_target(figure, model, data, such_as="reliability.png")
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings, device=device)
+    learner = load_model(model, allow_recordings=allow_recordings, device=device)
     monitor = DriftMonitor(learner)
     with progress(quiet):
         scores = evaluate_file(learner, data, inputs.reading(), labelling=trials.labelling(), note=monitor)
@@ -248,7 +239,7 @@ def evaluate(
 @with_options
 def check(
     model: Model,
-    sources: Annotated[list[Path], typer.Argument(help=_SOURCES, metavar="INPUT")],
+    sources: list[Path] = argument(..., _SOURCES, metavar="INPUT"),
     as_json: Json = False,
     *,
     inputs: InputOptions,
@@ -259,10 +250,9 @@ def check(
 
     The exit code is 1 if any differs so much that predictions should not be trusted.
     """
-    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.evaluation import check_file
 
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = load_model(model, allow_recordings=allow_recordings)
     reading = inputs.reading()
     with progress(quiet):
         checks = [check_file(learner, path, reading) for path in sources]
@@ -298,14 +288,13 @@ def export(
         )
     target = graph or out
     assert target is not None
-    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.export import export_model, graph_paths
     from anchorinv.serving.files import read_shots
 
     for path in graph_paths(target):
         sources = [model] if data is None else [model, data]
         check_target(path, *sources, such_as="model.onnx", overwrite=overwrite)
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = load_model(model, allow_recordings=allow_recordings)
     with progress(quiet):
         windows = None if data is None else read_shots(learner, data, inputs.reading())[0]
         facts = export_model(learner, target, check=check, windows=windows)
@@ -354,20 +343,16 @@ def info(
 @with_options
 def audit(
     model: Model,
-    members: Annotated[
-        Path,
-        typer.Option(
-            help="Its training data: prepared folder (training part) or .npz with X, y, subject, session.",
-            metavar="DATA",
-        ),
-    ],
-    others: Annotated[
-        Path,
-        typer.Option(
-            help="Data not used in training, from a similar recording: prepared folder (test part) or .npz.",
-            metavar="DATA",
-        ),
-    ],
+    members: Path = option(
+        ...,
+        "Its training data: prepared folder (training part) or .npz with X, y, subject, session.",
+        metavar="DATA",
+    ),
+    others: Path = option(
+        ...,
+        "Data not used in training, from a similar recording: prepared folder (test part) or .npz.",
+        metavar="DATA",
+    ),
     shadows: int | None = option(
         None, "Number of shadow models; default: 32 for closed-form methods, else none.", min=0, max=1000
     ),
@@ -385,11 +370,10 @@ def audit(
     Every figure has a 95 % interval and, where there is one, the chance level. docs/privacy.md says what each
     attack does, and what it does not show.
     """
-    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.audit import audit as run_audit
     from anchorinv.serving.audit import audit_forgetting, read_people
 
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = load_model(model, allow_recordings=allow_recordings)
     labels = {str(label): label for label in learner.classes_.tolist()}
     if forget is not None and forget not in labels:
         raise ValueError(f"class {forget!r} is not known; the model knows {', '.join(labels)}")
@@ -456,7 +440,7 @@ def _open_table(table: str) -> Iterator[TextIO]:
 
 @dataclass
 class _PredictionTable:
-    """Write predictions row by row, after a header.
+    """Write predictions row by row.
 
     With ``named`` a row begins with its file, with ``raw`` it ends with the class before smoothing.
     """
@@ -464,34 +448,35 @@ class _PredictionTable:
     file: TextIO
     classes: Sequence[object]
     named: bool
-    novelty: bool = False
-    raw: bool = False
-    begun: bool = False
+    novelty: bool
+    raw: bool
+
+    def __post_init__(self) -> None:
+        more = [*(["novelty"] if self.novelty else []), *(["raw_class"] if self.raw else [])]
+        header = ("file", "window", "time", "class", *(f"p_{name}" for name in self.classes), *more)
+        # Printed with the first row: an unreadable input prints nothing.
+        self._header = self._line(*header)
 
     def write(self, name: str, rows: "Iterator[tuple[WindowPlace, Prediction]]") -> tuple[int, int]:
         """Write a file's rows; return how many there are, and how many of them have no class."""
         n_rows = n_gaps = 0
         for place, row in rows:
-            self._begin()
             time = "" if place.time is None else f"{place.time:.6g}"
             if row.probabilities is None:
                 cells = [""] * (1 + len(self.classes) + self.novelty + self.raw)
                 n_gaps += 1
             else:
-                more = [f"{row.novelty:.6g}"] if self.novelty else []
-                more += [row.raw_label] if self.raw else []
-                cells = [row.label, *(f"{p:.6f}" for p in row.probabilities), *more]
-            self._line(name, place.window, time, *cells)
+                cells = [row.label, *(f"{p:.6f}" for p in row.probabilities)]
+                cells += [f"{row.novelty:.6g}"] if self.novelty else []
+                cells += [row.raw_label] if self.raw else []
+            self._write(self._line(name, place.window, time, *cells))
             n_rows += 1
-        self._begin()
+        self._write("")
         return n_rows, n_gaps
 
-    def _begin(self) -> None:
-        # Only once there is a row to write: an unreadable input leaves no file behind.
-        if not self.begun:
-            more = [*(["novelty"] if self.novelty else []), *(["raw_class"] if self.raw else [])]
-            self._line("file", "window", "time", "class", *(f"p_{name}" for name in self.classes), *more)
-            self.begun = True
+    def _line(self, name: str, *cells: object) -> str:
+        return csv_line([name, *cells] if self.named else cells)
 
-    def _line(self, name: str, *cells: object) -> None:
-        self.file.write(csv_line([name, *cells] if self.named else cells))
+    def _write(self, line: str) -> None:
+        self.file.write(self._header + line)
+        self._header = ""

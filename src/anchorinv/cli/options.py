@@ -46,13 +46,17 @@ REJECT_HELP = (
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
-    """Return the default of an option with its help, for a command or a dataclass of :func:`with_options`."""
-    return field(default=default, metadata={"typer": typer.Option(*names, help=help, **settings)})
+    """Return the default of an option, ``...`` if it is required, for a command with :func:`with_options`."""
+    return _with_default(default, typer.Option(*names, help=help, **settings))
 
 
 def argument(default: Any, help: str, **settings: Any) -> Any:
     """Return the default of an argument, as :func:`option` that of an option."""
-    return field(default=default, metadata={"typer": typer.Argument(help=help, **settings)})
+    return _with_default(default, typer.Argument(help=help, **settings))
+
+
+def _with_default(default: Any, typed: Any) -> Any:
+    return field(default=MISSING if default is ... else default, metadata={"typer": typed})
 
 
 _for_recordings = partial(option, rich_help_panel="For recordings")
@@ -60,16 +64,7 @@ _KIND, _REQUIRED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.em
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a command for typer; the fields of parameters that are dataclasses become options of their own.
-
-    Examples
-    --------
-    >>> @with_options
-    ... def show(trials: TrialOptions, quiet: Quiet = False) -> None:
-    ...     pass
-    >>> list(inspect.signature(show).parameters)
-    ['events', 'start', 'stop', 'quiet']
-    """
+    """Make a command for typer; the fields of parameters that are dataclasses become options of their own."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     for parameter in inspect.signature(command).parameters.values():
@@ -192,7 +187,7 @@ class CuttingOptions:
 
     def check_unused(self) -> None:
         """Refuse all of these options: there are no events."""
-        for name in (each.name for each in fields(self)):
+        for name in self.__slots__:
             if getattr(self, name):
                 raise ValueError(
                     f"--{name} is for recordings that --events cuts; name their events, or leave it out"
@@ -231,6 +226,21 @@ def check_target(
         raise ValueError(f"{path} is one of the inputs; name another file to write to")
     if not overwrite and not (updates is not None and updates.samefile(path)):
         raise ValueError(f"{path} exists; name another file, or pass --overwrite to replace it")
+
+
+def load_model(
+    path: Path, *, allow_recordings: bool, device: str = "auto", reject: float | None = None
+) -> "AnchorInvClassifier":
+    """Load a model; ``reject`` replaces its own threshold of rejection."""
+    from anchorinv.estimator import AnchorInvClassifier
+    from anchorinv.novelty import known_confidence
+    from anchorinv.settings import check_settings
+
+    model = AnchorInvClassifier.load(path, allow_recordings=allow_recordings, device=device)
+    if reject is not None:
+        check_settings(model.set_params(reject=reject).get_params(deep=False))
+        known_confidence(model.state_)
+    return model
 
 
 #: Parameters of commands that name inputs, and what messages call these. Those of ``prepare``, ``data`` and

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import JustifyMethod
@@ -153,7 +153,7 @@ def run(
 
 @with_options
 def status(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Path = argument(..., "A run folder.", metavar="RUN"),
     results: bool = option(False, "Show the results so far, too."),
 ) -> None:
     """Show the finished and the missing jobs of a run."""
@@ -167,12 +167,9 @@ def status(
 
 @with_options
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN", help="Run folders, or records of runs (--export); several make one report."
-        ),
-    ],
+    runs: list[Path] = argument(
+        ..., "Run folders, or records of runs (--export); several make one report.", metavar="RUN"
+    ),
     out: Path | None = option(
         None, "Folder for the report; default: RUN/report, or runs/report for several or a record."
     ),

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anchorinv.cli.options import (
     REJECT_HELP,
@@ -20,7 +18,9 @@ from anchorinv.cli.options import (
     Overwrite,
     Quiet,
     TrialOptions,
+    argument,
     check_target,
+    load_model,
     option,
     own_options,
     progress,
@@ -142,9 +142,8 @@ class SignalOptions:
 
 @with_options
 def train(
-    data: Annotated[
-        list[Path], typer.Argument(help="Prepared folder, .npz with X and y, or recordings.", metavar="DATA")
-    ],
+    data: list[Path] = argument(..., "Prepared folder, .npz with X and y, or recordings.", metavar="DATA"),
+    *,
     out: Out,
     learning: MethodOptions,
     signals: SignalOptions,
@@ -327,14 +326,12 @@ class ExampleOptions:
     """Examples to learn from, and the model file to write."""
 
     model: Model
-    shots: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Examples: .npz with X and y; .npy or recordings with --label; recordings with --events.",
-            metavar="SHOTS",
-        ),
-    ]
     out: Out
+    shots: list[Path] = argument(
+        ...,
+        "Examples: .npz with X and y; .npy or recordings with --label; recordings with --events.",
+        metavar="SHOTS",
+    )
     label: str | None = option(None, "Class of all examples.")
     force: bool = option(
         False, "Also learn from examples whose scale is very different from the base data's.", "--force"
@@ -376,20 +373,21 @@ def add(examples: ExampleOptions, trials: TrialOptions, inputs: InputOptions) ->
     say(f"Model: {examples.out} has examples of {', '.join(f'{name} ({n})' for name, n in counts)}")
 
 
+@with_options
 def forget(
     model: Model,
-    label: Annotated[str, typer.Argument(help="The class to forget.", metavar="CLASS")],
+    label: str = argument(..., "The class to forget.", metavar="CLASS"),
+    *,
     out: Out,
     allow_recordings: Allow = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Remove a class and everything kept of it; predictions among the other classes do not change."""
     from anchorinv.core.registry import METHODS
-    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.validation import as_label
 
     check_target(out, overwrite=overwrite, updates=model)
-    learner = AnchorInvClassifier.load(model, allow_recordings=allow_recordings)
+    learner = load_model(model, allow_recordings=allow_recordings)
     learner.forget_class(as_label(learner.classes_, label))
     # Signals are in the file only if they were before.
     learner.save(out, with_signals=True, allow_recordings=allow_recordings)
@@ -399,10 +397,10 @@ def forget(
 @with_options
 def calibrate(
     model: Model,
-    windows: Annotated[
-        list[Path],
-        typer.Argument(help="Recordings or windows of one person; labels are not needed.", metavar="DATA"),
-    ],
+    windows: list[Path] = argument(
+        ..., "Recordings or windows of one person; labels are not needed.", metavar="DATA"
+    ),
+    *,
     out: Out,
     inputs: InputOptions,
     force: bool = option(
@@ -415,11 +413,10 @@ def calibrate(
     """Adapt a model to an unseen person or day, by windows without labels."""
     import numpy as np
 
-    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.serving.files import read_shots
 
     check_target(out, *windows, overwrite=overwrite, updates=model)
-    learner = AnchorInvClassifier.load(model, device=device)
+    learner = load_model(model, allow_recordings=False, device=device)
     reading = inputs.reading()
     with progress(quiet):
         signals = [read_shots(learner, path, reading)[0] for path in windows]
@@ -436,14 +433,11 @@ def _teach(
     """Load a model and teach it; return it, the report, and whether its file held inverted signals."""
     import numpy as np
 
-    from anchorinv.estimator import AnchorInvClassifier
     from anchorinv.persistence.provenance import check_words
 
     check_target(examples.out, *examples.shots, overwrite=examples.overwrite, updates=examples.model)
     check_words(note=examples.note, author=examples.author)
-    model = AnchorInvClassifier.load(
-        examples.model, allow_recordings=examples.allow_recordings, device=examples.device
-    )
+    model = load_model(examples.model, allow_recordings=examples.allow_recordings, device=examples.device)
     with_signals = model.state_.signals is not None
     reading, signals, labels = inputs.reading(), list[np.ndarray](), list[Any]()
     with progress(examples.quiet):
