@@ -55,7 +55,7 @@ from anchorinv.persistence.provenance import (
     without_fingerprint,
 )
 from anchorinv.settings import announce, check_settings, recipe_of, resolve, resolve_seed
-from anchorinv.signal.drift import FEWEST, BaseStatistics, Drift, Statistics, drift
+from anchorinv.signal.drift import MIN_WINDOWS, BaseStatistics, Drift, Statistics, drift
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (
@@ -451,7 +451,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
 
         def is_artefact(group: np.ndarray) -> bool:
             # Spectra of fewer windows are not compared, as one may be an artefact: here that is the question.
-            some = np.resize(group, max(FEWEST, len(group)))
+            some = np.resize(group, max(MIN_WINDOWS, len(group)))
             return now._drift(replace(signals, values=signals.values[some])).artefact
 
         return suggested_class(
@@ -740,7 +740,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return now, now._standardised(now._read_known(X))
 
     def _drift(self, signals: Signals, *, shapes: bool = True) -> Drift:
-        looked = shapes and self.statistics_.has_shapes and len(signals.values) >= FEWEST
+        looked = shapes and self.statistics_.has_shapes and len(signals.values) >= MIN_WINDOWS
         current = Statistics.of(signals.values, shapes=looked)
         return drift(current, self.statistics_, self.ch_names_, n_times=self.n_times_, sfreq=self.sfreq_)
 

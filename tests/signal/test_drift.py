@@ -8,8 +8,8 @@ from scipy.signal import lfilter
 
 from anchorinv import AnchorInvClassifier
 from anchorinv.signal.drift import (
-    FEWEST_BASE,
-    MOST_CORRELATED,
+    MAX_CORRELATED,
+    MIN_BASE_WINDOWS,
     BaseStatistics,
     Drift,
     Moments,
@@ -60,7 +60,7 @@ class TestShapes:
         shares = spectra(standardise(tone))[0, 0]
         assert shares.shape == (8,) and shares.argmax() == 2  # 16 to 24 of 64 Hz
         assert shares[2] == pytest.approx(0, abs=0.01) and shares[7] == pytest.approx(np.log(1e-3), abs=0.01)
-        np.testing.assert_allclose(band_edges(128) * 64, np.arange(0, 65, 8))
+        np.testing.assert_allclose(band_edges(128), np.arange(0, 65, 8))
 
     def test_correlations_are_those_of_numpy(self):
         X = brain(3)
@@ -79,7 +79,7 @@ class TestShapes:
         np.testing.assert_allclose(other["spectra"].mean, once["spectra"].mean, atol=1e-3)
         np.testing.assert_allclose(other["pairs"].mean, once["pairs"].mean, atol=1e-3)
 
-    @pytest.mark.parametrize("shape", [(12, 1, 64), (12, 2, 2), (12, 2, 7), (11, MOST_CORRELATED + 1, 8)])
+    @pytest.mark.parametrize("shape", [(12, 1, 64), (12, 2, 2), (12, 2, 7), (11, MAX_CORRELATED + 1, 8)])
     def test_odd_shapes_have_what_they_can_have(self, shape):
         X = np.random.default_rng(0).normal(size=shape)
         base = BaseStatistics.of(X)
@@ -108,8 +108,8 @@ class TestShapes:
                 np.testing.assert_allclose(one.variance, other.variance, rtol=1e-6)
 
     def test_of_few_base_windows_nothing_is_kept_but_means_and_spreads(self):
-        base = BaseStatistics.of(brain(FEWEST_BASE - 1))
-        assert not base.has_shapes and BaseStatistics.of(brain(FEWEST_BASE)).has_shapes
+        base = BaseStatistics.of(brain(MIN_BASE_WINDOWS - 1))
+        assert not base.has_shapes and BaseStatistics.of(brain(MIN_BASE_WINDOWS)).has_shapes
         assert "has no spectra" in drift_of(brain(20), base).verdict
 
 
@@ -156,14 +156,14 @@ class TestDistances:
         X = brain(20, seed=1)
         X[:, 2] = brain(20, seed=2)[:, 2]
         one = drift_of(X)
-        assert one.covariance.alone.argmax() == 2
+        assert one.covariance.isolation.argmax() == 2
         assert "E2: " in one.verdict and "less in common with the other channels" in one.verdict
 
     def test_channels_that_are_shorted_are_named(self):
         X = brain(20, seed=1)
         X[:, 4] = X[:, 1]
         one = drift_of(X)
-        assert one.covariance.same == ((1, 4),)
+        assert one.covariance.shorted == ((1, 4),)
         assert "E1 and E4 carry one signal: are they shorted?" in one.verdict
 
     @pytest.mark.parametrize(("i", "j"), [(0, 3), (1, 5), (2, 4)])

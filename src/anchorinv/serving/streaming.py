@@ -25,7 +25,7 @@ from torch import from_numpy
 
 from anchorinv.errors import raise_if_any
 from anchorinv.estimator import AnchorInvClassifier
-from anchorinv.signal.drift import FEWEST, Drift, Statistics, drift
+from anchorinv.signal.drift import MIN_WINDOWS, Drift, Statistics, drift
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
 from anchorinv.signal.preprocessing import (
     UNITS,
@@ -586,7 +586,7 @@ class DriftAlarm:
     """Warn once when the windows of a live source are far from the base data.
 
     After the first window only if every channel is extreme, as it may contain an artefact. After that, all
-    windows so far are compared when there are :data:`~anchorinv.signal.drift.FEWEST`, and whenever
+    windows so far are compared when there are :data:`~anchorinv.signal.drift.MIN_WINDOWS`, and whenever
     their number has doubled. Of overlapping windows only those that do not overlap are used.
     """
 
@@ -604,8 +604,8 @@ class DriftAlarm:
         self._monitor(window.values[None])
         if self._monitor.n_seen < self._due:
             return
-        distance, few = self._monitor.drift, self._monitor.n_seen < FEWEST
-        self._due = FEWEST if few else 2 * self._monitor.n_seen
+        distance, few = self._monitor.drift, self._monitor.n_seen < MIN_WINDOWS
+        self._due = MIN_WINDOWS if few else 2 * self._monitor.n_seen
         if distance is not None and distance.far and (not few or bool(distance.beyond.all())):
             self._monitor = None
             self._warn(distance)

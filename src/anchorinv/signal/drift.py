@@ -6,6 +6,7 @@ a single window is stored, and of few windows only what standardisation needs.
 """
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple, Self
@@ -16,49 +17,46 @@ from anchorinv.errors import listed
 
 #: Statistics independent of scale, by their names in files.
 SHAPES = ("spectra", "pairs", "shared")
-#: Minimum number of base windows to store spectra and correlations, which would reveal single windows.
-FEWEST_BASE = 10
-_AT_ONCE = 1 << 18  # values, to bound memory
-#: Bands of equal width up to half the sampling rate; fewer where a window has fewer frequencies.
-BANDS = 8
+#: Minimum number of base windows to store spectra and correlations: those of fewer would reveal single ones.
+MIN_BASE_WINDOWS = 10
+#: Minimum number of windows to compare spectra and correlations: a single one may be an artefact.
+MIN_WINDOWS = 5
 #: Maximum number of channels for correlations of all pairs.
-MOST_CORRELATED = 128
-_QUIET = 1e-3  # smallest share of power: below it, bands differ by the last bit of a converter
-_CLOSEST = 0.999  # correlations are clipped to this, so that Fisher's transform is finite
-_CHANCE = 0.01  # smallest squared correlation, about that of independent channels in a short window
-#: Ratio of standard deviations, or offset in standard deviations: odd, and extreme.
-ODD, EXTREME = 3.0, 30.0
-#: Ratio at which a smaller spread is extreme: resting muscles are thirty times quieter than active ones.
-QUIET = 100.0
-#: Distance of a spectrum or covariance, in standard deviations between base windows: odd, and far.
+MAX_CORRELATED = 128
+_MAX_BANDS = 8  # of equal width up to half the sampling rate
+_AT_ONCE = 1 << 18  # values, to bound memory
+_MIN_POWER = 1e-3  # share of power: below it, bands differ by the last bit of a converter
+_MAX_CORRELATION = 0.999  # so that Fisher's transform is finite
+_MIN_SQUARED = 0.01  # squared correlation, about that of independent channels in a short window
+_ROUNDING = 1e-12  # share of the mean: by rounding, a constant may have so small a spread
+#: Ratio of standard deviations, or offset in standard deviations: odd, and extreme. A smaller spread is
+#: extreme at the third ratio: resting muscles are thirty times quieter than active ones.
+_ODD, _EXTREME, _EXTREMELY_QUIET = 3.0, 30.0, 100.0
+#: Distance of a spectrum or correlations, in standard deviations between base windows: odd, and far.
 #: Chosen on four sets of EMG, ECG and EEG, where unseen days and people stay below 4.2 and white
 #: noise exceeds 5; not confirmed on further data.
-UNLIKE, FAR = 2.0, 4.5
+_UNLIKE, _FAR = 2.0, 4.5
 #: Median ratio over channels that indicates another gain. Untaught motions exceed it on some channels, but
 #: their median over channels was 2.4 at most.
-LOUD = 4.0
-#: Minimum number of windows to compare spectra and covariances: a single one may be an artefact.
-FEWEST = 5
-#: Smallest standard deviations used: of log shares of power, of transformed correlations, and of the log of
-#: shared variance.
-_STEADY_BAND, _STEADY_PAIR, _STEADY_SHARE = 0.3, 0.1, 0.35
+_LOUD = 4.0
+#: Smallest standard deviations used: of log shares of power, transformed correlations, log shared variance.
+_MIN_STD_BAND, _MIN_STD_PAIR, _MIN_STD_SHARED = 0.3, 0.1, 0.35
 #: Two channels are considered shorted if their transformed correlation newly exceeds this (0.9985).
-_ONE, _NEW = 3.6, 3.0
-#: A swap is reported if it explains this share of the distance, with at least this many windows, if the mean
-#: squared distance exceeds the last value.
-_EXPLAINED, _WINDOWS, _DISTANT = 0.5, 10, 0.05
+_SHORTED, _NEWLY = 3.6, 3.0
+#: A swap is reported if it explains this share of the distance, of at least this many windows, with at least
+#: this mean squared distance.
+_SWAP_SHARE, _SWAP_WINDOWS, _SWAP_DISTANCE = 0.5, 10, 0.05
 _MAINS = (50.0, 60.0)  # Hz
-_ROUNDING = 1e-12  # share of the mean: a constant may have so small a spread, by rounding
 
 
 def n_bands(n_times: int) -> int:
     """Return how many bands the spectrum of a window has; 0 where it is too short for any."""
-    return min(BANDS, n_times // 2) if n_times >= 4 else 0
+    return min(_MAX_BANDS, n_times // 2) if n_times >= 4 else 0
 
 
 def band_edges(n_times: int) -> np.ndarray:
-    """Return where bands begin and end, shape (n_bands + 1,), as shares of half the sampling rate."""
-    return _edges(n_times) / (n_times // 2)
+    """Return where bands begin and end, shape (n_bands + 1,), as frequency bins above the mean."""
+    return np.round(np.linspace(0, n_times // 2, n_bands(n_times) + 1)).astype(np.int64)
 
 
 def standardise(signals: np.ndarray) -> np.ndarray:
@@ -77,9 +75,9 @@ def spectra(unit: np.ndarray) -> np.ndarray:
     taper = np.hanning(n_times + 2)[1:-1].astype(np.float32)
     waves = np.fft.rfft(unit * taper, axis=2)[:, :, 1:]  # without the mean
     power = waves.real**2 + waves.imag**2
-    bands = np.add.reduceat(power, _edges(n_times)[:-1], axis=2, dtype=np.float64)
-    whole = bands.sum(axis=2, keepdims=True)
-    return np.asarray(np.log(bands / np.where(whole > 0, whole, 1) + _QUIET))
+    bands = np.add.reduceat(power, band_edges(n_times)[:-1], axis=2, dtype=np.float64)
+    total = bands.sum(axis=2, keepdims=True)
+    return np.asarray(np.log(bands / np.where(total > 0, total, 1) + _MIN_POWER))
 
 
 def correlations(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -91,26 +89,15 @@ def correlations(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n_chans = unit.shape[1]
     matrices = (unit @ unit.transpose(0, 2, 1)).astype(np.float64) / unit.shape[2]
     pairs = matrices[(slice(None), *np.triu_indices(n_chans, 1))]
-    itself = np.einsum("ncc->nc", matrices)
-    squares = np.einsum("nij,nij->ni", matrices, matrices) - itself**2
-    shared = np.log(np.maximum(squares, 0) / (n_chans - 1) + _CHANCE)
-    return np.arctanh(np.clip(pairs, -_CLOSEST, _CLOSEST)), shared
-
-
-def _edges(n_times: int) -> np.ndarray:
-    return np.round(np.linspace(0, n_times // 2, n_bands(n_times) + 1)).astype(np.int64)
+    diagonal = np.einsum("ncc->nc", matrices)
+    squares = np.einsum("nij,nij->ni", matrices, matrices) - diagonal**2
+    shared = np.log(np.maximum(squares, 0) / (n_chans - 1) + _MIN_SQUARED)
+    return np.arctanh(np.clip(pairs, -_MAX_CORRELATION, _MAX_CORRELATION)), shared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """Running mean and variance of ``n`` values, of any shape.
-
-    Examples
-    --------
-    >>> first, second = (Moments.over(np.array(values)) for values in ([1.0, 2.0], [3.0]))
-    >>> float((first + second).mean)
-    2.0
-    """
+    """Mean and variance of ``n`` values of any shape; those of two parts of the data can be added."""
 
     n: int
     mean: np.ndarray
@@ -143,17 +130,10 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
-    """Statistics of ``n`` windows that are compared with the base data.
+    """Statistics of ``n`` windows that are compared with the base data; those of two parts can be added.
 
-    ``samples`` are those of each channel, ``shapes`` those over windows, of the ``SHAPES`` that they have;
+    ``samples`` are those of each channel, ``shapes`` those over windows, by the ``SHAPES`` that they have;
     None where not computed.
-
-    Examples
-    --------
-    >>> noise = np.random.default_rng(0).normal(size=(20, 3, 64))
-    >>> statistics = Statistics.of(noise) + Statistics.of(noise)
-    >>> statistics.n, statistics.shapes["spectra"].mean.shape
-    (40, (3, 8))
     """
 
     n: int
@@ -198,13 +178,6 @@ class BaseStatistics:
 
     Those of :func:`spectra` and :func:`correlations` over windows are None where they were not kept: of few
     base windows, of a shape that has none, and in files from earlier versions.
-
-    Examples
-    --------
-    >>> noise = np.random.default_rng(0).normal(size=(20, 3, 64))
-    >>> base = BaseStatistics.of(noise)
-    >>> base.std.shape, base.has_shapes
-    ((3, 1), True)
     """
 
     mean: np.ndarray
@@ -216,7 +189,7 @@ class BaseStatistics:
     @classmethod
     def of(cls, signals: np.ndarray) -> "BaseStatistics":
         """Return those of base windows, shape (n, n_chans, n_times)."""
-        windows = Statistics.of(signals, shapes=len(signals) >= FEWEST_BASE)
+        windows = Statistics.of(signals, shapes=len(signals) >= MIN_BASE_WINDOWS)
         shapes = {name: MeanStd(part.mean, part.std) for name, part in (windows.shapes or {}).items()}
         return cls(windows.samples.mean[:, None], windows.samples.std[:, None], **shapes)
 
@@ -237,7 +210,7 @@ def shapes_of(n_chans: int, n_times: int) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     if bands := n_bands(n_times):
         shapes["spectra"] = (n_chans, bands)
-    if 2 <= n_chans <= MOST_CORRELATED:
+    if 2 <= n_chans <= MAX_CORRELATED:
         shapes |= {"pairs": (n_chans * (n_chans - 1) // 2,), "shared": (n_chans,)}
     return shapes
 
@@ -248,7 +221,7 @@ class SpectrumDrift:
 
     distance: np.ndarray  # (n_chans,), root mean square over bands; 0 for a channel that is flat, or was
     bands: np.ndarray  # (n_chans, n_bands), positive where there is more power
-    even: np.ndarray  # (n_chans,), whether the spectrum is flat, as of white noise
+    white: np.ndarray  # (n_chans,), whether the spectrum is that of white noise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,8 +229,8 @@ class CovarianceDrift:
     """Distance of correlations between channels, in standard deviations between base windows."""
 
     distance: np.ndarray  # (n_chans,), of each channel with the others; 0 for one that is flat, or was
-    alone: np.ndarray  # (n_chans,), how much less a channel shares with all others
-    same: tuple[tuple[int, int], ...] = ()  # pairs of channels that carry one signal, and did not
+    isolation: np.ndarray  # (n_chans,), how much less a channel shares with all others
+    shorted: tuple[tuple[int, int], ...] = ()  # pairs of channels that carry one signal, and did not
     swapped: tuple[int, int] | None = None  # two channels whose exchange explains most of the distance
 
 
@@ -317,7 +290,9 @@ multiply it by 0.001 (--scale 0.001)
     @property
     def beyond(self) -> np.ndarray:
         """Whether the scale or offset of each channel is extreme."""
-        return np.asarray((self.scale > EXTREME) | (self.shift > EXTREME) | (self.scale < 1 / QUIET))
+        return np.asarray(
+            (self.scale > _EXTREME) | (self.shift > _EXTREME) | (self.scale < 1 / _EXTREMELY_QUIET)
+        )
 
     @property
     def extreme(self) -> bool:
@@ -333,7 +308,7 @@ multiply it by 0.001 (--scale 0.001)
     @property
     def far(self) -> bool:
         """Whether predictions should not be trusted."""
-        return self.extreme or self.shape_distance > FAR
+        return self.extreme or self.shape_distance > _FAR
 
     @property
     def artefact(self) -> bool:
@@ -343,8 +318,8 @@ multiply it by 0.001 (--scale 0.001)
         channel or another gain show as a distant spectrum, an extreme scale, or most channels being loud.
         """
         alive = self.scale[~self.silent]
-        loud = bool(len(alive)) and float(np.median(alive)) > LOUD
-        odd = self.spectrum is not None and bool((self.spectrum.distance > FAR).any())
+        loud = bool(len(alive)) and float(np.median(alive)) > _LOUD
+        odd = self.spectrum is not None and bool((self.spectrum.distance > _FAR).any())
         return self.extreme or loud or odd
 
     @property
@@ -352,8 +327,8 @@ multiply it by 0.001 (--scale 0.001)
         """``"like"`` the base data, ``"somewhat unlike"``, or ``"far"``."""
         if self.far:
             return "far"
-        faults = self.covariance is not None and (self.covariance.same or self.covariance.swapped)
-        odd = (self.distance > ODD).any() or self.shape_distance > UNLIKE
+        faults = self.covariance is not None and (self.covariance.shorted or self.covariance.swapped)
+        odd = (self.distance > _ODD).any() or self.shape_distance > _UNLIKE
         return "somewhat unlike" if odd or faults else "like"
 
     @property
@@ -364,7 +339,7 @@ multiply it by 0.001 (--scale 0.001)
             return None
         logs = np.log10(self.scale[alive])
         middle = float(np.median(logs))
-        if (np.abs(logs - middle) < 0.7).mean() < 0.8 or 10 ** abs(middle) <= EXTREME:
+        if (np.abs(logs - middle) < 0.7).mean() < 0.8 or 10 ** abs(middle) <= _EXTREME:
             return None
         return 10**middle
 
@@ -416,73 +391,67 @@ def drift(
     spectrum, covariance, missing = None, None, None
     if not base.has_shapes:
         missing = "the model has no spectra and covariances of its base data"
-    elif new.n < FEWEST or new.shapes is None:
-        missing = f"spectra and covariances are not compared with fewer than {FEWEST} windows"
+    elif new.n < MIN_WINDOWS or new.shapes is None:
+        missing = f"spectra and covariances are not compared with fewer than {MIN_WINDOWS} windows"
     else:
         if base.spectra and "spectra" in new.shapes:
             spectrum = _spectrum_drift(new.shapes["spectra"].mean, base.spectra, new.n, alive)
         if base.pairs and base.shared and "pairs" in new.shapes:
-            means = new.shapes["pairs"].mean, new.shapes["shared"].mean
-            covariance = _covariance_drift(means, base.pairs, base.shared, new.n, alive)
+            covariance = _covariance_drift(new.shapes, base.pairs, base.shared, new.n, alive)
     return Drift(names, scale, shift, was_flat, spectrum, covariance, missing, n_times, sfreq)
 
 
 def _spectrum_drift(mean: np.ndarray, base: MeanStd, n: int, alive: np.ndarray) -> SpectrumDrift:
-    away = (mean - base.mean) / np.maximum(base.std, _STEADY_BAND)
+    away = (mean - base.mean) / np.maximum(base.std, _MIN_STD_BAND)
     # Minus the expectation by chance, for n windows.
     distance = np.sqrt(np.maximum(0, (away**2).mean(axis=1) - 1 / n))
-    even = np.ptp(mean, axis=1) < 0.5
-    return SpectrumDrift(np.where(alive, distance, 0.0), away, even)
+    return SpectrumDrift(np.where(alive, distance, 0.0), away, white=np.ptp(mean, axis=1) < 0.5)
 
 
 def _covariance_drift(
-    new: tuple[np.ndarray, np.ndarray], pairs: MeanStd, shared: MeanStd, n: int, alive: np.ndarray
+    new: Mapping[str, Moments], pairs: MeanStd, shared: MeanStd, n: int, alive: np.ndarray
 ) -> CovarianceDrift:
-    """Compare mean pairs (n_pairs,) and shares (n_chans,) of n windows; ``alive`` channels move in both."""
-    here, sharing = new
+    """Compare the correlations of n windows; ``alive`` channels (n_chans,) vary in both."""
+    from scipy.spatial.distance import squareform  # pairs as a symmetric matrix
+
+    mean = new["pairs"].mean
     rows, cols = np.triu_indices(len(alive), 1)
     both = alive[rows] & alive[cols]
-    std = np.maximum(pairs.std, _STEADY_PAIR)
-    away = np.where(both, (here - pairs.mean) / std, 0.0)
-    n_others = np.maximum(_square(both.astype(float), rows, cols).sum(axis=1), 1)
+    std = np.maximum(pairs.std, _MIN_STD_PAIR)
+    away = np.where(both, (mean - pairs.mean) / std, 0.0)
+    n_others = np.maximum(squareform(both.astype(float)).sum(axis=1), 1)
     # Minus the expectation by chance, for n windows.
-    distance = np.sqrt(np.maximum(0, _square(away**2, rows, cols).sum(axis=1) / n_others - 1 / n))
-    alone = np.maximum(0, (shared.mean - sharing) / np.maximum(shared.std, _STEADY_SHARE))
-    if not alive.all():  # without one channel, all others share less
-        alone = np.zeros_like(alone)
-    shorted = np.flatnonzero((here > _ONE) & (away > _NEW))
-    same = tuple((int(rows[i]), int(cols[i])) for i in shorted)
-    distant = (away**2).mean() - 1 / n > _DISTANT
-    weights = np.where(both, 1 / std**2, 0.0)
+    distance = np.sqrt(np.maximum(0, squareform(away**2).sum(axis=1) / n_others - 1 / n))
+    isolation = np.zeros(len(alive))
+    if alive.all():  # without one channel, all others share less
+        less = shared.mean - new["shared"].mean
+        isolation = np.maximum(0, less / np.maximum(shared.std, _MIN_STD_SHARED))
+    (places,) = ((mean > _SHORTED) & (away > _NEWLY)).nonzero()
+    shorted = tuple((int(rows[i]), int(cols[i])) for i in places)
+    distant = (away**2).mean() - 1 / n > _SWAP_DISTANCE
     swapped = None
-    if n >= _WINDOWS and len(alive) > 2 and distant and not same:
-        swapped = _find_swap(*(_square(part, rows, cols) for part in (here, pairs.mean, weights)))
-    return CovarianceDrift(np.where(alive, np.maximum(distance, alone), 0.0), alone, same, swapped)
+    if n >= _SWAP_WINDOWS and len(alive) > 2 and distant and not shorted:
+        weights = np.where(both, 1 / std**2, 0.0)
+        swapped = _find_swap(*(squareform(part) for part in (mean, pairs.mean, weights)))
+    return CovarianceDrift(np.where(alive, np.maximum(distance, isolation), 0.0), isolation, shorted, swapped)
 
 
-def _find_swap(here: np.ndarray, base: np.ndarray, weights: np.ndarray) -> tuple[int, int] | None:
+def _find_swap(new: np.ndarray, base: np.ndarray, weights: np.ndarray) -> tuple[int, int] | None:
     """Return the two channels whose swap explains the difference of matrices (n_chans, n_chans), if any."""
     # (i, j): the distance of channel j's correlations from those that channel i should have.
-    cost = weights @ here.T**2 - 2 * (weights * base) @ here.T + (weights * base**2).sum(axis=1)[:, None]
+    cost = weights @ new.T**2 - 2 * (weights * base) @ new.T + (weights * base**2).sum(axis=1)[:, None]
     cost -= weights * base**2  # without the correlation of j with itself
-    own = np.diag(cost)
-    kept = weights * (here - base) ** 2  # that of the two with each other stays
-    gain = own[:, None] + own[None, :] - 2 * kept - cost - cost.T
+    unswapped = np.diag(cost)
+    mutual = weights * (new - base) ** 2  # that of the two with each other stays
+    gain = unswapped[:, None] + unswapped[None, :] - 2 * mutual - cost - cost.T
     np.fill_diagonal(gain, 0)
     i, j = np.unravel_index(int(np.argmax(gain)), gain.shape)
-    explained = gain[i, j] / max(float(own.sum()) / 2, 1e-12)
-    return (int(min(i, j)), int(max(i, j))) if explained > _EXPLAINED else None
-
-
-def _square(pairs: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-    n_chans = int(cols[-1]) + 1
-    matrix = np.zeros((n_chans, n_chans))
-    matrix[rows, cols] = matrix[cols, rows] = pairs
-    return matrix
+    explained = gain[i, j] / max(float(unswapped.sum()) / 2, 1e-12)
+    return (int(min(i, j)), int(max(i, j))) if explained > _SWAP_SHARE else None
 
 
 def _scale_words(drift: Drift) -> list[str]:
-    far = drift.beyond if drift.extreme else drift.distance > ODD
+    far = drift.beyond if drift.extreme else drift.distance > _ODD
     if not far.any():
         return []
     if drift.extreme and drift.factor is not None:
@@ -493,8 +462,8 @@ def _scale_words(drift: Drift) -> list[str]:
         return words
     worst = int(np.argmax(np.where(rest, drift.distance, 0)))
     values = {
-        f"a spread of {drift.scale[worst]:.2g}": not 1 / ODD <= drift.scale[worst] <= ODD,
-        f"a shift of {drift.shift[worst]:.2g} spreads": drift.shift[worst] > ODD,
+        f"a spread of {drift.scale[worst]:.2g}": not 1 / _ODD <= drift.scale[worst] <= _ODD,
+        f"a shift of {drift.shift[worst]:.2g} spreads": drift.shift[worst] > _ODD,
     }
     which = "the worst has " if rest.sum() > 1 else ""
     how = f"{which}{' and '.join(value for value, is_odd in values.items() if is_odd)}"
@@ -503,11 +472,8 @@ def _scale_words(drift: Drift) -> list[str]:
 
 
 def _flat_words(drift: Drift, flat: np.ndarray) -> str:
-    one = flat.sum() == 1 or flat.all()
-    verbs = ("is", "was") if one else ("are", "were")
-    return (
-        f"{_names_of(drift, flat)} {verbs[0]} flat and {verbs[1]} not in the base data; is an electrode off?"
-    )
+    now, before = ("is", "was") if flat.sum() == 1 or flat.all() else ("are", "were")
+    return f"{_names_of(drift, flat)} {now} flat and {before} not in the base data; is an electrode off?"
 
 
 def _unit_words(drift: Drift) -> str:
@@ -524,7 +490,7 @@ def _unit_words(drift: Drift) -> str:
 def _guess(drift: Drift, far: np.ndarray) -> str:
     if not drift.extreme:
         return "predictions may suffer"
-    if (drift.shift[far] > EXTREME).all() and (drift.scale[far] < ODD).all():
+    if (drift.shift[far] > _EXTREME).all() and (drift.scale[far] < _ODD).all():
         return "is there an offset that the base data had not? subtract it, or filter as they were"
     if far.all():
         return "are the units those of fit?"
@@ -533,7 +499,7 @@ def _guess(drift: Drift, far: np.ndarray) -> str:
 
 def _spectrum_words(drift: Drift) -> list[str]:
     spectrum = drift.spectrum
-    if spectrum is None or not (spectrum.distance > UNLIKE).any():
+    if spectrum is None or not (spectrum.distance > _UNLIKE).any():
         return []
     unlike, word = _worst(spectrum.distance)
     away = spectrum.bands[unlike].mean(axis=0)
@@ -541,13 +507,13 @@ def _spectrum_words(drift: Drift) -> list[str]:
     band = int(np.argmax(np.where(away > 0, 2 * away, -away)))
     more = "more" if away[band] > 0 else "less"
     words = f"the spectrum of {_names_of(drift, unlike)} is {word} the base data's: {more} of its power"
-    edges = band_edges(drift.n_times)[[band, band + 1]] / 2
+    edges = band_edges(drift.n_times)[[band, band + 1]] / (drift.n_times // 2) / 2  # of the rate
     low, high = edges * (drift.sfreq or 0.0)
     if drift.sfreq is None:
         words += f" at {100 * edges[0]:.3g}-{100 * edges[1]:.3g}% of the sampling rate"
     else:
         words += f" at {low:.0f}-{high:.0f} Hz" if drift.sfreq >= 100 else f" at {low:.3g}-{high:.3g} Hz"
-    if spectrum.even[unlike].all():
+    if spectrum.white[unlike].all():
         return [f"{words}, and as even as noise: is an electrode off?"]
     if more == "more" and any(low <= mains <= high for mains in _MAINS):
         return [f"{words}: is it mains hum, or another filter?"]
@@ -559,18 +525,18 @@ def _covariance_words(drift: Drift) -> list[str]:
     if covariance is None:
         return []
     names, words = drift.channels, []
-    if covariance.same:
-        first, second = covariance.same[0]
-        more = f" (and {len(covariance.same) - 1} pairs more)" if len(covariance.same) > 1 else ""
+    if covariance.shorted:
+        first, second = covariance.shorted[0]
+        more = f" (and {len(covariance.shorted) - 1} pairs more)" if len(covariance.shorted) > 1 else ""
         words.append(f"{names[first]} and {names[second]}{more} carry one signal: are they shorted?")
     if covariance.swapped:
         first, second = covariance.swapped
         words.append(f"{names[first]} and {names[second]} correlate with the others as if they were swapped")
-    if not (covariance.distance > UNLIKE).any():
+    if not (covariance.distance > _UNLIKE).any():
         return words
     unlike, away = _worst(covariance.distance)
     channels = _names_of(drift, unlike)
-    if (covariance.alone[unlike] > UNLIKE).all():
+    if (covariance.isolation[unlike] > _UNLIKE).all():
         less = f"{away.split()[0]} less in common with the other channels than in the base data"
         words.append(f"{channels}: {less}: is an electrode off?")
     elif not words or away == "far from":
@@ -583,8 +549,8 @@ def _covariance_words(drift: Drift) -> list[str]:
 
 def _worst(distance: np.ndarray) -> tuple[np.ndarray, str]:
     """Return the channels that are far from the base data, or else those unlike it, and the words for it."""
-    far = distance > FAR
-    return (far, "far from") if far.any() else (distance > UNLIKE, "somewhat unlike")
+    far = distance > _FAR
+    return (far, "far from") if far.any() else (distance > _UNLIKE, "somewhat unlike")
 
 
 def _names_of(drift: Drift, which: np.ndarray) -> str:
