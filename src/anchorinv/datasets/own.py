@@ -94,11 +94,6 @@ class Labelling:
     """The class of each event by name, and the interval of a trial, in seconds from the event's onset.
 
     ``stop`` is None for trials that end where the event does.
-
-    Examples
-    --------
-    >>> Labelling.parse(["T1=left,T2=right"], 0.0, 3.0).wanted
-    {'T1': 'left', 'T2': 'right'}
     """
 
     wanted: dict[str, str]

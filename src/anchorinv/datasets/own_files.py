@@ -24,15 +24,14 @@ from anchorinv.datasets.prepare import (
 )
 from anchorinv.errors import listed, raise_if_any
 from anchorinv.progress import tick
-from anchorinv.signal.arrays import StoredArray, load_array, open_arrays, read_sfreq
+from anchorinv.signal.arrays import StoredArray
 from anchorinv.signal.headers import ROWS, check_range, check_size
 from anchorinv.signal.pipeline import missing_runs, process, rate_ratio, resampled_length, window_starts
 from anchorinv.signal.preprocessing import Filter, Preprocessing, find_channel, pick_channels, renamed
-from anchorinv.signal.readers import ch_names_of, companions, open_recording, select_inputs, windows_of
+from anchorinv.signal.readers import companions, open_recording, open_trials, select_inputs
 
 #: Arrays of an .npz file by the facts of its trials.
 _TRIAL_ARRAYS = {"label": "y", "subject": "subject", "session": "session", "split": "split"}
-_ARRAYS = {"X", "sfreq", "ch_names", *_TRIAL_ARRAYS.values()}
 #: Kinds of problems that --allow accepts, and what is then done.
 ALLOWED = {
     "nan": "windows with missing samples are left out",
@@ -68,13 +67,7 @@ class ManifestRow:
 
 @dataclass(frozen=True, slots=True)
 class OwnOptions:
-    """Options for preparing own recordings.
-
-    Examples
-    --------
-    >>> OwnOptions(window=2.0, overlap=0.5, resample=128.0).preprocessing(["C3", "C4"], sfreq=250).sfreq
-    128.0
-    """
+    """Options for preparing own recordings."""
 
     channels: tuple[str, ...] | None = None  # to keep, in this order; None keeps all
     band: Filter | None = None
@@ -180,19 +173,20 @@ def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFi
     row, path = rows[0], rows[0].path
     if len(rows) > 1 or row.start is not None or row.stop is not None:
         raise ValueError(f"{path} contains trials: list it once, without start and stop")
-    stored = open_arrays(path, _ARRAYS)
-    signals = windows_of(path, stored)
+    trials = open_trials(path, _TRIAL_ARRAYS.values())
+    signals = trials.windows
     _check_trials(signals)
-    arrays = {name: load_array(array) for name, array in stored.items() if name != "X"}
     n, n_chans, n_times = signals.shape
-    names = ch_names_of(path, arrays, n_chans) or tuple(f"ch{i}" for i in range(1, n_chans + 1))
+    names = trials.ch_names or tuple(f"ch{i}" for i in range(1, n_chans + 1))
     present = renamed(names, options.rename, source=str(path))
-    sfreq = options.rate_of(path, read_sfreq(path, arrays.get("sfreq")))
+    sfreq = options.rate_of(path, trials.sfreq)
     preprocessing = options.preprocessing(present, sfreq=sfreq)
     assert preprocessing.inputs is not None
     picks = pick_channels(preprocessing.inputs, present, source=str(path))
     rate = preprocessing.sfreq or sfreq
-    facts = {name: _column(path, arrays, key, n, getattr(row, name)) for name, key in _TRIAL_ARRAYS.items()}
+    facts = {
+        name: _column(path, trials.columns, key, n, getattr(row, name)) for name, key in _TRIAL_ARRAYS.items()
+    }
     if not all(facts["label"]):
         raise ValueError(f"{path} has no y, one label per trial; add it, or give a label in the table")
     if unknown := sorted(set(facts["split"]) - {*SPLITS, ""}):

@@ -40,17 +40,7 @@ _MAT_TEXT, _MAT_VALUES = 4, (4, *range(6, 16))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredArray:
-    """An array that stays in its file; a damaged part raises when it is read.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "windows.npy"
-    >>> np.save(path, np.zeros((10, 2, 64)))
-    >>> array = open_array(path)
-    >>> array.shape, [len(block) for block in array.blocks(4)]
-    ((10, 2, 64), [4, 4, 2])
-    """
+    """An array that stays in its file; a damaged part raises when it is read."""
 
     path: Path
     member: str  # its name in an .npz file; "" in an .npy file
@@ -222,16 +212,7 @@ def _parse_header(path: Path, name: str, file: IO[bytes], size: int, remedy: str
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    r"""Columns of a text table.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "table.csv"
-    >>> _ = path.write_text("Path,Label\na.edf,rest\n")
-    >>> read_table(path, ("label",))
-    Table(names=('path', 'label'), columns={'label': ['rest']}, lines=[2])
-    """
+    """Columns of a text table."""
 
     names: tuple[str, ...]  # of all columns, in lower case
     columns: dict[str, list[str]]  # the wanted ones by name, a text for each row

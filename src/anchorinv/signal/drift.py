@@ -200,13 +200,7 @@ class BaseStatistics:
 
 
 def shapes_of(n_chans: int, n_times: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each of ``SHAPES`` that windows (n_chans, n_times) have.
-
-    Examples
-    --------
-    >>> shapes_of(3, 64)
-    {'spectra': (3, 8), 'pairs': (3,), 'shared': (3,)}
-    """
+    """Return the shape of each of ``SHAPES`` that windows (n_chans, n_times) have."""
     shapes: dict[str, tuple[int, ...]] = {}
     if bands := n_bands(n_times):
         shapes["spectra"] = (n_chans, bands)

@@ -233,13 +233,7 @@ def events_beside(path: Path) -> Path | None:
 
 
 def without_suffix(path: Path) -> str:
-    """Return a file's name without its suffix.
-
-    Examples
-    --------
-    >>> without_suffix(Path("anna.2_raw.fif.gz"))
-    'anna.2_raw'
-    """
+    """Return a file's name without its suffix."""
     return Path(re.sub(r"\.(gz|xz)$", "", path.name, flags=re.IGNORECASE)).stem
 
 

@@ -51,12 +51,6 @@ class CausalFilter(Stage):
     """A causal filter of second-order sections, shape (n_sections, 6).
 
     It starts as if the first sample had always been there; ``from_rest`` as if there had been zeros before.
-
-    Examples
-    --------
-    >>> high_pass = CausalFilter(Filter(low=1.0).sections(100.0))
-    >>> bool(np.abs(high_pass.push(np.full((1, 50), 7.0))).max() < 1e-9)  # an offset leaves no trace
-    True
     """
 
     def __init__(self, sections: np.ndarray, *, from_rest: bool = False) -> None:
@@ -209,13 +203,7 @@ def resampled_length(n: int, source: float, target: float, *, fourier: bool = Fa
 
 
 def rate_ratio(source: float, target: float) -> Fraction:
-    """Return the resampling ratio from ``source`` to ``target`` Hz, with small enough terms for a filter.
-
-    Examples
-    --------
-    >>> rate_ratio(250, 128)
-    Fraction(64, 125)
-    """
+    """Return the resampling ratio from ``source`` to ``target`` Hz, with small enough terms for a filter."""
     return Fraction(target / source).limit_denominator(10_000)
 
 
@@ -355,11 +343,6 @@ def window_starts(n_samples: int, n_times: int, *, overlap: float = 0.0) -> npt.
     """Return the first sample of each whole window of ``n_times`` samples in a recording of ``n_samples``.
 
     ``overlap`` is the share of a window that the next one repeats.
-
-    Examples
-    --------
-    >>> window_starts(10, 4, overlap=0.5).tolist()
-    [0, 2, 4, 6]
     """
     if n_times < 1:
         raise ValueError(f"a window must have at least one sample, got {n_times}; choose a longer window")
@@ -385,12 +368,6 @@ class Windows:
     """Cut chunks into windows of ``n_times`` samples, after the pipeline.
 
     ``starts`` is the step between windows, or the start of each, rising.
-
-    Examples
-    --------
-    >>> windows = Windows(Pipeline(Preprocessing()), 4, 2)
-    >>> [window.start for window in windows.push(np.ones((3, 9)))]
-    [0, 2, 4]
     """
 
     def __init__(self, pipeline: Pipeline, n_times: int, starts: int | Iterable[int]) -> None:

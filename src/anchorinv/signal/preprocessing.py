@@ -338,11 +338,6 @@ def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: s
 
     An old name that is not there is an error, unless the new one is there already, as in one file of many.
     ``source`` is the recording, for messages.
-
-    Examples
-    --------
-    >>> renamed(["EEG 1", "EEG 2"], {"EEG 1": "C3"}, source="day2.edf")
-    ('C3', 'EEG 2')
     """
     if not rename:
         return tuple(names)

@@ -1,9 +1,9 @@
 """Readers of recordings, which stay in their files, for all formats; and of files of windows."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,22 +36,11 @@ class Recording:
 
     ``read(start, stop, channel numbers)`` returns an array (n, stop - start), voltages in volts, missing
     samples as NaN.
-
-    Examples
-    --------
-    >>> noise = np.random.default_rng(0).normal(size=(2, 1000))
-    >>> def read(start, stop, channels):
-    ...     return noise[channels, start:stop]
-    >>> recording = Recording(Path("anna.edf"), ("C3", "C4"), ("V", "V"), 250.0, 1000, read)
-    >>> recording.load([1]).shape
-    (1, 1000)
     """
 
     path: Path
     ch_names: tuple[str, ...]  # of its signals; without trigger channels
-    units: tuple[
-        str, ...
-    ]  # "V" for voltages in any unit, which are read in volts; else as in the file, or ""
+    units: tuple[str, ...]  # "V" for voltages, which are read in volts; others as in the file, or ""
     sfreq: float | None  # in Hz; None where the file does not say
     n_times: int
     read: Callable[[int, int, list[int]], npt.NDArray[np.float64]]
@@ -248,13 +237,6 @@ def select_inputs(
     """Find the channels of a preprocessing, and the factors to its unit, times ``scale``.
 
     Without names, ``n_chans`` channels are expected, or any number, in the right order.
-
-    Examples
-    --------
-    >>> recording = Recording(Path("a.edf"), ("C3", "C4"), ("V", ""), 250.0, 1000, lambda *_: np.empty(0))
-    >>> select_inputs(recording, Preprocessing(("C4", "C3"), "µV"))
-    Inputs(channels=[1, 0], factors=array([[1.e+00],
-           [1.e+06]]))
     """
     name = recording.path.name
     if preprocessing.inputs is not None:
@@ -271,17 +253,7 @@ def select_inputs(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowFile:
-    """Windows that stay in their file until they are read.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "mine.npz"
-    >>> np.savez(path, X=np.zeros((3, 2, 100)), y=["left", "right", "left"])
-    >>> file = open_window_file(path)
-    >>> file.shape, file.labels.tolist()
-    ((3, 2, 100), ['left', 'right', 'left'])
-    """
+    """Windows that stay in their file until they are read."""
 
     name: str
     shape: tuple[int, int, int]  # (n, n_chans, n_times)
@@ -353,7 +325,7 @@ def open_window_file(path: Path) -> WindowFile:
         raise missing(path)
     if not is_windowed(path):
         if headers.has_suffix(path, *headers.TABLES) and path.stat().st_size < _SMALL_TABLE:
-            open_recording(path)  # an empty table has no samples, which is worth more than its labels
+            open_recording(path)  # refuses an empty table, for which labels would be the wrong remedy
         known = headers.is_recording(path) or headers.has_suffix(path, ".npy")
         raise headers.missing_labels(path) if known else headers.unknown_format(path)
     if headers.has_suffix(path, ".npz"):
@@ -363,44 +335,44 @@ def open_window_file(path: Path) -> WindowFile:
 
 
 def _open_npz(path: Path) -> WindowFile:
-    beside = {"labels": "y", "groups": "groups", "people": "subject", "sessions": "session"}
-    arrays = open_arrays(path, ("X", "sfreq", "ch_names", *beside.values()))
-    windows = windows_of(path, arrays)
-    shape = _shape(windows)
-    others = {name: load_array(array) for name, array in arrays.items() if name != "X"}
-    columns = {own: np.atleast_1d(others[name]) for own, name in beside.items() if name in others}
-    for own, values in columns.items():
-        if values.shape != shape[:1]:
-            what = "labels" if own == "labels" else beside[own]
-            remedy = f"{beside[own]} needs one value for each window, shape {shape[:1]}"
-            raise ValueError(
-                f"{path} has {shape[0]} windows in X and {what} of shape {values.shape}; {remedy}"
-            )
+    fields = {"y": "labels", "groups": "groups", "subject": "people", "session": "sessions"}
+    trials = open_trials(path, fields)
+    shape = _shape(trials.windows)
+    columns = {fields[name]: np.atleast_1d(values) for name, values in trials.columns.items()}
+    for name, field in fields.items():
+        if field in columns and (got := columns[field].shape) != shape[:1]:
+            counts = f"{shape[0]} windows in X and {'labels' if name == 'y' else name} of shape {got}"
+            remedy = f"{name} needs one value for each window, shape {shape[:1]}"
+            raise ValueError(f"{path} has {counts}; {remedy}")
     if "groups" in columns:
         columns.setdefault("people", columns["groups"])
-    names = ch_names_of(path, others, shape[1])
-    preprocessing, rate = Preprocessing(names), read_sfreq(path, others.get("sfreq"))
-    return WindowFile(path.name, shape, windows.blocks, sfreq=rate, preprocessing=preprocessing, **columns)
+    preprocessing, blocks = Preprocessing(trials.ch_names), trials.windows.blocks
+    return WindowFile(path.name, shape, blocks, sfreq=trials.sfreq, preprocessing=preprocessing, **columns)
 
 
-def windows_of(path: Path, arrays: Mapping[str, StoredArray]) -> StoredArray:
-    """Return the array ``X`` of an ``.npz`` file; one that is missing or has no three axes is refused."""
-    if "X" not in arrays:
+class TrialArrays(NamedTuple):
+    """The arrays of an ``.npz`` file of windows; the windows stay in the file."""
+
+    windows: StoredArray  # (n, n_chans, n_times)
+    ch_names: tuple[str, ...] | None  # None where missing or empty
+    sfreq: float | None
+    columns: dict[str, np.ndarray]  # further arrays by name
+
+
+def open_trials(path: Path, columns: Iterable[str]) -> TrialArrays:
+    """Open ``X``, ``ch_names``, ``sfreq`` and those of ``columns`` that an ``.npz`` file has."""
+    stored = open_arrays(path, ("X", "sfreq", "ch_names", *columns))
+    if "X" not in stored:
         raise ValueError(f"{path} needs an array X (n, channels, times); save the windows under this name")
-    _check_axes(arrays["X"])
-    return arrays["X"]
-
-
-def ch_names_of(path: Path, arrays: Mapping[str, np.ndarray], n_chans: int) -> tuple[str, ...] | None:
-    """Return the channels in the array ``ch_names`` of an ``.npz`` file; None if it is missing or empty."""
-    names = tuple(map(str, np.ravel(arrays.get("ch_names", ())).tolist()))
-    if not names:
-        return None
-    if len(names) != n_chans:
-        raise ValueError(f"{path} has {n_chans} channels in X and {len(names)} names in ch_names")
+    windows = stored.pop("X")
+    _check_axes(windows)
+    arrays = {name: load_array(array) for name, array in stored.items()}
+    names = tuple(map(str, np.ravel(arrays.pop("ch_names", ())).tolist()))
+    if names and len(names) != windows.shape[1]:
+        raise ValueError(f"{path} has {windows.shape[1]} channels in X and {len(names)} names in ch_names")
     if len(set(names)) < len(names):
         raise ValueError(f"{path}: ch_names are not distinct: {', '.join(names)}; name each channel once")
-    return names
+    return TrialArrays(windows, names or None, read_sfreq(path, arrays.pop("sfreq", None)), arrays)
 
 
 def _shape(windows: StoredArray) -> tuple[int, int, int]:
