@@ -28,7 +28,7 @@ from anchorinv.signal.arrays import StoredArray
 from anchorinv.signal.headers import ROWS, check_range, check_size
 from anchorinv.signal.pipeline import missing_runs, process, rate_ratio, resampled_length, window_starts
 from anchorinv.signal.preprocessing import Filter, Preprocessing, find_channel, pick_channels, renamed
-from anchorinv.signal.readers import companions, open_recording, open_trials, select_inputs
+from anchorinv.signal.readers import PIECE, companions, open_recording, open_trials, select_inputs
 
 #: Arrays of an .npz file by the facts of its trials.
 _TRIAL_ARRAYS = {"label": "y", "subject": "subject", "session": "session", "split": "split"}
@@ -43,11 +43,9 @@ ALLOWED = {
     "shared-subjects": "a subject may be on both sides of the split",
     "shared-recordings": "a recording may be on both sides of the split",
 }
-_GIVEN = "as given"
-_SCALE = 1000.0
-
-#: The kind of a problem ("" for one that cannot be accepted) and its sentence.
-_Finding = tuple[str, str]
+_GIVEN = "as given"  # a split by the table
+_MAX_RATIO = 1000.0  # of standard deviations between recordings
+_Problem = tuple[str, str]  # its kind, of ``ALLOWED`` or "" for one that cannot be accepted, and a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +95,11 @@ class OwnOptions:
         unit = "µV" if volts else None
         return Preprocessing(names, unit, self.band, reference=self.reference, sfreq=self.resample or sfreq)
 
-    def rate_of(self, path: Path, own: float | None) -> float:
-        """Return the sampling rate of a file: its own, or else the user's."""
-        if own is not None and self.sfreq is not None and own != self.sfreq:
-            raise ValueError(f"{path} says {own:g} Hz, --sfreq {self.sfreq:g} Hz; leave the option out")
-        sfreq = self.sfreq if own is None else own
+    def rate_of(self, path: Path, stored: float | None) -> float:
+        """Return the sampling rate of a file: as stored in it, or else the user's."""
+        if stored is not None and self.sfreq is not None and stored != self.sfreq:
+            raise ValueError(f"{path} says {stored:g} Hz, --sfreq {self.sfreq:g} Hz; leave the option out")
+        sfreq = self.sfreq if stored is None else stored
         if sfreq is None:
             raise ValueError(f"{path} has no sampling rate; pass it with --sfreq")
         if self.band is not None:
@@ -133,7 +131,7 @@ class LabelledFile:
     units: tuple[str, ...]
     preprocessing: Preprocessing
     sfreq: float  # of the signals, in Hz
-    trial: int  # samples per trial, where it holds separate trials; 0 for one continuous recording
+    n_times: int  # samples per trial, where it holds separate trials; 0 for one continuous recording
     segments: Sequence[LabelledSegment]
     problems: Sequence[str] = ()  # problems of its rows
 
@@ -159,8 +157,9 @@ def open_labelled_file(rows: Sequence[ManifestRow], options: OwnOptions) -> Labe
             facts = (row.label, row.subject, row.session, row.split)
             segments.append(LabelledSegment(first, stop - first, *facts))
         else:
-            length, end = recording.n_times / sfreq, "its end" if row.stop is None else f"{row.stop:g} s"
-            problems.append(f"line {row.line}: {row.name} is {length:g} s long, {start:g} to {end} asked")
+            end = "its end" if row.stop is None else f"{row.stop:g} s"
+            length = f"{row.name} is {recording.n_times / sfreq:g} s long"
+            problems.append(f"line {row.line}: {length}, {start:g} to {end} asked")
     signals = recording.load(inputs.channels)
     signals *= inputs.factors
     names = tuple(recording.ch_names[i] for i in inputs.channels)
@@ -174,9 +173,13 @@ def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFi
     if len(rows) > 1 or row.start is not None or row.stop is not None:
         raise ValueError(f"{path} contains trials: list it once, without start and stop")
     trials = open_trials(path, _TRIAL_ARRAYS.values())
-    signals = trials.windows
-    _check_trials(signals)
-    n, n_chans, n_times = signals.shape
+    n, n_chans, n_times = trials.windows.shape
+    if trials.windows.dtype.kind not in "fiu":
+        got = f"X is {trials.windows.dtype} {trials.windows.shape}"
+        raise ValueError(f"{path}: {got}; expected numbers (n, channels, times)")
+    check_size(path, 1, n * n_chans * n_times, in_one=False)
+    if n > ROWS:
+        raise ValueError(f"{path}: X has {n} trials, and at most a million are read")
     names = trials.ch_names or tuple(f"ch{i}" for i in range(1, n_chans + 1))
     present = renamed(names, options.rename, source=str(path))
     sfreq = options.rate_of(path, trials.sfreq)
@@ -193,36 +196,24 @@ def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFi
         raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
     length = resampled_length(n_times, sfreq, rate)
     check_size(path, len(picks), n * length, in_one=False)
-    flat = _concatenate_trials(signals, picks)
-    check_range(path, flat)
-    segments = [
-        LabelledSegment(i * length, length, *values)
-        for i, values in enumerate(zip(*facts.values(), strict=True))
-    ]
+    signals = _concatenate_trials(trials.windows, picks)
+    check_range(path, signals)
+    labelled = enumerate(zip(*facts.values(), strict=True))
+    segments = [LabelledSegment(i * length, length, *values) for i, values in labelled]
     preprocessing = replace(preprocessing, by_trial=preprocessing.filter is not None or rate != sfreq)
-    return LabelledFile(
-        flat, tuple(present[i] for i in picks), ("",) * len(picks), preprocessing, sfreq, n_times, segments
-    )
+    names, units = tuple(present[i] for i in picks), ("",) * len(picks)
+    return LabelledFile(signals, names, units, preprocessing, sfreq, n_times, segments)
 
 
-def _check_trials(signals: StoredArray) -> None:
-    path, shape = signals.path, signals.shape
-    if signals.dtype.kind not in "fiu":
-        raise ValueError(f"{path}: X is {signals.dtype} {shape}; expected numbers (n, channels, times)")
-    check_size(path, 1, math.prod(shape), in_one=False)
-    if shape[0] > ROWS:
-        raise ValueError(f"{path}: X has {shape[0]} trials, and at most a million are read")
-
-
-def _concatenate_trials(signals: StoredArray, picks: list[int]) -> npt.NDArray[np.float64]:
-    """Concatenate all trials (channels, n · times), without a second copy in memory."""
-    n, _, n_times = signals.shape
-    flat, at = np.empty((len(picks), n * n_times)), 0
-    for block in signals.blocks(max(1, (1 << 22) // math.prod(signals.shape[1:]))):
+def _concatenate_trials(windows: StoredArray, picks: list[int]) -> npt.NDArray[np.float64]:
+    """Return some channels of all trials one after the other, (n_chans, n · n_times), block by block."""
+    n, n_chans, n_times = windows.shape
+    signals, at = np.empty((len(picks), n * n_times)), 0
+    for block in windows.blocks(max(1, PIECE // (n_chans * n_times))):
         stop = at + len(block) * n_times
-        flat[:, at:stop] = block[:, picks].transpose(1, 0, 2).reshape(len(picks), -1)
+        signals[:, at:stop] = block[:, picks].transpose(1, 0, 2).reshape(len(picks), -1)
         at = stop
-    return flat
+    return signals
 
 
 def _column(path: Path, arrays: dict[str, npt.NDArray[Any]], key: str, n: int, default: str) -> list[str]:
@@ -253,7 +244,7 @@ class QualityReport:
     missing: int  # NaN or infinite samples
     flat: tuple[str, ...]  # channels
     clipped: tuple[str, ...]  # channels
-    amplitude: float  # median over channels of the standard deviation
+    std: float  # median over channels of the standard deviation
     digest: str  # hash of the samples, to detect duplicates
     duplicates: tuple[tuple[int, int], ...]  # separate trials that are equal
     flat_trials: int  # separate trials with a flat channel
@@ -300,29 +291,29 @@ def plan_rows(
         except (ValueError, OSError) as error:
             problems.append(str(error))
     tick("checking recordings", len(files), len(files))
-    findings: list[_Finding] = []
+    by_kind: list[_Problem] = []
     split = _GIVEN
     if any(report.segments for report in reports):
-        findings += _problems(reports, options)
+        by_kind += _file_problems(reports, options)
         try:
             reports, split = _split(reports, options)
-            findings += _split_leaks(reports) if split == _GIVEN else _shared_recordings(reports, given=False)
-            findings += _few(reports, options)
+            by_kind += _split_leaks(reports, given=split == _GIVEN)
+            by_kind += _small_classes(reports, options)
         except ValueError as error:
             problems.append(str(error))
     problems += [
         f"{sentence} (or pass --allow {kind}: {ALLOWED[kind]})" if kind else sentence
-        for kind, sentence in findings
+        for kind, sentence in by_kind
         if kind not in options.allow
     ]
     raise_if_any(source or str(table), problems)
-    accepted = [sentence for kind, sentence in findings if kind in options.allow]
+    accepted = [sentence for kind, sentence in by_kind if kind in options.allow]
     return _plan(table, files, reports, options, accepted, split)
 
 
 def _inspect(rows: Sequence[ManifestRow], options: OwnOptions) -> QualityReport:
     file = open_labelled_file(rows, options)
-    flat, clipped, amplitudes = [], [], []
+    flat, clipped, stds = [], [], []
     missing = np.zeros(file.signals.shape[1], dtype=bool)
     n_missing = 0
     digest = blake2b(digest_size=16)
@@ -336,10 +327,10 @@ def _inspect(rows: Sequence[ManifestRow], options: OwnOptions) -> QualityReport:
             flat.append(channel)
         elif is_clipped(known):
             clipped.append(channel)
-        amplitudes.append(float(known.std()) if len(known) else 0.0)
-    # Separate trials; none of a continuous recording.
-    trials = file.signals.reshape(len(file.names), -1, file.trial) if file.trial else np.empty((0, 0, 1))
-    varying = [i for i, name in enumerate(file.names) if name not in flat] if file.trial else []
+        stds.append(float(known.std()) if len(known) else 0.0)
+    # (n_chans, n, n_times); a continuous recording has no separate trials.
+    trials = file.signals.reshape(len(file.names), -1, file.n_times) if file.n_times else np.empty((0, 0, 1))
+    varying = [i for i, name in enumerate(file.names) if name not in flat] if file.n_times else []
     ratio = rate_ratio(file.sfreq, file.preprocessing.sfreq or file.sfreq)
     return QualityReport(
         name=rows[0].name,
@@ -350,7 +341,7 @@ def _inspect(rows: Sequence[ManifestRow], options: OwnOptions) -> QualityReport:
         missing=n_missing,
         flat=tuple(flat),
         clipped=tuple(clipped),
-        amplitude=float(np.median(amplitudes)),
+        std=float(np.median(stds)),
         digest=digest.hexdigest(),
         duplicates=tuple(_equal_trials(trials)),
         flat_trials=int((np.ptp(trials[varying], axis=2) == 0).any(axis=0).sum()),
@@ -383,8 +374,8 @@ def is_clipped(values: npt.NDArray[np.float64]) -> bool:
     return False
 
 
-def _problems(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
-    """Yield all problems of the files, each and together."""
+def _file_problems(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Problem]:
+    """Yield the problems of single files and differences between files."""
     for r in reports:
         if r.missing:
             yield "nan", f"{r.name} has {r.missing} NaN or infinite samples; repair or drop it"
@@ -400,16 +391,16 @@ def _problems(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator
     yield from _differing(channels, "choose what all have, in one order, with --channels")
     units = {r.name: f"unit {listed(sorted(set(r.units))) or 'unknown'}" for r in reports}
     yield from _differing(units, "bring them to one unit")
-    usual = float(np.median([r.amplitude for r in reports]))
+    usual = float(np.median([r.std for r in reports]))
     for r in reports:
-        ratio = r.amplitude / usual if usual > 0 else 0.0
-        if ratio > 0 and not 1 / _SCALE < ratio < _SCALE:
+        ratio = r.std / usual if usual > 0 else 0.0
+        if ratio > 0 and not 1 / _MAX_RATIO < ratio < _MAX_RATIO:
             yield "scale", f"{r.name} has {ratio:.1e} times the standard deviation of most; another unit?"
-    yield from _lengths(reports, options)
+    yield from _length_problems(reports, options)
     yield from _duplicates(reports)
 
 
-def _differing(values: Mapping[str, Hashable], remedy: str) -> Iterator[_Finding]:
+def _differing(values: Mapping[str, Hashable], remedy: str) -> Iterator[_Problem]:
     """Yield the files whose value differs from the most common one."""
     (usual, count), *others = Counter(values.values()).most_common()
     if others:
@@ -417,7 +408,7 @@ def _differing(values: Mapping[str, Hashable], remedy: str) -> Iterator[_Finding
         yield "", f"{listed(odd, most=5)}; {count} others have {usual}; {remedy}"
 
 
-def _lengths(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
+def _length_problems(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Problem]:
     n_times = _window_length(reports, options)
     for report in reports:
         for segment in report.segments:
@@ -437,7 +428,7 @@ def _window_length(reports: Sequence[QualityReport], options: OwnOptions) -> int
     return lengths.most_common(1)[0][0] if lengths else 1
 
 
-def _duplicates(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
+def _duplicates(reports: Sequence[QualityReport]) -> Iterator[_Problem]:
     first: dict[str, str] = {}
     for report in reports:
         if (earlier := first.setdefault(report.digest, report.name)) != report.name:
@@ -462,21 +453,17 @@ def _overlap_words(report: QualityReport, first: float, n: int) -> str:
     return f"{report.name} is listed twice around {first:g} s{more}; its rows overlap"
 
 
-def _shared_recordings(reports: Sequence[QualityReport], *, given: bool) -> Iterator[_Finding]:
-    sentence = (
-        "has parts in train and in test; keep a recording on one side"
-        if given
-        else "is the only recording, and its trials would be in train and in test; add another"
-    )
+def _split_leaks(reports: Sequence[QualityReport], *, given: bool) -> Iterator[_Problem]:
+    """Yield what is on both sides of a split, by the table (``given``) or by :func:`_split`."""
+    shared = "is the only recording, and its trials would be in train and in test; add another"
+    if given:
+        shared = "has parts in train and in test; keep a recording on one side"
     for report in reports:
         # Separate trials of one file may be of several recordings; then subjects and sessions count.
         if len({segment.split for segment in report.segments}) > 1 and not report.name.endswith(".npz"):
-            yield "shared-recordings", f"{report.name} {sentence}"
-
-
-def _split_leaks(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
-    """Yield what is on both sides of a split that was given."""
-    yield from _shared_recordings(reports, given=True)
+            yield "shared-recordings", f"{report.name} {shared}"
+    if not given:
+        return
     subjects, sessions = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     both = "is in train and in test; keep a"
     for report in reports:
@@ -486,13 +473,13 @@ def _split_leaks(reports: Sequence[QualityReport]) -> Iterator[_Finding]:
                 subjects[subject].add(segment.split)
             if session:
                 sessions[f"{session} of {subject}" if subject else session].add(segment.split)
-    if shared := [name for name, splits in sessions.items() if len(splits) > 1]:
-        yield "shared-recordings", f"session {listed(shared)} {both} session on one side"
-    if shared := [name for name, splits in subjects.items() if len(splits) > 1]:
-        yield "shared-subjects", f"subject {listed(shared)} {both} subject on one side"
+    if names := [name for name, splits in sessions.items() if len(splits) > 1]:
+        yield "shared-recordings", f"session {listed(names)} {both} session on one side"
+    if names := [name for name, splits in subjects.items() if len(splits) > 1]:
+        yield "shared-subjects", f"subject {listed(names)} {both} subject on one side"
 
 
-def _few(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Finding]:
+def _small_classes(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Problem]:
     n_times = _window_length(reports, options)
     windows: Counter[tuple[str, str]] = Counter()
     for report in reports:
@@ -514,8 +501,8 @@ def _split(reports: Sequence[QualityReport], options: OwnOptions) -> tuple[list[
         "subject": [segment.subject for _, segment in segments],
         "session": [segment.session for _, segment in segments],
         "file": [name for name, _ in segments],
+        "trial": [f"{report.name} {i}" for report in reports for i in _separate_trials(report)],
     }
-    groupings["trial"] = [f"{report.name} {i}" for report in reports for i in _separate_trials(report)]
     by = next((name for name, groups in groupings.items() if len(set(groups)) > 1), "trial")
     labels = [segment.label for _, segment in segments]
     sides = iter(grouped_split(labels, groupings[by], seed=options.seed))
@@ -584,7 +571,7 @@ def _read(
 ) -> PreparedRecording:
     file = open_labelled_file(rows, options)
     n_samples = file.signals.shape[1]
-    step = file.trial or n_samples
+    step = file.n_times or n_samples
     processed = [
         process(file.preprocessing, file.signals[:, start : start + step], file.sfreq).samples
         for start in range(0, n_samples, step)
