@@ -62,12 +62,22 @@ class _Reader:
 
     dataset: Any
     paradigm: Any
-    unit_factor: float
     rename: Mapping[str, str]
 
     @property
     def name(self) -> str:
         return type(self.dataset).__name__
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes in the order of their event codes."""
+        events = self.paradigm.used_events(self.dataset)
+        return tuple(sorted(events, key=lambda name: (int(np.min(events[name])), name)))
+
+    def band(self, *, causal: bool) -> Filter:
+        """Return the band-pass of the paradigm."""
+        low, high = self.paradigm.filters[0]
+        return Filter(low, high, order=_ORDER, causal=causal)
 
     def runs(self, subject: Any) -> list[_Run]:
         """Return the runs of a person that have trials, in order of time."""
@@ -118,7 +128,7 @@ class _Reader:
         source = f"subject {subject}, session {run.session}, run {run.run} of {self.name}"
         present = renamed(run.raw.ch_names, self.rename, source=source)
         picks = pick_channels(preprocessing.inputs or (), present, source=source)
-        return np.asarray(run.raw.get_data(picks, verbose="error")) * self.unit_factor
+        return np.asarray(run.raw.get_data(picks, verbose="error") * self.dataset.unit_factor)
 
 
 class SetFacts(NamedTuple):
@@ -134,29 +144,24 @@ class SetFacts(NamedTuple):
 def known_sets() -> list[SetFacts]:
     """Return MOABB's data sets, sorted by name; nothing is downloaded."""
     with _quiet():
-        sets = [(name, kind()) for name, kind in sorted(_registry().items())]
+        sets = {name: kind() for name, kind in sorted(_registry().items())}
     return [
-        SetFacts(
-            name, dataset.paradigm, len(dataset.subject_list), dataset.n_sessions, tuple(dataset.event_id)
-        )
-        for name, dataset in sets
+        SetFacts(name, data.paradigm, len(data.subject_list), data.n_sessions, tuple(data.event_id))
+        for name, data in sets.items()
     ]
 
 
 def find_set(name: str) -> Any:
     """Return a data set of MOABB by its name, in any spelling: BNCI2014_001, bnci2014-001."""
-    known = {_plain(candidate): kind for candidate, kind in _registry().items()}
-    if (kind := known.get(_plain(name))) is None:
-        like = (
-            [candidate for candidate in known if candidate.startswith(_plain(name))] if _plain(name) else []
-        )
-        near = (like or get_close_matches(_plain(name), known))[:3]
-        hint = (
-            f"did you mean {' or '.join(known[candidate].__name__ for candidate in near)}? " if near else ""
-        )
-        hint += f"anchorinv prepare moabb --list shows all {len(known)}"
+    sets = {_normalise(candidate): kind for candidate, kind in _registry().items()}
+    key = _normalise(name)
+    if key not in sets:
+        longer = [candidate for candidate in sets if key and candidate.startswith(key)]
+        names = [sets[candidate].__name__ for candidate in longer or get_close_matches(key, sets)][:3]
+        hint = f"did you mean {' or '.join(names)}? " if names else ""
+        hint += f"anchorinv prepare moabb --list shows all {len(sets)}"
         raise ValueError(f"MOABB has no data set {shown(name)!r}; {hint}")
-    return kind()
+    return sets[key]()
 
 
 def _registry() -> dict[str, Any]:
@@ -186,7 +191,7 @@ def _in_time(parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return sorted(parts.items(), key=lambda part: int((re.match(r"\d+", part[0]) or "0")[0]))
 
 
-def _plain(name: str) -> str:
+def _normalise(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold())
 
 
@@ -212,8 +217,7 @@ def plan_moabb(
     subjects : str or None, default=None
         Such as "1-3,7"; None takes all.
     split : {"session", "run", "subject"} or None, default=None
-        The test part is the last quarter of each person's sessions or runs, or of the people. None takes the
-        first of these of which there are two.
+        Test on the last quarter of each person's sessions or runs, or of the people; None tries all.
     band : Filter, "paradigm" or None, default="paradigm"
         Band-pass of the recordings; "paradigm" for the band of MOABB's paradigm.
     causal : bool, default=True
@@ -232,35 +236,25 @@ def plan_moabb(
     if split not in (None, *SPLITS):
         raise ValueError(f"--split is one of {', '.join(SPLITS)}, got {split!r}")
     names, rename = channels
-    reader = _Reader(dataset, _paradigm(dataset, start, stop), dataset.unit_factor, rename)
+    reader = _Reader(dataset, _paradigm(dataset, start, stop), rename)
     # Planning reads the first person, and so does preparing next: the cache saves reading twice.
     load = lru_cache(maxsize=1)(reader.runs)
-    first = load(people[0])
+    runs = load(people[0])
+    band = reader.band(causal=causal) if isinstance(band, str) else band
+    if band is not None:
+        band.sections(runs[0].sfreq)  # raises early if the band does not fit the rate
     tmin, tmax = _interval(dataset, reader.paradigm)
-    rate = resample or first[0].sfreq
-    if isinstance(band, str):
-        low, high = reader.paradigm.filters[0]
-        band = Filter(low, high, order=_ORDER, causal=causal)
-    preprocessing = Preprocessing(
-        tuple(names) or reader.channels(first[0]),
-        unit="µV" if reader.unit_factor == 1e6 else None,
-        filter=band,
-        reference=reference,
-        sfreq=rate,
-        n_times=round((tmax - tmin) * rate),
-    )
-    if preprocessing.filter is not None:
-        preprocessing.filter.sections(first[0].sfreq)  # raises early if the band does not fit the rate
-    by = split or _default_split(first, people)
-    tested = _test_people(reader.name, people) if by == "subject" else set()
-    reading = partial(_read, reader, load, by, tested, preprocessing)
-    return DatasetPlan(
-        root=Path(reader.name),
-        sources=[RecordingSource(f"subject {person}", (), partial(reading, person)) for person in people],
-        preprocessing=preprocessing,
-        class_names=tuple(_classes(reader)),
-        meta=_about(reader, preprocessing, by, (tmin, tmax)),
-    )
+    sfreq = resample or runs[0].sfreq
+    n_times = round((tmax - tmin) * sfreq)
+    ch_names = tuple(names) or reader.channels(runs[0])
+    unit = "µV" if dataset.unit_factor == 1e6 else None
+    preprocessing = Preprocessing(ch_names, unit, band, reference=reference, sfreq=sfreq, n_times=n_times)
+    by = split or _default_split(runs, people)
+    test = _test_people(reader.name, people) if by == "subject" else set()
+    read = partial(_read, reader, load, by, test, preprocessing)
+    sources = [RecordingSource(f"subject {person}", (), partial(read, person)) for person in people]
+    meta = _meta(reader, preprocessing, by, (tmin, tmax))
+    return DatasetPlan(Path(reader.name), sources, preprocessing, reader.classes, meta)
 
 
 def _paradigm(dataset: Any, start: float | None, stop: float | None) -> Any:
@@ -291,17 +285,17 @@ def _interval(dataset: Any, paradigm: Any) -> tuple[float, float]:
 
 def _select_subjects(dataset: Any, text: str | None) -> list[Any]:
     """Parse a list of people such as "1-3,7", in the order of the data set; None for all."""
-    known = {str(person): person for person in dataset.subject_list}
+    people = {str(person): person for person in dataset.subject_list}
     if text is None:
-        return list(known.values())
-    wanted = set[str]()
+        return list(people.values())
+    names = set[str]()
     for part in (part.strip() for part in text.split(",")):
-        span = None if part in known else re.fullmatch(r"(\d{1,6})-(\d{1,6})", part)
-        wanted |= {str(i) for i in range(int(span[1]), int(span[2]) + 1)} if span else {part}
-    if odd := sorted(wanted - set(known)):
-        subjects = f"it has {listed(list(known))}, and --subjects takes 1,2 or 1-3"
-        raise ValueError(f"{type(dataset).__name__} has no subject {listed(odd, most=3)}; {subjects}")
-    return [person for name, person in known.items() if name in wanted]
+        span = None if part in people else re.fullmatch(r"(\d{1,6})-(\d{1,6})", part)
+        names |= {str(i) for i in range(int(span[1]), int(span[2]) + 1)} if span else {part}
+    if unknown := sorted(names - set(people)):
+        subjects = f"it has {listed(list(people))}, and --subjects takes 1,2 or 1-3"
+        raise ValueError(f"{type(dataset).__name__} has no subject {listed(unknown, most=3)}; {subjects}")
+    return [person for name, person in people.items() if name in names]
 
 
 def _default_split(runs: Sequence[_Run], people: Sequence[Any]) -> str:
@@ -322,14 +316,12 @@ def _test_people(name: str, people: Sequence[Any]) -> set[Any]:
 
 def _test_units(runs: Sequence[_Run], by: str) -> set[tuple[str, ...]]:
     """Return the last sessions or runs: a quarter, or more until both parts have every class; or none."""
-    units = dict.fromkeys(_unit(run, by) for run in runs)
-    every = {label for run in runs for label in run.labels}
+    units = list(dict.fromkeys(_unit(run, by) for run in runs))
     for n in range(_quarter(len(units)), len(units)):
-        test = set(list(units)[-n:])
-        sides = {True: set[str](), False: set[str]()}
-        for run in runs:
-            sides[_unit(run, by) in test].update(run.labels)
-        if sides[True] == sides[False] == every:
+        test = set(units[-n:])
+        train_classes = {label for run in runs if _unit(run, by) not in test for label in run.labels}
+        test_classes = {label for run in runs if _unit(run, by) in test for label in run.labels}
+        if train_classes == test_classes:
             return test
     return set()
 
@@ -346,47 +338,41 @@ def _read(
     reader: _Reader,
     load: Callable[[Any], list[_Run]],
     by: str,
-    tested: set[Any],
+    test_people: set[Any],
     preprocessing: Preprocessing,
     person: Any,
 ) -> PreparedRecording:
     runs, notes = load(person), list[str]()
-    test = set() if by == "subject" else _test_units(runs, by)
-    if by != "subject" and not test:
-        never = f"cannot be split by {by} with all classes in both parts"
-        notes.append(f"subject {person} {never}; used for training only")
+    test_units = set() if by == "subject" else _test_units(runs, by)
+    if by != "subject" and not test_units:
+        reason = f"cannot be split by {by} with all classes in both parts"
+        notes.append(f"subject {person} {reason}; used for training only")
     pieces, windows, offset = [], list[LabelledWindow](), 0
-    missing = left_out = 0
+    n_missing = n_incomplete = 0
     for run in runs:
         signals = reader.samples(person, run, preprocessing)
-        gone = np.flatnonzero(~np.isfinite(signals).all(axis=0))
-        done = process(preprocessing, signals, run.sfreq)
-        split = "test" if person in tested or _unit(run, by) in test else "train"
+        missing = np.flatnonzero(~np.isfinite(signals).all(axis=0))
+        processed = process(preprocessing, signals, run.sfreq)
+        split = "test" if person in test_people or _unit(run, by) in test_units else "train"
         name = f"{person}_{run.session}_{run.run}"
         ratio = (preprocessing.sfreq or run.sfreq) / run.sfreq
         for event, label in zip(run.events.tolist(), run.labels, strict=True):
             first = round(event * ratio)
             stop = first + (preprocessing.n_times or 0)
-            before, until = np.searchsorted(gone, (event, round(stop / ratio)))
-            if first < 0 or stop > len(done.samples) or before < until:
-                left_out += 1
+            before, until = np.searchsorted(missing, (event, round(stop / ratio)))
+            if first < 0 or stop > len(processed.samples) or before < until:
+                n_incomplete += 1
                 continue
             facts = (label, str(person), run.session, split)
             windows.append(LabelledWindow(offset + first, *facts, recording=name))
-        pieces.append(done.samples)
-        offset += len(done.samples)
-        missing += done.n_missing
-    counts = {"missing samples": missing, "trials that were not recorded completely": left_out}
+        pieces.append(processed.samples)
+        offset += len(processed.samples)
+        n_missing += processed.n_missing
+    counts = {"missing samples": n_missing, "trials that were not recorded completely": n_incomplete}
     return PreparedRecording(np.concatenate(pieces), windows, counts, notes)
 
 
-def _classes(reader: _Reader) -> list[str]:
-    """Return the classes in the order of their event codes."""
-    events = reader.paradigm.used_events(reader.dataset)
-    return sorted(events, key=lambda name: (int(np.min(events[name])), name))
-
-
-def _about(
+def _meta(
     reader: _Reader, preprocessing: Preprocessing, by: str, window: tuple[float, float]
 ) -> dict[str, Any]:
     import moabb
