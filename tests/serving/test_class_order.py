@@ -54,6 +54,6 @@ def test_evaluation_has_base_classes_first_and_their_scores_apart(model, tmp_pat
 def test_reports_name_the_right_classes(model):
     X, _ = windows(12, classes=("left",), seed=11)
     report = learn_classes(model, X, ["b_left"] * 12)
-    assert [each.rival for each in report.apart] == ["left"]
+    assert [each.rival for each in report.separations] == ["left"]
     (added,) = add_examples(model, *(NEW[0], NEW[1].tolist()))
     assert (added.name, added.shots, added.total) == ("a_new", 10, 20)

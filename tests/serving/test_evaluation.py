@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.metrics import Reliability
 from anchorinv.serving import evaluation
-from anchorinv.serving.evaluation import detect, draw_reliability, evaluate_file
+from anchorinv.serving.evaluation import detect, evaluate_file
 from tests.models import RATE, again, fitted, windows
 
 CLASSES = ("left", "right", "tongue", "other")
@@ -161,8 +161,3 @@ class TestFigure:
         assert code == 1 and "a figure must be a .png, .pdf or .svg file, got 'x.jpg'" in err
         code, _, err = run("evaluate", data.parent / "m", data, "--figure", data)
         assert code == 1 and ".png" in err and data.exists()
-
-    def test_needs_probabilities(self, tmp_path):
-        nothing = evaluation.Evaluation(("a", "b"), 2, np.eye(2, dtype=int), {})
-        with pytest.raises(ValueError, match="no probabilities"):
-            draw_reliability(nothing, tmp_path / "x.png")

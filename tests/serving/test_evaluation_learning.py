@@ -18,7 +18,7 @@ class TestLearnClasses:
     def test_a_report_tells_its_effect(self):
         report = learn_classes(again(fitted(taught=False)), *examples(10, classes=("tongue",), seed=1))
         assert report.n_known == 12 and 0 <= report.after <= 1 and 0 <= report.before <= 1
-        (apart,) = report.apart
+        (apart,) = report.separations
         assert apart.name == "tongue" and apart.shots == 10
         assert "12 samples kept" in report.lines()[0] and "of 10 examples" in report.lines()[1]
 
@@ -34,7 +34,7 @@ class TestLearnClasses:
         X = np.random.default_rng(3).normal(size=(10, 4, 64)) * 0.2
         X[:, 2] += 8 * np.sin(np.arange(64))
         report = learn_classes(again(model), X, ["loud"] * 10)
-        assert not report.warnings() and report.apart[0].own == 10
+        assert not report.warnings() and report.separations[0].own == 10
 
     def test_examples_lost_to_several_classes_are_noticed_too(self):
         assert Separation("new", 10, 3, "left", 3).alike  # seven lost, three of them to the nearest
@@ -45,7 +45,7 @@ class TestLearnClasses:
         model = fitted(taught=False, epochs=60)
         X, _ = windows(10, classes=("x",), seed=12)
         report = learn_classes(again(model), np.concatenate([X, X]), ["a"] * 10 + ["b"] * 10)
-        assert len(report.apart) == 2 and any(each.rival in ("a", "b") for each in report.apart)
+        assert len(report.separations) == 2 and any(each.rival in ("a", "b") for each in report.separations)
 
     @pytest.mark.parametrize("method", METHODS)
     def test_every_method_has_something_to_tell(self, method):

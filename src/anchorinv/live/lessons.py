@@ -121,10 +121,10 @@ def teach(
         facts = {"more": {**asdict(added), "name": str(label)}}
     else:
         report = learn_classes(taught, windows, labels)
-        apart = report.apart[0] if report.apart else None
+        separation = report.separations[0] if report.separations else None
         facts = {
-            "own": apart.own if apart is not None and apart.shots > 1 else None,
-            "rival": str(apart.rival) if apart is not None and apart.alike else None,
+            "own": separation.own if separation is not None and separation.shots > 1 else None,
+            "rival": str(separation.rival) if separation is not None and separation.alike else None,
             "nearest": str(report.nearest[0]) if report.nearest else None,
             "before": report.before,
             "after": report.after,

@@ -36,7 +36,7 @@ from anchorinv.serving.files import (
     observed,
     read_windows,
 )
-from anchorinv.serving.streaming import DriftMonitor, Prediction, classify, probabilities
+from anchorinv.serving.streaming import DriftMonitor, classify, probabilities
 from anchorinv.signal.drift import Drift
 from anchorinv.signal.headers import missing_labels
 from anchorinv.signal.pipeline import Window
@@ -48,20 +48,14 @@ MOST_SHOWN = 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """The confusion matrix of a model on labelled windows.
-
-    Examples
-    --------
-    >>> Evaluation(("left", "right"), 2, np.array([[3, 1], [0, 4]]), {}).lines()[0]
-    '8 windows: accuracy 87.5%, balanced 87.5%, macro-F1 87.3%'
-    """
+    """The confusion matrix of a model on labelled windows, its calibration, and detection of unknown ones."""
 
     classes: tuple[Any, ...]  # of the rows (true) and columns (predicted) of ``counts``, base classes first
     n_base: int
     counts: np.ndarray  # of windows, (n_classes, n_classes)
     unknown: dict[str, int]  # windows of each unknown class, which are in no row
-    reliability: SplitReliability | None = None  # calibration on the same windows, of base and new classes
-    detection: Detection | None = None  # of windows of unknown classes; None if the model has no novelty
+    reliability: SplitReliability  # calibration on the same windows, of base and new classes
+    detection: Detection | None  # of windows of unknown classes; None if the model has no novelty
 
     @property
     def scores(self) -> Scores:
@@ -90,7 +84,7 @@ class Evaluation:
             "f1": dict(zip(map(str, self.classes), self.f1, strict=True)),
             "confusion": self.counts.tolist(),
             "unknown": self.unknown,
-            "calibration": None if self.reliability is None else _calibration_facts(self.reliability),
+            "calibration": _calibration_facts(self.reliability),
             "detection": None if self.detection is None else _detection_facts(self.detection),
         }
 
@@ -108,11 +102,8 @@ class Evaluation:
             known = looks_like(name, self.classes)
             shown, like = (name, "") if known is None else (repr(name), f", which looks like {known!r}")
             lines.append(f"not known to the model, left out: {shown} ({n}){like}")
-        if self.reliability is not None:
-            lines += _calibration_lines(self.reliability)
-        if self.detection is not None:
-            lines += _detection_lines(self.detection)
-        return lines
+        lines += _calibration_lines(self.reliability)
+        return lines if self.detection is None else lines + _detection_lines(self.detection)
 
 
 def evaluate_file(
@@ -150,12 +141,13 @@ def evaluate_file(
         )
     predictions = list(classify(model, windows if note is None else observed(windows, note)))
     known = [i for i, label in enumerate(truth) if label in classes]
-    # By probabilities: a label may mean that a window was rejected, which is counted separately.
-    probabilities = np.stack([_probabilities(predictions[i]) for i in known])  # (n_known, n_classes)
-    probabilities = probabilities[:, [in_order.index(label) for label in classes]]
+    # By probabilities: a label may mean that a window was rejected, which is counted separately. None of them
+    # is missing: labelled windows with gaps were refused.
+    rows = [row for i in known if (row := predictions[i].probabilities) is not None]
+    ordered = np.stack(rows)[:, [in_order.index(label) for label in classes]]  # (n_known, n_classes)
     columns = np.array([classes.index(truth[i]) for i in known])
-    counts = confusion(columns, probabilities.argmax(axis=1), range(len(classes)))
-    reliability = SplitReliability.of(probabilities, columns, np.arange(len(classes)) < len(base))
+    counts = confusion(columns, ordered.argmax(axis=1), range(len(classes)))
+    reliability = SplitReliability.of(ordered, columns, np.arange(len(classes)) < len(base))
     novelty = [prediction.novelty for prediction in predictions]
     detection = detect(novelty, [label in classes for label in truth], model.reject)
     return Evaluation(tuple(classes), len(base), counts, unknown, reliability, detection)
@@ -167,17 +159,15 @@ def detect(
     """Measure how well p-values of novelty detect unknown classes; None without p-values.
 
     Windows are rejected up to the threshold, :data:`~anchorinv.core.metrics.REJECT` where it is None.
-
-    Examples
-    --------
-    >>> detect([0.5, 0.03, 0.8], [True, False, True]).auroc
-    1.0
     """
-    measured = [(p, inside) for p, inside in zip(novelty, known, strict=True) if p is not None]
+    measured = [(p, is_known) for p, is_known in zip(novelty, known, strict=True) if p is not None]
     if not measured:
         return None
-    inside, outside = ([p for p, is_known in measured if is_known == side] for side in (True, False))
-    return Detection.of(inside, outside, REJECT if threshold is None else threshold)
+    of_known, of_unknown = (
+        [p for p, is_known in measured if is_known],
+        [p for p, is_known in measured if not is_known],
+    )
+    return Detection.of(of_known, of_unknown, REJECT if threshold is None else threshold)
 
 
 def check_picture(path: Path) -> None:
@@ -191,14 +181,7 @@ def draw_reliability(evaluation: Evaluation, path: Path, name: str = "") -> None
     from anchorinv.report.score_figures import reliability_figure  # takes a second, and is rarely used
 
     check_picture(path)
-    if evaluation.reliability is None:
-        raise ValueError("there are no probabilities to draw")
     reliability_figure("reliability", evaluation.reliability, name).write_to(path)
-
-
-def _probabilities(prediction: Prediction) -> np.ndarray:
-    assert prediction.probabilities is not None, "labelled windows with missing samples are refused earlier"
-    return prediction.probabilities
 
 
 def _parts(both: SplitReliability) -> dict[str, Reliability]:
@@ -222,8 +205,7 @@ def _calibration_facts(both: SplitReliability) -> dict[str, Any]:
 
 
 def _calibration_lines(both: SplitReliability) -> list[str]:
-    heads = ("windows", "accuracy", "confidence", "ECE", "Brier")
-    lines = [_row("calibration", heads)]
+    lines = [_row("calibration", ("windows", "accuracy", "confidence", "ECE", "Brier"))]
     for name, part in _parts(both).items():
         shares = (f"{part.accuracy:.1%}", f"{part.mean_confidence:.1%}")
         lines.append(_row(f"{name} classes", [part.n, *shares, f"{part.ece:.3f}", f"{part.brier:.3f}"]))
@@ -341,13 +323,7 @@ DRAWN = 50
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Separation of the examples of a new class from other classes, in the features before learning.
-
-    Examples
-    --------
-    >>> Separation("new", 10, 3, "left", 4).alike
-    True
-    """
+    """Separation of the examples of a new class from other classes, in the features before learning."""
 
     name: Any
     shots: int
@@ -374,7 +350,7 @@ class LearningReport:
     n_known: int  # samples kept of the old classes: replay or, if the network has not changed, anchors
     before: float | None  # accuracy on them; None if none are kept
     after: float | None
-    apart: tuple[Separation, ...]  # of each new class; empty if the method knows no class means
+    separations: tuple[Separation, ...]  # of each new class; empty if the method knows no class means
     #: Each old class with its accuracy before and after, where samples are kept or can be drawn.
     by_class: tuple[tuple[Any, float, float], ...] = ()
     #: Whether samples were drawn from the statistics of classes, for lack of kept ones.
@@ -392,7 +368,7 @@ class LearningReport:
                 f"Old classes: {self.before:.1%} of {self.n_known} {whose} classified correctly "
                 f"before, {self.after:.1%} after."
             ]
-        for new in self.apart:
+        for new in self.separations:
             if new.shots == 1:
                 lines.append(f"Class {new.name!r}: a single example, so its separation cannot be measured.")
             else:
@@ -412,7 +388,7 @@ class LearningReport:
         return [
             f"class {new.name!r} looks like {new.rival!r}: {new.shots - new.own} of {new.shots} "
             f"examples are nearer to another class, {new.nearer} of them to {new.rival!r}; expect mix-ups"
-            for new in self.apart
+            for new in self.separations
             if new.alike
         ]
 
@@ -421,8 +397,6 @@ class LearningReport:
 class AddedShots:
     """Effect of more examples of a known class.
 
-    Examples
-    --------
     >>> AddedShots("left", 1, 11, 0, 1).line()
     "Class 'left': 1 more example, 11 in all; 0 of the 1 were classified correctly before, 1 are now."
     """
@@ -455,19 +429,19 @@ def learn_classes(
     names = model._names.tolist()  # in the order of the state's columns
     columns = torch.tensor([names.index(label) for label in labels])
     standardised = torch.from_numpy(model.standardisation_(signals))
-    apart, nearest = _separations(before, standardised, columns, names)
+    separations, nearest = _separations(before, standardised, columns, names)
     drawn = drawn_features(before)
-    kept = drawn or _kept(before, before), drawn or _kept(model.state_, before)
-    if kept[0] is None or kept[1] is None:
-        return LearningReport(0, None, None, tuple(apart), nearest=nearest)
-    was, now = _accuracies(before, kept[0]), _accuracies(model.state_, kept[1])
+    first, second = drawn or _kept(before, before), drawn or _kept(model.state_, before)
+    if first is None or second is None:
+        return LearningReport(0, None, None, separations, nearest=nearest)
+    old, new = _accuracies(before, first), _accuracies(model.state_, second)
     by_class = tuple(
-        (name, was[n], now[n])
+        (name, old[n], new[n])
         for name, n in zip(names, before.classes, strict=False)
-        if n in was and n in now
+        if n in old and n in new
     )
-    n_known = len(kept[1])
-    return LearningReport(n_known, was[None], now[None], tuple(apart), by_class, drawn is not None, nearest)
+    drawn_only = drawn is not None
+    return LearningReport(len(second), old[None], new[None], separations, by_class, drawn_only, nearest)
 
 
 def drawn_features(state: State) -> Batch | None:
@@ -506,8 +480,8 @@ def add_examples(
 
 def _correct(model: AnchorInvClassifier, signals: np.ndarray, labels: list[Any]) -> np.ndarray:
     """Return which examples are classified correctly (n,)."""
-    best = model.classes_[probabilities(model, signals)[0].argmax(1)].tolist()
-    return np.array([guess == label for guess, label in zip(best, labels, strict=True)], dtype=bool)
+    predicted = model.classes_[probabilities(model, signals)[0].argmax(1)].tolist()
+    return np.array([name == label for name, label in zip(predicted, labels, strict=True)], dtype=bool)
 
 
 def _kept(state: State, before: State) -> Batch | None:
@@ -522,26 +496,26 @@ def _kept(state: State, before: State) -> Batch | None:
 
 
 def _accuracies(state: State, features: Batch) -> dict[int | None, float]:
-    """Return how many features of each class, and under None of all, are classified correctly."""
-    right = (encode(state.head, features.values).argmax(1) == state.columns(features.labels)).float()
-    shares: dict[int | None, float] = {None: float(right.mean())}
-    return shares | {n: float(right[features.labels == n].mean()) for n in features.classes}
+    """Return the accuracy on features of each class, and under None on all."""
+    correct = (encode(state.head, features.values).argmax(1) == state.columns(features.labels)).float()
+    overall: dict[int | None, float] = {None: float(correct.mean())}
+    return overall | {n: float(correct[features.labels == n].mean()) for n in features.classes}
 
 
 def _separations(
     before: State, signals: Tensor, columns: Tensor, names: Sequence[Any]
-) -> tuple[list[Separation], tuple[Any, ...]]:
-    """Return how well examples (n, n_chans, n_times) of new classes are separated, if that is known.
+) -> tuple[tuple[Separation, ...], tuple[Any, ...]]:
+    """Return how well examples (n, n_chans, n_times) of each new class are separated, and its nearest class.
 
-    Also return the old class that is most similar to each.
+    Both are empty if the method knows no class means.
     """
     if (means := known_means(before)) is None:
-        return [], ()
+        return (), ()
     features = embedded(before, encode(before.tail, encode(before.trunk, signals)))
     new = sorted(set(columns.tolist()))
     centres = torch.stack([features[columns == column].mean(0) for column in new])
     nearest = tuple(names[i] for i in similarity(before, centres, means).argmax(1).tolist())
-    return [_separation(before, features, columns, means, column, names) for column in new], nearest
+    return tuple(_separation(before, features, columns, means, column, names) for column in new), nearest
 
 
 def _separation(
@@ -553,10 +527,10 @@ def _separation(
     others = sorted(set(columns.tolist()) - {new})
     rivals = torch.stack([*means, *(features[columns == c].mean(0) for c in others)])
     rival_names = [*names[: len(means)], *(names[c] for c in others)]
-    apart, nearest = nearest_rivals(before, own, rivals)
-    lost = nearest[~apart]
-    if not len(lost):
+    separate, nearest = nearest_rivals(before, own, rivals)
+    confused = nearest[~separate]  # the rivals of the others
+    if not len(confused):
         return Separation(names[new], len(own), len(own), None, 0)
-    rival = int(lost.bincount().argmax())
-    nearer = int((lost == rival).sum())
-    return Separation(names[new], len(own), len(own) - len(lost), rival_names[rival], nearer)
+    rival = int(confused.bincount().argmax())
+    nearer = int((confused == rival).sum())
+    return Separation(names[new], len(own), len(own) - len(confused), rival_names[rival], nearer)
