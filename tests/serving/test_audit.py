@@ -292,6 +292,17 @@ def test_inverted_replay_is_traced_to_the_windows_of_its_anchors(halves):
     assert not any(each.attack == "reconstruction" for each in found.figures)
 
 
+def test_a_class_that_was_just_taught_has_no_replay_yet_and_is_audited_all_the_same(halves):
+    """Its anchors are inverted when the next one is learned."""
+    members, others = halves
+    new = members.labels == 2
+    model = fitted(members.of(~new), method="anchorinv", epochs=1, n_anchors=3, inversion_steps=2)
+    model.partial_fit(members.signals[new], members.labels[new])
+    found = audit(model, members, others, invert=False)
+    line = figure(found, "membership", "window, by distance to inverted replay", "AUROC")
+    assert line.estimate.n == 288 and 0 < line.estimate.value < 1
+
+
 def test_the_window_behind_a_class_of_one_window_is_approached_from_its_statistics(by_statistics, halves):
     members, _ = halves
     features = by_statistics._features(torch.from_numpy(by_statistics.standardisation_(members.signals)))

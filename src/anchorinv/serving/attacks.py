@@ -131,36 +131,26 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """How well scores separate members of the training data from others.
+    """How well scores separate members of the training data from others."""
 
-    Parameters
-    ----------
-    auroc : Estimate
-        0.5 is guessing.
-    found : mapping of float to Estimate or None
-        True positive rate at each of :data:`FALSE_POSITIVES`; None if there are too few others.
-    """
-
-    auroc: Estimate
+    auroc: Estimate  # 0.5 is guessing
+    #: True positive rate at each of :data:`FALSE_POSITIVES`; None if there are too few others.
     true_positives: Mapping[float, Estimate | None]
 
     @classmethod
     def of(
-        cls,
-        members: ArrayLike,
-        others: ArrayLike,
-        groups: tuple[ArrayLike, ArrayLike] | None = None,
+        cls, members: ArrayLike, others: ArrayLike, groups: tuple[ArrayLike, ArrayLike] | None = None
     ) -> "Membership":
         """Measure scores (n,) and (m,), larger for members; windows of a group are not independent."""
         inside, outside = (np.asarray(scores, dtype=np.float64) for scores in (members, others))
-        places = _places(len(inside), len(outside), groups)
+        numbers = _group_numbers(len(inside), len(outside), groups)
         area, error = clustered_auroc(inside, outside, groups)
         low, high = max(0.0, area - _Z * error), min(1.0, area + _Z * error)
         if not error > 0:  # all right or all wrong: no variance, but with few groups that may be chance
-            n_groups = min(len(set(part)) for part in places)
+            n_groups = min(len(set(part)) for part in numbers)
             share = Estimate.share(area * n_groups, n_groups)
             low, high = share.low, share.high
-        true_positives = {rate: _true_positives(inside, outside, rate, places) for rate in FALSE_POSITIVES}
+        true_positives = {rate: _true_positives(inside, outside, rate, numbers) for rate in FALSE_POSITIVES}
         return cls(Estimate(area, low, high, len(inside) + len(outside)), true_positives)
 
     def figures(self, target: str) -> list[Figure]:
@@ -187,27 +177,29 @@ def effective_number(share: float, variance: float, n_groups: int) -> float:
     return float(share * (1 - share) / variance * (_Z / t.ppf(0.975, n_groups - 1)) ** 2)
 
 
-def _places(n: int, m: int, groups: tuple[ArrayLike, ArrayLike] | None) -> tuple[np.ndarray, np.ndarray]:
+def _group_numbers(
+    n: int, m: int, groups: tuple[ArrayLike, ArrayLike] | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the group number of each member (n,) and other (m,); without groups, each is its own."""
     both = np.arange(n + m) if groups is None else np.concatenate([np.asarray(part) for part in groups])
-    places = np.unique(both.astype(str), return_inverse=True)[1]
-    return places[:n], places[n:]
+    numbers = np.unique(both.astype(str), return_inverse=True)[1]
+    return numbers[:n], numbers[n:]
 
 
 def _true_positives(
-    inside: np.ndarray, outside: np.ndarray, rate: float, places: tuple[np.ndarray, np.ndarray]
+    inside: np.ndarray, outside: np.ndarray, rate: float, groups: tuple[np.ndarray, np.ndarray]
 ) -> Estimate | None:
     """Return the share of members above a threshold that at most ``rate`` of the others pass.
 
     Groups are resampled for its interval: the threshold is as uncertain as the share.
     """
-    n, n_groups = len(inside), int(max(part.max() for part in places)) + 1
+    n, n_groups = len(inside), int(max(part.max() for part in groups)) + 1
     if rate * len(outside) < 1 - 1e-9:
         return None
     order = np.argsort(-outside, kind="stable")
 
     def share(times: np.ndarray) -> float:
-        members, others = times[places[0]], times[places[1][order]]
+        members, others = times[groups[0]], times[groups[1][order]]
         if not (members.any() and others.any()):
             return math.nan
         above = np.cumsum(others)
@@ -218,7 +210,7 @@ def _true_positives(
     drawn = [
         share(np.bincount(rng.integers(0, n_groups, n_groups), minlength=n_groups)) for _ in range(RESAMPLES)
     ]
-    number = effective_number(value, float(np.nanvar(drawn)), len(set(places[0])))
+    number = effective_number(value, float(np.nanvar(drawn)), len(set(groups[0])))
     return Estimate.share(value * n, n, min(number, n))
 
 
@@ -239,11 +231,11 @@ def clustered_auroc(
     area = auroc(inside, outside)
     if n < 2 or m < 2:
         return area, math.nan
-    places = _places(n, m, groups)
-    n_groups = int(max(each.max() for each in places)) + 1
-    parts = _placements(inside, outside) - area, 1 - _placements(outside, inside) - area
-    rows, cols = (np.bincount(own, part, n_groups) for own, part in zip(places, parts, strict=True))
-    n_rows, n_cols = (len(set(each)) for each in places)
+    own, other = _group_numbers(n, m, groups)
+    n_groups = int(max(own.max(), other.max())) + 1
+    rows = np.bincount(own, _placements(inside, outside) - area, n_groups)
+    cols = np.bincount(other, 1 - _placements(outside, inside) - area, n_groups)
+    n_rows, n_cols = len(set(own)), len(set(other))
     if n_rows < 2 or n_cols < 2:  # a single group has no variance between groups
         return clustered_auroc(inside, outside)
     variance = n_rows / (n_rows - 1) * (rows**2).sum() / n**2 + n_cols / (n_cols - 1) * (cols**2).sum() / m**2
@@ -254,8 +246,8 @@ def clustered_auroc(
 def _placements(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the share of others (m,) below each score (n,), ties counted half."""
     ordered = np.sort(others)
-    placed: np.ndarray = np.searchsorted(ordered, scores) + np.searchsorted(ordered, scores, side="right")
-    return placed / (2 * len(others))
+    below: np.ndarray = np.searchsorted(ordered, scores) + np.searchsorted(ordered, scores, side="right")
+    return below / (2 * len(others))
 
 
 def confidence_of(logits: Tensor, columns: Tensor) -> np.ndarray:
@@ -313,20 +305,11 @@ def nearness(features: np.ndarray, columns: np.ndarray, means: np.ndarray) -> np
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Labelled recordings of people that an attacker compares others with.
+    """Labelled recordings of people that an attacker compares others with."""
 
-    Parameters
-    ----------
-    features : Tensor, shape (n, dim)
-    labels : ndarray, shape (n,)
-        Their classes.
-    names : ndarray, shape (n,)
-        The people, or another attribute to be identified.
-    """
-
-    features: Tensor
-    labels: np.ndarray
-    names: np.ndarray
+    features: Tensor  # (n, dim)
+    labels: np.ndarray  # (n,) classes
+    names: np.ndarray  # (n,) the people, or another attribute to be identified
 
     @cached_property
     def _whitened(self) -> tuple[np.ndarray, np.ndarray]:
@@ -337,7 +320,7 @@ class Gallery:
         return values @ whitening, whitening
 
     def identify(self, features: Tensor, labels: np.ndarray) -> np.ndarray:
-        """Return the likeliest name (n,) for features (n, dim) of known labels (n,).
+        """Return the most likely name (n,) for features (n, dim) of known labels (n,).
 
         The nearest mean of a name and label, by Mahalanobis distance with the Ledoit-Wolf pooled covariance:
         a linear discriminant of people. For a label that a name lacks, its mean is extrapolated.
@@ -346,18 +329,18 @@ class Gallery:
         queries = features.double().numpy() @ self._whitened[1]
         matches = np.empty(len(labels), dtype=candidates.dtype)
         for label in np.unique(labels):
-            centres = np.stack([self._place(label, name) for name in candidates])
+            centres = np.stack([self._mean(label, name) for name in candidates])
             distances = ((queries[labels == label, None] - centres) ** 2).sum(2)
             matches[labels == label] = candidates[distances.argmin(1)]
         return matches
 
-    def _place(self, label: Any, name: Any) -> np.ndarray:
+    def _mean(self, label: Any, name: Any) -> np.ndarray:
         """Return the mean of a name's windows of a label, extrapolated if there are none."""
         values, own, same = self._whitened[0], self.names == name, self.labels == label
         if (own & same).any():
             return np.asarray(values[own & same].mean(0))
-        middle = values[same if same.any() else slice(None)].mean(0)
-        return np.asarray(middle + values[own].mean(0) - values.mean(0))
+        mean = values[same if same.any() else slice(None)].mean(0)
+        return np.asarray(mean + values[own].mean(0) - values.mean(0))
 
 
 def identification_rate(
@@ -383,12 +366,12 @@ def similarities(some: Tensor, others: Tensor) -> dict[str, np.ndarray]:
     Correlation at lag 0, averaged over channels; root mean square difference of log band powers; distance of
     log covariances.
     """
-    a, b = (
-        normalize(signals - signals.mean(2, keepdim=True), dim=2).flatten(1) for signals in (some, others)
+    units = [normalize(x - x.mean(2, keepdim=True), dim=2).flatten(1) for x in (some, others)]
+    spectra, covariances = (
+        [VIEWS[view].features(x).double() for x in (some, others)] for view in ("spectrum", "covariance")
     )
-    result = {"correlation": (a @ b.T / some.shape[1]).numpy()}
-    for name, view in (("spectral distance", "spectrum"), ("covariance distance", "covariance")):
-        seen, known = (VIEWS[view].features(signals).double() for signals in (some, others))
-        scale = seen.shape[1] ** 0.5 if view == "spectrum" else 1.0
-        result[name] = (torch.cdist(seen, known) / scale).numpy()
-    return result
+    return {
+        "correlation": (units[0] @ units[1].T / some.shape[1]).numpy(),
+        "spectral distance": (torch.cdist(spectra[0], spectra[1]) / spectra[0].shape[1] ** 0.5).numpy(),
+        "covariance distance": torch.cdist(covariances[0], covariances[1]).numpy(),
+    }

@@ -26,7 +26,7 @@ from anchorinv.serving.attacks import (
     identification_rate,
     similarities,
 )
-from anchorinv.serving.membership import People, membership, replay_name, standardise
+from anchorinv.serving.membership import People, membership, replay_name, standardise, train_shadow
 from anchorinv.signal.headers import missing_labels
 from anchorinv.signal.readers import channels_for
 
@@ -160,27 +160,14 @@ def _without_unknown(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredItems:
-    """Items of one kind that a model file stores, or that can be computed from it.
-
-    Parameters
-    ----------
-    name : str
-    space : str
-        "signals" or "features": what ``values`` are.
-    values : Tensor, shape (n, ...)
-    labels : ndarray, shape (n,)
-    weights : ndarray, shape (n, n_members)
-        Weight of each member's window in each item.
-    inverted : bool, default=False
-        Whether they are signals inverted from features.
-    """
+    """Items of one kind that a model file stores, or that can be computed from it."""
 
     name: str
-    space: str
-    values: Tensor
-    labels: np.ndarray
-    weights: np.ndarray
-    inverted: bool = False
+    space: str  # what values are: "signals" or "features"
+    values: Tensor  # (n, ...)
+    labels: np.ndarray  # (n,)
+    weights: np.ndarray  # (n, n_members), of each member's window in each item
+    inverted: bool = False  # whether they are signals inverted from features
 
     def shares_of(self, names: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Return the share of each known name in each item (n, n_known), by the members' names."""
@@ -195,9 +182,8 @@ def stored_items(model: AnchorInvClassifier, members: People, *, invert: bool = 
     features = model._features(signals)
     items: dict[str, StoredItems] = {}
     if state.recordings is not None:
-        items["recordings"] = _trace_sources(
-            "recordings", "signals", state.recordings, signals, labels, names
-        )
+        stored = state.recordings
+        items["recordings"] = _trace_sources("recordings", "signals", stored, signals, labels, names)
     if state.anchors is not None and state.anchors.values.shape[1]:
         items["anchors"] = _trace_sources("anchors", "features", state.anchors, features, labels, names)
     if (name := replay_name(model)) is not None and state.replay is not None:
@@ -209,31 +195,30 @@ def stored_items(model: AnchorInvClassifier, members: People, *, invert: bool = 
         )
     means = getattr(state.head, "prototypes", None)
     if means is not None and means.shape[1] == features.shape[1]:
-        own = np.array([names[number] for number in state.classes])
-        items["class means"] = StoredItems(
-            "class means", "features", means.detach(), own, _equal_weights(own, labels)
-        )
+        classes = np.array([names[number] for number in state.classes])
+        weights = _equal_weights(classes, labels)
+        items["class means"] = StoredItems("class means", "features", means.detach(), classes, weights)
     vectors = [item for item in items.values() if item.space == "features" and item.name != "inverted replay"]
     return [*items.values(), *(invert_items(model, item) for item in vectors if invert)]
 
 
-def _equal_weights(own: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _equal_weights(classes: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return weights (n, n_members) of items to which all windows of their class contribute equally."""
-    same = own[:, None] == labels
+    same = classes[:, None] == labels
     return np.asarray(same / np.maximum(same.sum(1, keepdims=True), 1))
 
 
 def _replay_items(
     replay: Batch, anchors: StoredItems | None, labels: np.ndarray, names: dict[int, Any]
 ) -> StoredItems:
-    """Return inverted replay: of the windows of its anchors, in their order, or of its whole class."""
-    own = np.array([names[label] for label in replay.labels.tolist()])
-    weights = _equal_weights(own, labels)
+    """Return inverted replay: of the windows of its anchors, in their order, or of all of its class."""
+    classes = np.array([names[label] for label in replay.labels.tolist()])
+    weights = _equal_weights(classes, labels)
     if anchors is not None:
-        for label in np.unique(own):
-            places = np.flatnonzero(own == label)
+        for label in np.unique(classes):
+            places = np.flatnonzero(classes == label)
             weights[places] = anchors.weights[anchors.labels == label][: len(places)]
-    return StoredItems("inverted replay", "features", replay.values, own, weights)
+    return StoredItems("inverted replay", "features", replay.values, classes, weights)
 
 
 def _trace_sources(
@@ -242,22 +227,22 @@ def _trace_sources(
     """Return items with the members' windows that they consist of: one each, or a mean of several."""
     from scipy.optimize import nnls
 
-    own = np.array([names[label] for label in batch.labels.tolist()])
-    weights = np.zeros((len(own), len(labels)))
-    flat, known = batch.values.flatten(1).double().numpy(), values.flatten(1).double().numpy()
-    for number, label in enumerate(own):
+    classes = np.array([names[label] for label in batch.labels.tolist()])
+    weights = np.zeros((len(classes), len(labels)))
+    stored, windows = batch.values.flatten(1).double().numpy(), values.flatten(1).double().numpy()
+    for number, (label, item) in enumerate(zip(classes, stored, strict=True)):
         peers = np.flatnonzero(labels == label)
         if not len(peers):
             continue
-        distances = ((known[peers] - flat[number]) ** 2).sum(1)
-        if distances.min() < 1e-4 * max(float((flat[number] ** 2).sum()), 1e-12):
+        distances = ((windows[peers] - item) ** 2).sum(1)
+        if distances.min() < 1e-4 * max(float((item**2).sum()), 1e-12):
             weights[number, peers[distances.argmin()]] = 1.0
             continue
         # A mean of several windows: non-negative least squares finds which.
-        solution, _ = nnls(known[peers].T, flat[number], maxiter=10 * len(peers))
+        solution, _ = nnls(windows[peers].T, item, maxiter=10 * len(peers))
         if solution.sum() > 0:
             weights[number, peers] = solution / solution.sum()
-    return StoredItems(name, space, batch.values, own, weights)
+    return StoredItems(name, space, batch.values, classes, weights)
 
 
 def invert_items(model: AnchorInvClassifier, item: StoredItems) -> StoredItems:
@@ -265,21 +250,15 @@ def invert_items(model: AnchorInvClassifier, item: StoredItems) -> StoredItems:
     state = model.state_
     chosen = np.linspace(0, len(item.labels) - 1, min(MOST_INVERTED, len(item.labels))).astype(int)
     targets = item.values[torch.from_numpy(chosen)].float()
-    own = targets.shape[1] - sum(view_sizes(state))
+    targets = targets[:, : targets.shape[1] - sum(view_sizes(state))]
     network = nn.Sequential(*without_views(state))
     plan = Inversion.lbfgs(STEPS)
     start = 0.5 * plan.start(len(chosen), state.shape, rng=stream(0, "audit", item.name))
     tick("inverting", 0, 1)
-    result = invert(network, targets[:, :own], start, plan)
+    signals = invert(network, targets, start, plan).signals
     tick("inverting", 1, 1)
-    return StoredItems(
-        f"signals inverted from {item.name}",
-        "signals",
-        result.signals,
-        item.labels[chosen],
-        item.weights[chosen],
-        inverted=True,
-    )
+    name, labels, weights = f"signals inverted from {item.name}", item.labels[chosen], item.weights[chosen]
+    return StoredItems(name, "signals", signals, labels, weights, inverted=True)
 
 
 def reidentification(
@@ -297,45 +276,44 @@ def reidentification(
     recordings. Attacks that are not possible are added to ``notes``.
     """
     raw = standardise(model, others)
-    own = fit_encoder(raw, most_random=0, rng=stream(seed, "attacker"))
-    spaces = {"signals": encode(own, raw), "features": model._features(raw)}
+    encoder = fit_encoder(raw, most_random=0, rng=stream(seed, "attacker"))
+    spaces = {"signals": encode(encoder, raw), "features": model._features(raw)}
     units = members.units(with_sessions=members.sessions is not None)
     for attack, column in (("re-identification", "people"), ("attribute", "sessions")):
-        own_names, known = getattr(members, column), getattr(others, column)
-        if own_names is None or known is None:
+        names, other_names = getattr(members, column), getattr(others, column)
+        if names is None or other_names is None:
             continue
-        names, known = own_names.astype(str), known.astype(str)
-        shared = np.array(sorted(set(names) & set(known)))
+        names, other_names = names.astype(str), other_names.astype(str)
+        shared = np.array(sorted(set(names) & set(other_names)))
         if len(shared) < 2:
             notes.append(f"No {attack} by {column}: fewer than two are among members and others.")
             continue
-        here = np.isin(known, shared)
+        in_both = np.isin(other_names, shared)
         galleries = {
-            space: Gallery(features[torch.from_numpy(here)], others.labels[here], known[here])
+            space: Gallery(features[torch.from_numpy(in_both)], others.labels[in_both], other_names[in_both])
             for space, features in spaces.items()
         }
         items = (*kept, _raw_storage(model, members, np.isin(names, shared), seed))
         for number, item in enumerate(items):
             tick(attack, number + 1, len(items))
             shares = item.shares_of(names, shared)
-            if not (whole := shares.sum(1) > 1e-6).any():
+            if not (traced := shares.sum(1) > 1e-6).any():
                 continue
-            values = item.values[torch.from_numpy(whole)]
-            values = encode(own, values) if item.space == "signals" else values
-            matches = galleries[item.space].identify(values, item.labels[whole])
-            shares = shares[whole] / shares[whole].sum(1, keepdims=True)
-            sources = None if units is None else units[item.weights[whole].argmax(1)]
-            share = identification_rate(matches, shares, shared, sources)
-            yield Figure(attack, item.name, f"top-1 of {len(shared)} {column}", share, 1 / len(shared))
+            values = item.values[torch.from_numpy(traced)]
+            values = encode(encoder, values) if item.space == "signals" else values
+            matches = galleries[item.space].identify(values, item.labels[traced])
+            shares = shares[traced] / shares[traced].sum(1, keepdims=True)
+            sources = None if units is None else units[item.weights[traced].argmax(1)]
+            rate = identification_rate(matches, shares, shared, sources)
+            yield Figure(attack, item.name, f"top-1 of {len(shared)} {column}", rate, 1 / len(shared))
 
 
-def _raw_storage(model: AnchorInvClassifier, members: People, known: np.ndarray, seed: int) -> StoredItems:
+def _raw_storage(model: AnchorInvClassifier, members: People, chosen: np.ndarray, seed: int) -> StoredItems:
     """Return members' windows themselves, as a file with recordings would reveal them."""
-    places = np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(known))[:MOST_LINKED])
-    weights = (places[:, None] == np.arange(len(known))).astype(float)
-    return StoredItems(
-        "raw storage", "signals", standardise(model, members.of(places)), members.labels[places], weights
-    )
+    places = np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(chosen))[:MOST_LINKED])
+    weights = (places[:, None] == np.arange(len(chosen))).astype(float)
+    signals = standardise(model, members.of(places))
+    return StoredItems("raw storage", "signals", signals, members.labels[places], weights)
 
 
 def reconstruction(
@@ -343,27 +321,28 @@ def reconstruction(
 ) -> Iterator[Figure]:
     """Compare inverted signals with their source windows, and these with the nearest other windows."""
     signals = standardise(model, members)
-    signal_items = [item for item in kept if item.inverted]
-    for item in signal_items:
-        closeness = np.array([
-            _closeness(item, number, signals, members)
-            for number, label in enumerate(item.labels)
-            if (members.labels == label).sum() > 2
-        ])  # (n, measures, 3)  # fmt: skip
-        if len(closeness) < 2:
+    inverted = [item for item in kept if item.inverted]
+    for item in inverted:
+        several = [i for i, label in enumerate(item.labels) if (members.labels == label).sum() > 2]
+        if len(several) < 2:
             continue
+        closeness = np.array([_closeness(item, i, signals, members) for i in several])  # (n, measures, 3)
         for column, (name, larger) in enumerate(MEASURES.items()):
-            of_item, same, apart = closeness[:, column].T
-            for what, values in (("", of_item), (", nearest other window of the person", same),
-                                 (", nearest window of other people", apart)):  # fmt: skip
+            of_item, same_person, other_people = closeness[:, column].T
+            for suffix, values in {
+                "": of_item,
+                ", nearest other window of the person": same_person,
+                ", nearest window of other people": other_people,
+            }.items():
                 finite = values[np.isfinite(values)]
                 if len(finite) > 1:
-                    yield Figure("reconstruction", item.name, name + what, Estimate.mean(finite))
-            rivals = np.fmax(same, apart) if larger else np.fmin(same, apart)
+                    yield Figure("reconstruction", item.name, name + suffix, Estimate.mean(finite))
+            best = np.fmax if larger else np.fmin
+            rivals = best(same_person, other_people)
             closer = of_item > rivals if larger else of_item < rivals
             share = Estimate.share(int(closer.sum()), len(closer))
             yield Figure("reconstruction", item.name, f"closer than any real window, {name}", share)
-    if not signal_items:
+    if not inverted:
         notes.append("No reconstruction: the model stores no features that could be inverted.")
 
 
@@ -409,31 +388,27 @@ def audit_forgetting(model: AnchorInvClassifier, label: Any, members: People, ot
     -------
     Audit
     """
-    without = members.of(members.labels != label)
-    base = np.isin(without.labels, model.base_classes_)
-    never = AnchorInvClassifier(
-        **model.get_params(deep=False) | {"random_state": model.seed_, "verbose": False}
-    )
-    groups = without.people[base] if without.people is not None and model.privacy is not None else None
-    never.fit(without.signals[base], without.labels[base], groups)
-    for name in [each for each in model._names.tolist() if each in set(without.labels[~base].tolist())]:
-        new = without.labels == name
-        never.partial_fit(without.signals[new], without.labels[new])
-    after = AnchorInvClassifier.from_bundle(model.to_bundle()).forget_class(label)
-    own = [data.of(data.labels == label) for data in (members, others)]
-    first, second = (each.units(with_sessions=each.sessions is not None) for each in own)
-    grouped = None if first is None or second is None else (first, second)
+    models = {
+        "before": model,
+        "after": AnchorInvClassifier.from_bundle(model.to_bundle()).forget_class(label),
+        "never taught": train_shadow(model, members.of(members.labels != label), seed=model.seed_),
+    }
+    inside, outside = (data.of(data.labels == label) for data in (members, others))
+    first, second = (data.units(with_sessions=data.sessions is not None) for data in (inside, outside))
+    groups = None if first is None or second is None else (first, second)
     figures = []
-    for name, each in {"before": model, "after": after, "never taught": never}.items():
-        scores = []
-        for data in own:
-            with torch.no_grad():
-                statistics, _ = each.state_.head.novelty(each._features(standardise(each, data)))
-            # Of a discriminant's statistics the second is the distance to the nearest class.
-            scores.append(-statistics[:, min(1, statistics.shape[1] - 1)].double().numpy())
-        auroc = Membership.of(scores[0], scores[1], grouped).auroc
+    for name, attacked in models.items():
+        auroc = Membership.of(_nearness(attacked, inside), _nearness(attacked, outside), groups).auroc
         figures.append(Figure("forgetting", name, "AUROC", auroc, 0.5))
     return Audit(model.to_bundle().memory, tuple(figures))
+
+
+def _nearness(model: AnchorInvClassifier, data: People) -> np.ndarray:
+    """Return minus the distance (n,) of each window to its nearest class, or its largest logit."""
+    with torch.no_grad():
+        statistics, _ = model.state_.head.novelty(model._features(standardise(model, data)))
+    # Of a discriminant's statistics the second is the distance to the nearest class.
+    return -statistics[:, min(1, statistics.shape[1] - 1)].double().numpy()
 
 
 def read_people(model: AnchorInvClassifier, path: Path, *, split: str) -> People:

@@ -216,12 +216,15 @@ def _distances(model: AnchorInvClassifier, data: People) -> dict[str, np.ndarray
     for name, (batch, values) in held.items():
         if batch is None or not batch.values.shape[1]:
             continue
-        score = np.full(len(data), -np.inf)
+        score = np.full(len(data), np.nan)
         for column in np.unique(columns):
-            known = batch.of(state.classes[column]).values.flatten(1).to(values)
-            near = torch.cdist(values[torch.from_numpy(columns == column)], known)
-            score[columns == column] = -near.min(1).values.double().numpy()
-        scores[f"distance to {name}"] = score
+            stored = batch.of(state.classes[column]).values.flatten(1).to(values)
+            if len(stored):
+                near = torch.cdist(values[torch.from_numpy(columns == column)], stored)
+                score[columns == column] = -near.min(1).values.double().numpy()
+        if not np.isnan(score).all():
+            # The class taught last has no replay yet: nothing suggests that its windows are members.
+            scores[f"distance to {name}"] = np.where(np.isnan(score), np.nanmin(score), score)
     if isinstance(head, StatisticalHead | PrototypeHead):
         with torch.no_grad():
             if isinstance(head, StatisticalHead):
@@ -299,7 +302,8 @@ def shadow_logits(
             with torch.no_grad():
                 logits.append(_fit_shadow_head(model, features, data, half)(features)[:, model._columns])
         else:
-            logits.append(_train_shadow(model, data, half, number))
+            shadow = train_shadow(model, People(data.signals[half], data.labels[half]), seed=number)
+            logits.append(shadow._logits_of(standardise(shadow, data)))
     tick("shadow models", n_shadows, n_shadows)
     return target, logits, halves
 
@@ -341,12 +345,14 @@ def _fit_shadow_head(
     return private_statistics(empty, features[chosen], targets, whose, model.privacy, rng=unknown_generator())
 
 
-def _train_shadow(model: AnchorInvClassifier, data: People, half: np.ndarray, number: int) -> Tensor:
-    """Return logits (n, n_classes) of a shadow model trained on half of the windows."""
-    shadow = AnchorInvClassifier(**model.get_params(deep=False) | {"random_state": number, "verbose": False})
-    base = half & np.isin(data.labels, model.base_classes_)
-    shadow.fit(data.signals[base], data.labels[base])
+def train_shadow(model: AnchorInvClassifier, data: People, *, seed: int) -> AnchorInvClassifier:
+    """Return a model trained on other data with the same settings, classes in the same order."""
+    shadow = AnchorInvClassifier(**model.get_params(deep=False) | {"random_state": seed, "verbose": False})
+    base = np.isin(data.labels, model.base_classes_)
+    groups = data.people[base] if data.people is not None and model.privacy is not None else None
+    shadow.fit(data.signals[base], data.labels[base], groups)
     for name in model._names.tolist()[len(model.base_classes_) :]:
-        new = half & (data.labels == name)
-        shadow.partial_fit(data.signals[new], data.labels[new])
-    return shadow._logits_of(standardise(shadow, data))
+        new = data.labels == name
+        if new.any():
+            shadow.partial_fit(data.signals[new], data.labels[new])
+    return shadow
