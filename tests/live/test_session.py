@@ -62,7 +62,7 @@ class TestStream:
         with ended(session()) as given:
             steadied = Prediction(0, "left", np.array([0.3, 0.7]), "right")
             window = Window(0, samples(n=1), True)
-            given._decided(stream.Classified(0, window, steadied, given.versions.now, 0.0))
+            given._on_window(stream.Classified(0, window, steadied, given.versions.now, 0.0))
             assert given.predictions[-1].probability == 0.3
 
     def test_channels_are_matched_by_name_and_unit(self):
@@ -296,13 +296,13 @@ class TestTeaching:
 
     def test_a_lesson_given_while_windows_are_looked_at_keeps_the_session_busy(self, given, monkeypatch):
         go_on, learn = threading.Event(), threading.Event()
-        looking = given._begin("looking", lambda: go_on.wait(30))
+        searching = given._submit("suggesting", lambda: go_on.wait(30))
         monkeypatch.setattr(given, "_learn", lambda *_: learn.wait(30))
         given.teach("tongue", 3, countdown=0)
         self.feed(given, "tongue")
         learning = given.learn()
         go_on.set()
-        looking.result()
+        searching.result()
         with pytest.raises(ValueError, match="wait until it is done"):
             given.undo()
         learn.set()

@@ -188,10 +188,7 @@ def _predictions(session: "LiveSession") -> Iterator["LivePrediction"]:
     while session.stream.status not in OVER or session.n_predictions > n_seen:
         news.wait(timeout=1.0)
         news.clear()
-        with session.lock:
-            n_new = min(session.n_predictions - n_seen, len(session.predictions))
-            latest = list(session.predictions)[-n_new:] if n_new else []
-            n_seen = session.n_predictions
+        latest, n_seen = session.predictions_since(n_seen)
         yield from latest
 
 

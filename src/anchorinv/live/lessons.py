@@ -1,7 +1,7 @@
 """Lessons and practice on a stream, the watch for a new class, and what is kept: models, a log, an export.
 
-Time is counted in samples of the stream, at the model's rate, so that a recording that is replayed faster is
-taught by the same windows.
+Time is counted in samples of the stream, at the model's rate, so that a recording gives the same windows at
+any speed of replay.
 """
 
 import contextlib
@@ -29,16 +29,15 @@ from anchorinv.signal.pipeline import Window
 
 COUNTDOWN, RECORDING, REVIEW = "countdown", "recording", "review"
 READY, HOLD, DONE = "ready", "hold", "done"
-#: Rejected windows that are looked at for a new class, and how many more before they are looked at again.
-REJECTED, LOOK_AGAIN = 60, 5
-#: A new class is rejected so many times as often as chance alone rejects windows of known ones.
-BY_CHANCE = 4
-#: Bytes of them, of long windows of many channels fewer are kept, but twice the shots of a lesson.
+#: Maximum number of rejected windows kept, and how many new ones trigger the next search for a new class.
+REJECTED, SEARCH_AGAIN = 60, 5
+#: Maximum size in bytes of the rejected windows, as long as twice the shots of a lesson are kept.
 MOST_REJECTED = 1 << 21
-#: Models to go back to.
+#: Windows of a new class are rejected at least this many times as often as those of known ones by chance.
+BY_CHANCE = 4
+#: Maximum number of models to go back to.
 MOST_UNDO = 20
-
-#: Bytes of taught windows that are kept for an export; the oldest lessons go first.
+#: Maximum size in bytes of the taught windows kept for an export; the oldest lessons are dropped first.
 MOST_TAUGHT = 200_000_000
 
 #: The class and the windows (n, n_chans, n_times) of a lesson.
@@ -47,52 +46,44 @@ Taught = tuple[Any, np.ndarray]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shot:
-    """A window recorded for a class: its number, what the model took it for, and its signals."""
+    """A window recorded for a class."""
 
     number: int
-    taken_for: Any
+    predicted: Any  # its class by the model before the lesson
     values: np.ndarray  # (n_chans, n_times)
 
 
 class Lesson:
-    """Windows recorded for one class, so many as are wanted; each may be removed again.
+    """``n_shots`` windows recorded for one class; each may be removed again.
 
-    The countdown ends at sample ``begins``; windows start at least ``spacing`` samples apart. A lesson that
-    is ``hands_free`` is learned as soon as all are recorded, without a review.
-
-    Examples
-    --------
-    >>> lesson = Lesson("fist", 2, begins=10, spacing=5)
-    >>> for start in (8, 10, 12, 15):
-    ...     _ = lesson.offer(start, Window(start, np.zeros((1, 4)), True), "rest")
-    >>> [shot.number for shot in lesson.shots], lesson.phase
-    ([1, 2], 'review')
+    The countdown ends at sample ``begins``; windows start at least ``spacing`` samples apart. With
+    ``hands_free`` they are learned as soon as all are recorded, without a review.
     """
 
     def __init__(
-        self, label: Any, wanted: int, *, begins: int, spacing: int, hands_free: bool = False
+        self, label: Any, n_shots: int, *, begins: int, spacing: int, hands_free: bool = False
     ) -> None:
-        self.label, self.wanted, self.begins, self.hands_free = label, wanted, begins, hands_free
-        self._spacing, self._next, self._numbers = spacing, begins, 0
+        self.label, self.n_shots, self.begins, self.hands_free = label, n_shots, begins, hands_free
+        self._spacing, self._next, self._last_number = spacing, begins, 0
         self.shots: list[Shot] = []
         self.phase = COUNTDOWN
 
     @classmethod
-    def of_windows(cls, label: Any, windows: np.ndarray, taken_for: Any) -> "Lesson":
-        """Return a lesson of windows (n, n_chans, n_times) that are there already, to be reviewed."""
+    def of_windows(cls, label: Any, windows: np.ndarray, predicted: Any) -> "Lesson":
+        """Return a lesson of recorded windows (n, n_chans, n_times), to be reviewed."""
         lesson = cls(label, len(windows), begins=0, spacing=1)
-        lesson.shots = [Shot(i, taken_for, window) for i, window in enumerate(windows, start=1)]
+        lesson.shots = [Shot(i, predicted, window) for i, window in enumerate(windows, start=1)]
         lesson.phase = REVIEW
         return lesson
 
-    def offer(self, start: int, window: Window, taken_for: Any) -> bool:
-        """Take a window that begins at a sample, if it is one to record; say whether anything changed."""
+    def offer(self, start: int, window: Window, predicted: Any) -> bool:
+        """Record a window that starts at a sample, if it is due; return whether anything changed."""
         if self.phase == REVIEW or start < self._next or not window.whole:
             return False
-        self._numbers += 1
+        self._last_number += 1
         self._next = start + self._spacing
-        self.shots.append(Shot(self._numbers, taken_for, window.values))
-        self.phase = REVIEW if len(self.shots) >= self.wanted else RECORDING
+        self.shots.append(Shot(self._last_number, predicted, window.values))
+        self.phase = REVIEW if len(self.shots) >= self.n_shots else RECORDING
         return True
 
     def end(self) -> None:
@@ -112,7 +103,7 @@ class Lesson:
 def teach(
     model: AnchorInvClassifier, label: Any, windows: np.ndarray
 ) -> tuple[AnchorInvClassifier, dict[str, Any]]:
-    """Return a model that has learned windows of a class, new or known, and plain facts on what that did."""
+    """Return a copy of a model that has learned windows of a class, new or known, and the effect as facts."""
     taught, began = copy(model), time.perf_counter()
     labels = [label] * len(windows)
     facts: dict[str, Any]
@@ -132,33 +123,30 @@ def teach(
             "drawn": report.drawn,
             "classes": [{"label": str(name), "before": a, "after": b} for name, a, b in report.by_class],
         }
-    return taught, facts | {
-        "label": str(label),
-        "shots": len(windows),
-        "seconds": time.perf_counter() - began,
-    }
+    facts |= {"label": str(label), "shots": len(windows), "seconds": time.perf_counter() - began}
+    return taught, facts
 
 
 class NoveltyWatch:
-    """Windows that fit no known class, half a window apart, and whether they resemble each other.
+    """Rejected windows, half a window apart, and the new class that they may be.
 
-    Some windows of known classes are rejected by chance, and those of one class resemble each other. They
-    come few at a time, those of a new class in a row; so windows are forgotten after as many as chance would
-    take to reject a quarter of a lesson.
+    Windows of known classes are rejected by chance, too, and those of one class resemble each other. But they
+    are rare, and windows of a new class come in a row. So a rejected window is dropped after a time in which
+    chance alone rejects a quarter of a lesson.
     """
 
     def __init__(self) -> None:
-        self.suggestion: dict[str, Any] | None = None  # what pages say of windows that may be a new class
-        self._rejected: deque[tuple[int, np.ndarray]] = deque()  # and where each starts
-        self._offered: np.ndarray | None = None
+        self.suggestion: dict[str, Any] | None = None  # of a new class, as pages show it
+        self._rejected: deque[tuple[int, np.ndarray]] = deque()  # the start and values of each window
+        self._suggested: np.ndarray | None = None  # the windows of the suggestion
         self._next = self._n_seen = 0
 
     def offer(self, start: int, window: Window, prediction: Prediction, model: AnchorInvClassifier) -> bool:
-        """Keep a window that fits no class; say whether it is time to look at those that were kept."""
+        """Keep a window if it is rejected; return whether to search the kept ones for a new class."""
         if prediction.novelty is None or start < self._next:
             return False
         share, spacing = model.reject or REJECT, model.n_times_ // 2
-        # Windows that fit a class have their turn as well: whoever looks again sooner has more of chance.
+        # After accepted windows, too: to try again sooner would reject more by chance.
         self._next = start + spacing
         if prediction.novelty > share:
             return False
@@ -168,45 +156,37 @@ class NoveltyWatch:
         while len(self._rejected) > n_kept or self._rejected[0][0] <= oldest:
             self._rejected.popleft()
         self._n_seen += 1
-        return self.suggestion is None and len(self._rejected) >= SHOTS and self._n_seen % LOOK_AGAIN == 0
+        return self.suggestion is None and len(self._rejected) >= SHOTS and self._n_seen % SEARCH_AGAIN == 0
 
     @property
     def windows(self) -> np.ndarray:
-        """Those that were kept (n, n_chans, n_times)."""
+        """The rejected windows (n, n_chans, n_times)."""
         return np.stack([values for _, values in self._rejected])
 
     def suggest(self, windows: np.ndarray, nearest: Any) -> None:
-        """Offer windows as a new class; ``nearest`` is the known class that they resemble most."""
-        self._offered = windows
+        """Suggest windows as a new class; ``nearest`` is the most similar known class."""
+        self._suggested = windows
         self.suggestion = {"shots": len(windows), "nearest": str(nearest)}
 
     def take(self) -> np.ndarray:
-        """Return the windows that were offered, which are offered no longer."""
-        if self._offered is None:
+        """Return the windows of the suggestion, and clear it."""
+        if self._suggested is None:
             raise ValueError("no new class is suggested now")
-        windows = self._offered
+        windows = self._suggested
         self.clear()
         return windows
 
     def clear(self) -> None:
         """Forget the suggestion and all windows."""
-        self._offered = self.suggestion = None
+        self._suggested = self.suggestion = None
         self._rejected.clear()
 
 
 class Practice:
-    """Prompt classes in turn, each so many rounds, and count what the model takes them for.
+    """Prompt every class once in each round, in random order, and count the predictions.
 
-    The first prompt is announced at sample ``begins``; each comes ``ready`` samples after its announcement
+    The first prompt is announced at sample ``begins``; each starts ``ready`` samples after its announcement
     and lasts for ``hold`` samples.
-
-    Examples
-    --------
-    >>> practice = Practice(["a", "b"], 1, begins=0, ready=10, hold=20, rng=np.random.default_rng(0))
-    >>> practice.offer(12, 4, practice.prompts[0]), practice.offer(50, 4, "unknown")
-    (True, True)
-    >>> practice.counts.sum(1).tolist()
-    [1, 1]
     """
 
     def __init__(
@@ -227,42 +207,35 @@ class Practice:
         self.phase, self.place = READY, 0
 
     def offer(self, start: int, n_times: int, label: Any) -> bool:
-        """Count a window of so many samples if it lies within a prompt; say whether anything changed."""
+        """Count a window of ``n_times`` samples if a prompt contains it; return whether anything changed."""
         before = (self.phase, self.place)
-        turn, at = divmod(max(0, start + n_times - self._begins), self._ready + self._hold)
-        if turn >= len(self.prompts):
+        place, at = divmod(max(0, start + n_times - self._begins), self._ready + self._hold)
+        if place >= len(self.prompts):
             self.phase = DONE
             return before[0] != DONE
-        self.place, self.phase = turn, READY if at < self._ready else HOLD
-        if at - n_times < self._ready:  # the window began before its prompt did
+        self.place, self.phase = place, READY if at < self._ready else HOLD
+        if at - n_times < self._ready:  # the window started before its prompt
             return before != (self.phase, self.place)
         column = self.classes.index(label) if label in self.classes else len(self.classes)
-        self.counts[self.classes.index(self.prompts[turn]), column] += 1
+        self.counts[self.classes.index(self.prompts[place]), column] += 1
         return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Version:
-    """A model of a session, its number in it, a short hash of all that it has learned, and its shots.
-
-    ``taught`` holds the windows of its lessons by class, for an export.
-    """
+    """A model of a session."""
 
     model: AnchorInvClassifier
-    number: int
-    identity: str
-    taught: tuple[Taught, ...] = ()
+    number: int  # grows with every change, an undone one as well
+    identity: str  # a short hash of what it has learned
+    taught: tuple[Taught, ...] = ()  # its lessons, for an export
 
 
 class Versions:
-    """The models of a session: the one in use (``now``), and those before it to go back to.
-
-    Its number grows with every change, an undone one as well.
-    """
+    """The models of a session: the one in use (``now``), and those before it to go back to."""
 
     def __init__(self, model: AnchorInvClassifier) -> None:
-        # Of classes in the order of their coming: their colour on every page.
-        self.places: dict[Any, int] = {}
+        self.places: dict[Any, int] = {}  # of classes in the order of learning: their colour on every page
         self._before: deque[tuple[Version, str]] = deque(maxlen=MOST_UNDO)
         self._use(Version(model, 1, identity_of(model)))
 
@@ -272,20 +245,20 @@ class Versions:
             self.places.setdefault(label, len(self.places))
 
     def replace(self, model: AnchorInvClassifier, identity: str, what: str, taught: Sequence[Taught]) -> None:
-        """Use another model from now on; ``what`` says what was done to get it."""
+        """Use another model from now on; ``what`` describes the change."""
         self._before.append((self.now, what))
         taught = tuple(taught)
-        while sum(each.nbytes for _, each in taught) > MOST_TAUGHT:
+        while sum(windows.nbytes for _, windows in taught) > MOST_TAUGHT:
             taught = taught[1:]
         self._use(Version(model, self.now.number + 1, identity, taught))
 
     @property
     def undoable(self) -> str | None:
-        """What :meth:`undo` would undo."""
+        """The change that :meth:`undo` would undo."""
         return self._before[-1][1] if self._before else None
 
     def undo(self) -> str:
-        """Go back to the model before; return what was undone."""
+        """Go back to the previous model; return the change that was undone."""
         if not self._before:
             raise ValueError("there is nothing to undo")
         version, what = self._before.pop()
@@ -294,7 +267,7 @@ class Versions:
 
 
 class EventLog:
-    """What happened, a JSON line each in a new file; a process that is killed leaves all that it wrote."""
+    """Events in a new file of JSON lines, each flushed at once: a killed process loses none."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = new_file(folder, name, ".jsonl")
@@ -303,7 +276,7 @@ class EventLog:
         self.problem: str | None = None
 
     def write(self, event: str, facts: dict[str, Any]) -> None:
-        """Add a line; a disk that is full ends the log, not the session."""
+        """Add a line; a full disk ends the log, not the session."""
         line = json.dumps({"time": round(time.time(), 3), "event": event} | facts, ensure_ascii=False)
         with self._lock:
             if self.problem is not None or self._file.closed:
@@ -321,12 +294,12 @@ class EventLog:
 
 
 def new_file(folder: Path, name: str, suffix: str) -> Path:
-    """Create an empty file by name and time that nobody else has, and return its path."""
+    """Create an empty file whose name has the time and is not in use, and return its path."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for more in ("", *(f"-{i}" for i in range(2, 1000))):
         path = folder / f"{name}-{stamp}{more}{suffix}"
         try:
-            path.open("x").close()  # of two that come at the same time one fails, and takes the next name
+            path.open("x").close()  # atomic: of two at the same time one fails, and tries the next name
         except FileExistsError:
             continue
         except OSError as error:
@@ -338,7 +311,7 @@ def new_file(folder: Path, name: str, suffix: str) -> Path:
 
 
 def identity_of(model: AnchorInvClassifier) -> str:
-    """Return a short name for exactly this model: the hash of all that it has learned."""
+    """Return a short hash of all that a model has learned."""
     digest = hashlib.sha256()
     for name, tensor in sorted(packed(model.state_)[0].items()):
         digest.update(name.encode())
@@ -351,15 +324,15 @@ def export(
 ) -> bytes:
     """Return a session as a zip file: its log, and the features of the windows taught, by lesson.
 
-    With ``recordings`` the windows themselves are included, which are recordings of somebody.
+    With ``recordings`` the windows themselves are included, which are recordings of a person.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         if log is not None:
             archive.writestr("events.jsonl", log.read_bytes())
         if taught:
-            windows = np.concatenate([each for _, each in taught])
-            labels = np.array([label for label, each in taught for _ in range(len(each))])
+            windows = np.concatenate([shots for _, shots in taught])
+            labels = np.array([label for label, shots in taught for _ in shots])
             archive.writestr("features.npz", _npz(X=model.transform(windows), y=labels))
             if recordings:
                 archive.writestr("recordings.npz", _npz(X=windows, y=labels))

@@ -176,9 +176,7 @@ async def _send_news(
         with session.lock:
             now = (session.revision, session.stream.status)
             state, seen = (facts_of(session) if now != seen else None), now
-            n_new = min(session.n_predictions - n_seen, len(session.predictions))
-            latest = list(session.predictions)[-n_new:] if n_new else []
-            n_seen = session.n_predictions
+            latest, n_seen = session.predictions_since(n_seen)
         first, columns = scope.since(column)
         column = first + len(columns)
         if state is not None:
@@ -225,7 +223,7 @@ def facts_of(session: LiveSession) -> dict[str, Any]:
         if lesson is None
         else {
             "label": str(lesson.label),
-            "wanted": lesson.wanted,
+            "n_shots": lesson.n_shots,
             "phase": lesson.phase,
             "left": session.seconds_left,
             "hands_free": lesson.hands_free,
@@ -262,7 +260,7 @@ def _thumb(shot: Shot) -> dict[str, Any]:
     low, high = picked.min(1, keepdims=True), picked.max(1, keepdims=True)
     scaled = 99 * (picked - low) / np.maximum(high - low, 1e-12)
     rows = scaled.round().astype(int).tolist()
-    return {"number": shot.number, "taken_for": str(shot.taken_for), "rows": rows}
+    return {"number": shot.number, "predicted": str(shot.predicted), "rows": rows}
 
 
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""A live session: a model on a stream, taught while it runs; what pages show is read from here.
+"""A live session: a model on a stream, taught while it runs; pages show its state.
 
-Samples come in on one thread and are classified there; lessons are learned on another one, by a copy of the
-model that takes its place when it has learned. Nothing waits for a page.
+Samples arrive and are classified on one thread; lessons are learned on another, by a copy of the model, which
+is then used instead. Neither waits for a page. The stream owns its position, status and display, ``versions``
+the models, ``watch`` the rejected windows; all else that a page shows is an attribute of the session.
 """
 
 import logging
@@ -35,7 +36,7 @@ from anchorinv.live.lessons import (
 from anchorinv.live.sources import StreamSource
 from anchorinv.live.stream import OVER, Classified, ClassifiedStream
 from anchorinv.novelty import SHOTS
-from anchorinv.serving.streaming import Prediction, Smoothing
+from anchorinv.serving.streaming import UNKNOWN, Prediction, Smoothing
 from anchorinv.signal.drift import Drift
 from anchorinv.validation import as_label
 
@@ -53,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LivePrediction:
-    """A prediction as pages and logs have it."""
+    """A prediction as pages and logs show it."""
 
     at: float  # end of the window, in seconds of the stream
     label: str | None  # None if samples are missing
@@ -66,12 +67,12 @@ class LivePrediction:
 
 
 class LiveSession:
-    """A model on a stream, and what is done with it.
+    """A model on a stream: its predictions, and lessons that change it.
 
     Parameters
     ----------
     model : AnchorInvClassifier
-        Fitted; it stays as it is.
+        Fitted; it is not changed.
     source : StreamSource
         Its channels are matched by name and unit, as those of files.
     step : float, default=0.1
@@ -79,13 +80,13 @@ class LiveSession:
     steady : Smoothing, str or None, default=None
         As in :class:`~anchorinv.serving.streaming.StreamingPredictor`.
     folder : Path or None, default=None
-        Where models and the log go; None keeps neither.
+        For models and the log; None keeps neither.
     name : str, default="model"
-        With which names of files begin.
+        First part of the names of files.
     scale : float, default=1.0
-        What samples are multiplied by.
+        Factor for the samples.
     rename : mapping or None, default=None
-        Names of channels in the source, and those that the model knows.
+        Maps channel names of the source to the model's.
     allow_recordings : bool, default=False
         Save a model even if it keeps recordings of people.
     """
@@ -112,10 +113,10 @@ class LiveSession:
             steady=steady,
             scale=scale,
             rename=rename,
-            on_window=self._decided,
-            on_status=self._stream_is,
-            on_chunk=self._arrived,
-            on_drift=self._drifted,
+            on_window=self._on_window,
+            on_status=self._on_status,
+            on_chunk=self._on_chunk,
+            on_drift=self._on_drift,
         )
         self.lock = threading.RLock()
         self._listeners: list[Callable[[], object]] = []
@@ -131,12 +132,17 @@ class LiveSession:
         self.problem: str | None = None
         self.warning: str | None = None
         self.log = EventLog(folder, name) if folder is not None else None
-        self._say("begin", source=source.name, sfreq=source.sfreq, channels=self.stream.ch_names)
+        self._log_event("begin", source=source.name, sfreq=source.sfreq, channels=self.stream.ch_names)
 
     @property
     def model(self) -> AnchorInvClassifier:
         """The model in use."""
         return self.versions.now.model
+
+    @property
+    def taught(self) -> tuple[Taught, ...]:
+        """The lessons that the model in use has learned: the class and the windows of each."""
+        return self.versions.now.taught
 
     # -- the stream ---------------------------------------------------------------------------------------
 
@@ -149,87 +155,91 @@ class LiveSession:
         self.stream.run()
 
     def stop(self) -> None:
-        """End: the source is released, a lesson that is being learned is finished."""
+        """Stop: the source is released, a lesson that is being learned is finished."""
         self.stream.stop()
         self._teacher.shutdown(wait=True)
         if self.log is not None:
-            self._say("end")
+            self._log_event("end")
             self.log.close()
 
-    def _decided(self, each: Classified) -> None:
-        prediction, model = each.prediction, each.version.model
-        shown_now = LivePrediction(
-            at=(each.start + model.n_times_) / self.stream.rate,
+    def predictions_since(self, n_seen: int) -> tuple[list[LivePrediction], int]:
+        """Return the predictions after the first ``n_seen``, as far as they are kept, and the new total."""
+        with self.lock:
+            n_new = min(self.n_predictions - n_seen, len(self.predictions))
+            return list(self.predictions)[len(self.predictions) - n_new :], self.n_predictions
+
+    def _on_window(self, classified: Classified) -> None:
+        prediction, model, start = classified.prediction, classified.version.model, classified.start
+        live = LivePrediction(
+            at=(start + model.n_times_) / self.stream.rate,
             label=None if prediction.label is None else str(prediction.label),
             unknown=model.reject is not None and prediction.label == model.reject_label_,
             probability=_probability(prediction, model),
             novelty=prediction.novelty,
-            taken=each.taken,
+            taken=classified.taken,
             decided=time.time(),
-            model=each.version.number,
+            model=classified.version.number,
         )
         with self.lock:
-            self.predictions.append(shown_now)
+            self.predictions.append(live)
             self.n_predictions += 1
-            if self.lesson is not None and self.lesson.offer(each.start, each.window, prediction.raw_label):
+            if self.lesson is not None and self.lesson.offer(start, classified.window, prediction.raw_label):
                 self.revision += 1
                 if self.lesson.phase == REVIEW and self.lesson.hands_free:
                     self.learn()
             if self.practice is not None:
-                self.revision += self.practice.offer(each.start, model.n_times_, prediction.label)
-            due = self.watch.offer(each.start, each.window, prediction, model)
-            # Where all windows are odd, as in another unit, none of them is a new class.
+                self.revision += self.practice.offer(start, model.n_times_, prediction.label)
+            due = self.watch.offer(start, classified.window, prediction, model)
+            # If all windows are far from the base data, as in another unit, none of them is a new class.
             if due and not (self.busy or self.lesson or self.warning):
-                self._begin("looking", self._look, model, self.watch.windows)
-        self._say("prediction", **asdict(shown_now))
+                self._submit("suggesting", self._suggest, model, self.watch.windows)
+        self._log_event("prediction", **asdict(live))
 
-    def _look(self, model: AnchorInvClassifier, windows: np.ndarray) -> None:
-        found = model.suggest_class(windows, least=SHOTS)
+    def _suggest(self, model: AnchorInvClassifier, windows: np.ndarray) -> None:
+        suggestion = model.suggest_class(windows, least=SHOTS)
         with self.lock:
-            if found is not None and self.model is model:
-                self.watch.suggest(windows[found.shots], found.nearest)
+            if suggestion is not None and self.model is model:
+                self.watch.suggest(windows[suggestion.shots], suggestion.nearest)
 
-    def _arrived(self, contact_changed: bool) -> None:
+    def _on_chunk(self, contact_changed: bool) -> None:
         if contact_changed:
             self._changed()
         else:
             self._notify()
 
-    def _stream_is(self, status: str, error: Exception | None) -> None:
+    def _on_status(self, status: str, error: Exception | None) -> None:
         if error is not None:
             self._fail(error)
         self._changed()
-        self._say("stream", status=status)
+        self._log_event("stream", status=status)
 
-    def _drifted(self, drift: Drift) -> None:
-        """Say on the page that all windows are far from the base data, as in another unit."""
+    def _on_drift(self, drift: Drift) -> None:
         self.warning = shown(drift.verdict)
         self._changed()
-        self._say("drift", sentence=drift.verdict)
+        self._log_event("drift", sentence=drift.verdict)
 
-    # -- what a person does -------------------------------------------------------------------------------
+    # -- commands of a page -------------------------------------------------------------------------------
 
     def teach(
-        self, name: str, wanted: int = SHOTS, *, countdown: float = COUNTDOWN, hands_free: bool = False
+        self, name: str, n_shots: int = SHOTS, *, countdown: float = COUNTDOWN, hands_free: bool = False
     ) -> None:
         """Record windows for a class, new or known, after a countdown in seconds of the stream."""
-        label = self._named(name)
-        if not 1 <= wanted <= MOST_SHOTS:
-            raise ValueError(f"a lesson has 1 to {MOST_SHOTS} windows, got {wanted}")
+        label = self._label(name)
+        if not 1 <= n_shots <= MOST_SHOTS:
+            raise ValueError(f"a lesson has 1 to {MOST_SHOTS} windows, got {n_shots}")
         with self.lock:
-            self._idle(flowing=True)
-            self.lesson = Lesson(
-                label,
-                wanted,
-                begins=self.stream.position + round(max(0.0, countdown) * self.stream.rate),
-                spacing=max(1, self.model.n_times_ // 2),
-                hands_free=hands_free,
-            )
-            self.report = self.problem = None
-            self._changed()
+            self._check_idle(streaming=True)
+            begins = self.stream.position + round(max(0.0, countdown) * self.stream.rate)
+            spacing = max(1, self.model.n_times_ // 2)
+            self._start(Lesson(label, n_shots, begins=begins, spacing=spacing, hands_free=hands_free))
 
-    def _named(self, name: str) -> Any:
-        """Return the class of a name, before anybody holds a gesture for one that would be refused."""
+    def _start(self, lesson: Lesson) -> None:
+        self.lesson = lesson
+        self.report = self.problem = None
+        self._changed()
+
+    def _label(self, name: str) -> Any:
+        """Return the class of a name; one that would be refused is refused before anything is recorded."""
         if not name.strip():
             raise ValueError("a class needs a name")
         label = as_label(self.model.classes_, name.strip())
@@ -254,30 +264,28 @@ class LiveSession:
             self._changed()
 
     def cancel(self) -> None:
-        """Leave the lesson or the practice without any effect."""
+        """Cancel the lesson or the practice; the model is unchanged."""
         with self.lock:
             self.lesson = self.practice = None
             self._changed()
 
     def learn(self) -> "Future[None]":
-        """Learn the windows recorded; the model that has learned takes over when it is ready."""
+        """Learn the recorded windows; the new model is used as soon as it is ready."""
         with self.lock:
             lesson = self._lesson()
             if not lesson.shots:
                 raise ValueError("no window is left to learn from; record some")
-            self._idle(but_lesson=True)
+            self._check_idle(lesson_allowed=True)
             self.lesson = None
-            return self._begin("learning", self._learn, lesson.label, lesson.signals)
+            return self._submit("learning", self._learn, lesson.label, lesson.signals)
 
     def accept(self, name: str) -> None:
-        """Make the windows that were suggested as a new class a lesson, to be reviewed and learned."""
-        label = self._named(name)
+        """Start a lesson of the windows that were suggested as a new class, to be reviewed and learned."""
+        label = self._label(name)
         with self.lock:
-            self._idle()
-            unknown = self.model.reject_label_ if self.model.reject is not None else "unknown"
-            self.lesson = Lesson.of_windows(label, self.watch.take(), unknown)
-            self.report = self.problem = None
-            self._changed()
+            self._check_idle()
+            unknown = self.model.reject_label_ if self.model.reject is not None else UNKNOWN
+            self._start(Lesson.of_windows(label, self.watch.take(), unknown))
 
     def dismiss(self) -> None:
         """Forget the suggestion and the windows behind it."""
@@ -289,39 +297,39 @@ class LiveSession:
         known = label in self.model.classes_.tolist()
         model, facts = teach(self.model, label, windows)
         self._replace(model, f"taught {label}", [*self.taught, (label, windows)], report=facts)
-        self._say("taught", label=str(label), shots=len(windows), new=not known)
+        self._log_event("taught", label=str(label), shots=len(windows), new=not known)
 
     def forget(self, name: str) -> "Future[None]":
         """Forget a class."""
         label = as_label(self.model.classes_, name)
         with self.lock:
-            self._idle()
-            return self._begin("learning", self._forget, label)
+            self._check_idle()
+            return self._submit("learning", self._forget, label)
 
     def _forget(self, label: Any) -> None:
         model = copy(self.model)
         model.forget_class(label)
-        kept = [lesson for lesson in self.taught if lesson[0] != label]
+        others = [(name, windows) for name, windows in self.taught if name != label]
         report = {"sentence": f"The class {label} is forgotten."}
-        self._replace(model, f"forgot {label}", kept, report=report)
-        self._say("forgot", label=str(label))
+        self._replace(model, f"forgot {label}", others, report=report)
+        self._log_event("forgot", label=str(label))
 
     def undo(self) -> None:
         """Go back to the model before the last lesson."""
         with self.lock:
-            self._idle()
+            self._check_idle()
             what = self.versions.undo()
             self.watch.clear()
             self.problem, self.report = None, {"sentence": f"Undone: {what}.", "undone": True}
             self._changed()
-        self._say("undone", what=what)
+        self._log_event("undone", what=what)
 
     def practise(self, rounds: int = 2, hold: float = PRACTICE_HOLD) -> None:
-        """Prompt every class so many times, and count what it is taken for."""
+        """Prompt every class in each round, and count the predictions."""
         if not 1 <= rounds <= 20:
             raise ValueError(f"practice has 1 to 20 rounds, got {rounds}")
         with self.lock:
-            self._idle(flowing=True)
+            self._check_idle(streaming=True)
             self.practice = Practice(
                 self.model.classes_.tolist(),
                 rounds,
@@ -334,29 +342,30 @@ class LiveSession:
             self._changed()
 
     def save(self) -> Path:
-        """Write the model as it is now to a file of its own; none that is there is touched."""
+        """Save the model in use as a new file; existing files are never replaced."""
         if self.folder is None:
             raise ValueError("this session has no folder to save to; start it with --folder")
         now = self.versions.now
         path = new_file(self.folder, f"{self.name}-{now.number}", ".anchorinv")
-        signals = now.model.state_.signals is not None
+        with_signals = now.model.state_.signals is not None
         try:
-            now.model.save(path, with_signals=signals, allow_recordings=self._allow_recordings)
+            now.model.save(path, with_signals=with_signals, allow_recordings=self._allow_recordings)
         except BaseException:
             path.unlink()
             raise
-        self._say("saved", file=path.name)
+        self._log_event("saved", file=path.name)
         return path
 
-    # -- inside -------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------
 
     def _lesson(self) -> Lesson:
         if self.lesson is None:
             raise ValueError("nothing is being recorded")
         return self.lesson
 
-    def _idle(self, *, but_lesson: bool = False, flowing: bool = False) -> None:
-        if flowing and self.stream.status in OVER:
+    def _check_idle(self, *, lesson_allowed: bool = False, streaming: bool = False) -> None:
+        """Refuse a command while another one is under way; a practice that is done is cleared."""
+        if streaming and self.stream.status in OVER:
             raise ValueError(
                 "the stream is over, so no window will come; start it again (--loop replays a file for ever)"
             )
@@ -364,45 +373,41 @@ class LiveSession:
             raise ValueError("a lesson is being learned; wait until it is done")
         if self.practice is not None and self.practice.phase != DONE:
             raise ValueError("finish the practice first, or stop it")
-        if self.lesson is not None and not but_lesson:
+        if self.lesson is not None and not lesson_allowed:
             raise ValueError("finish the lesson first, or cancel it")
         self.practice = None
 
-    def _begin(self, what: str, task: Callable[..., None], *given: Any) -> "Future[None]":
-        if what == "learning":
+    def _submit(self, activity: str, task: Callable[..., None], *args: Any) -> "Future[None]":
+        """Run a task on the thread for lessons; ``busy`` is its activity meanwhile."""
+        if activity == "learning":
             self.problem = None
-        self.busy = what
+        self.busy = activity
         self._changed()
-        return self._teacher.submit(self._done, what, task, *given)
+        return self._teacher.submit(self._run_task, activity, task, *args)
 
-    def _done(self, what: str, task: Callable[..., None], *given: Any) -> None:
+    def _run_task(self, activity: str, task: Callable[..., None], *args: Any) -> None:
         try:
-            task(*given)
+            task(*args)
         except Exception as error:
             self._fail(error)
         finally:
             with self.lock:
-                if self.busy == what:  # a lesson may have been given while windows were looked at
+                if self.busy == activity:  # a lesson may have been started during a search for new classes
                     self.busy = None
                 self._changed()
 
     def _fail(self, error: Exception) -> None:
-        """Say what went wrong on the page; what nobody expected goes to the console as well, whole."""
-        what = str(error)
+        """Show an error on the page; an unexpected one is logged with its traceback, too."""
+        message = str(error)
         if not isinstance(error, ValueError | OSError):
-            what = f"something went wrong ({type(error).__name__}: {error}); the console has more"
+            message = f"something went wrong ({type(error).__name__}: {error}); the console has more"
             _log.error("live session", exc_info=error)
-        self.problem = shown(what)
-
-    @property
-    def taught(self) -> tuple[Taught, ...]:
-        """The lessons that the model in use has learned: the class and the windows of each."""
-        return self.versions.now.taught
+        self.problem = shown(message)
 
     def _replace(
         self, model: AnchorInvClassifier, what: str, taught: Sequence[Taught], *, report: dict[str, Any]
     ) -> None:
-        identity = identity_of(model)  # takes its time, so before the stream is kept waiting
+        identity = identity_of(model)  # slow, so not under the lock, which decisions wait for
         with self.lock:
             self.versions.replace(model, identity, what, taught)
             self.watch.clear()
@@ -411,7 +416,7 @@ class LiveSession:
 
     @property
     def seconds_left(self) -> float:
-        """Of a countdown, in seconds of the stream."""
+        """Remaining countdown of the lesson, in seconds of the stream."""
         if self.lesson is None:
             return 0.0
         return max(0.0, (self.lesson.begins - self.stream.position) / self.stream.rate)
@@ -422,7 +427,7 @@ class LiveSession:
         self._notify()
 
     def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Have a function called, from any thread, when there is something new; return how to end that."""
+        """Call a function, from any thread, whenever there is something new; return how to end that."""
         with self.lock:
             self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -431,14 +436,14 @@ class LiveSession:
         for listener in tuple(self._listeners):
             listener()
 
-    def _say(self, event: str, **facts: Any) -> None:
+    def _log_event(self, event: str, **facts: Any) -> None:
         if self.log is not None:
             now = self.versions.now
             self.log.write(event, {"model": now.number, "identity": now.identity} | facts)
 
 
 def _probability(prediction: Prediction, model: AnchorInvClassifier) -> float | None:
-    """Return the probability of the class that is shown, which need not be the largest if it was steadied."""
+    """Return the probability of the predicted class, which need not be the largest after smoothing."""
     if prediction.probabilities is None:
         return None
     classes = model.classes_.tolist()
