@@ -725,10 +725,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         curves: tuple[Curve, ...] = (),
         groups: np.ndarray | None = None,
     ) -> dict[str, Any]:
-        """Return an entry of the history; without a fingerprint, which confirms who took part, if private."""
-        confirms = not isinstance(self.privacy, Privacy)
+        """Return an entry of the history."""
+        # With a fingerprint others could confirm who took part.
+        private = isinstance(self.privacy, Privacy)
         entry = history_entry(kind, session, count_labels(labels), curves, began)
-        return entry | origin(signals.values, labels, groups, confirms=confirms)
+        return entry | origin(signals.values, labels, groups, with_fingerprint=not private)
 
     def _know(self, **learned: Any) -> None:
         """Update all attributes at once: a thread that predicts sees the model before or after."""

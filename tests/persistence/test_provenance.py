@@ -16,7 +16,7 @@ from anchorinv.persistence.bundle import read_facts
 from anchorinv.persistence.format import read_container, write_container
 from anchorinv.persistence.manifest import manifest, manifest_lines
 from anchorinv.persistence.provenance import (
-    DESCENTS,
+    OPTIMISATIONS,
     fingerprint,
     origin,
     score_lines,
@@ -107,7 +107,7 @@ class TestHistory:
 
     def test_networks_of_the_default_method_have_theirs(self):
         model = AnchorInvClassifier(**{**SETTINGS, "epochs": 1, "network": "always"}).fit(*windows())
-        names = {DESCENTS[f"network {i}"][1] for i in (1, 2, 3)}
+        names = {OPTIMISATIONS[f"network {i}"][1] for i in (1, 2, 3)}
         assert set(model.history_[0]["curves"]) == names
         assert again(model).history_ == model.history_
 

@@ -37,10 +37,8 @@ from anchorinv.persistence.limits import (
     Architecture,
     check_parts,
     check_tensors,
-    compress_anchors,
     needs_network,
     recipe_for,
-    restore_anchors,
 )
 from anchorinv.signal.drift import SHAPES, BaseStatistics, MeanStd
 from anchorinv.signal.preprocessing import Preprocessing, facts_of
@@ -122,10 +120,10 @@ def save_bundle(
         )
     header, tensors = _facts_of(bundle, with_signals=with_signals)
     try:
-        own = bundle.backbone is not None and bundle.backbone.backbone.model is None
-        backbone = bundle.backbone.backbone if bundle.backbone and own else None
-        _bundle_of(parse_header(header), tensors, backbone)  # nothing is written that cannot be read back
-    except _ODD as error:
+        backbone = bundle.backbone.backbone if bundle.backbone else None
+        custom = backbone if backbone and backbone.model is None else None
+        _bundle_of(parse_header(header), tensors, custom)  # nothing is written that cannot be read back
+    except _MALFORMED as error:
         was = "; the existing file is untouched" if path.is_file() else ""
         raise ValueError(
             f"{path} is not written, as it could not be read back: {_first_line(error)}{was}"
@@ -144,7 +142,7 @@ def _facts_of(bundle: Bundle, *, with_signals: bool) -> tuple[bytes, dict[str, T
     }
     shapes = {name: getattr(bundle.statistics, name) for name in SHAPES}
     kept |= {f"statistics.{name}": value for name, value in shapes.items() if value is not None}
-    tensors = _with_short_curves(compress_anchors(tensors)) | {
+    tensors = _with_short_curves(_compress_anchors(tensors)) | {
         f"{name}.{part}": torch.from_numpy(np.array(getattr(value, part), dtype=np.float64))
         for name, value in kept.items()
         for part in ("mean", "std")
@@ -170,7 +168,7 @@ def _with_short_curves(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 #: Errors that malformed facts or tensors may raise in the code that reads them.
-_ODD = (SafetensorError, ValueError, TypeError, RuntimeError, LookupError, OverflowError, MemoryError)
+_MALFORMED = (SafetensorError, ValueError, TypeError, RuntimeError, LookupError, OverflowError, MemoryError)
 
 
 def read_facts(path: Path | str) -> tuple[Header, dict[str, Tensor]]:
@@ -203,42 +201,45 @@ def _read(path: Path, backbone: Any = None) -> tuple[Header, dict[str, Tensor], 
         return header, tensors, _bundle_of(header, tensors, backbone)
     except (MissingExtra, MissingBackbone, BackboneError) as error:
         raise type(error)(f"{path} cannot be used here: {error}") from None
-    except _ODD as error:
+    except _MALFORMED as error:
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
 
 
-def _architecture(header: Header, geometry: Geometry, backbone: Any) -> Architecture:
-    """Return the factory of the network: this package's, or the one named in the file."""
+def _architecture(header: Header, geometry: Geometry, custom: Any) -> Architecture:
+    """Return the factory of the network: this package's, the one named in the file, or a custom one."""
     facts = header.backbone
-    if backbone is not None and (facts is None or facts.kind != "own"):
+    if custom is not None and (facts is None or facts.kind != "own"):
         raise BackboneError("its network is built by its name; leave backbone out")
-    return geometry if facts is None else facts.spec(geometry, backbone)
+    return geometry if facts is None else facts.spec(geometry, custom)
 
 
-def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) -> Bundle:
+def _bundle_of(header: Header, tensors: dict[str, Tensor], custom: Any = None) -> Bundle:
     """Return the model that the facts and tensors of a file describe."""
     check_tensors(tensors, own=header.backbone is None)
     geometry = Geometry(**header.geometry.model_dump())
-    architecture = _architecture(header, geometry, given)
-    tensors = dict(restore_anchors(tensors))
+    architecture = _architecture(header, geometry, custom)
+    tensors = dict(_restore_anchors(tensors))
     with _or_another_version(header):
         check_parts(header, architecture, tensors)
     standardisation = Standardisation(*_pop_mean_std(tensors, "standardisation"))
     mean, std = _pop_mean_std(tensors, "statistics")
-    names = [f"statistics.{name}" for name in SHAPES]
-    shapes = [MeanStd(*_pop_mean_std(tensors, name)) if f"{name}.mean" in tensors else None for name in names]
+    shapes = {
+        name: MeanStd(*_pop_mean_std(tensors, f"statistics.{name}"))
+        for name in SHAPES
+        if f"statistics.{name}.mean" in tensors
+    }
     network = "always" if needs_network(header) else "never"
     backbone = recipe_for(header.method, architecture, network=network).base_spec.backbone
     with _or_another_version(header):
         state = unpacked(tensors, header.state.model_dump(exclude_none=True), backbone)
-    if odd := sorted(tensors.keys() - packed(state)[0].keys()):
-        raise ValueError(f"it contains {odd[0][:60]!r}, which does not belong to a model")
+    if unknown := sorted(tensors.keys() - packed(state)[0].keys()):
+        raise ValueError(f"it contains {unknown[0][:60]!r}, which does not belong to a model")
     bundle = Bundle(
         **{name: getattr(header, name) for name in _SAME},
         geometry=geometry,
         state=state,
         standardisation=standardisation,
-        statistics=BaseStatistics(mean, std, *shapes),
+        statistics=BaseStatistics(mean, std, **shapes),
         settings=header.settings.model_dump(exclude_unset=True),
         history=tuple(entry.line for entry in header.history),
         preprocessing=header.preprocessing,
@@ -247,6 +248,46 @@ def _bundle_of(header: Header, tensors: dict[str, Tensor], given: Any = None) ->
     if bundle.memory != header.memory:
         raise ValueError(f"it claims to store {header.memory}, but stores {bundle.memory}")
     return bundle
+
+
+def _compress_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Store inverted anchors in half precision: nothing is computed from them any more."""
+    if "anchors.values" not in tensors:
+        return tensors
+    values, inverted = tensors["anchors.values"], _has_replay(tensors)
+    small = values[inverted].half()
+    if not small.isfinite().all():  # beyond the range of half precision
+        small = values[inverted]
+    rest = {name: tensor for name, tensor in tensors.items() if name != "anchors.values"}
+    return rest | {"anchors.inverted": small, "anchors.pending": values[~inverted]}
+
+
+def _restore_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a file as a state packs them."""
+    if "anchors.labels" not in tensors:
+        return tensors
+    inverted = _has_replay(tensors)
+    rest = dict(tensors)
+    small, pending = rest.pop("anchors.inverted"), rest.pop("anchors.pending")
+    counts = (int(inverted.sum()), int((~inverted).sum()))
+    if (len(small), len(pending)) != counts or small.shape[1:] != pending.shape[1:]:
+        raise ValueError(
+            f"anchors of shape {tuple(small.shape)} and {tuple(pending.shape)} do not fit {counts}"
+        )
+    values = torch.empty(len(inverted), *pending.shape[1:], dtype=torch.float32)
+    values[inverted], values[~inverted] = small.float(), pending
+    return rest | {"anchors.values": values}
+
+
+def _has_replay(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return which anchors (n,) have replay: the first ones of each class."""
+    labels = tensors["anchors.labels"].numpy()
+    replayed = np.sort(tensors["replay.labels"].numpy()) if "replay.labels" in tensors else labels[:0]
+    order = np.argsort(labels, kind="stable")
+    rank = np.empty(len(labels), dtype=np.int64)  # of each anchor within its class
+    rank[order] = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
+    n_replay = np.searchsorted(replayed, labels, "right") - np.searchsorted(replayed, labels, "left")
+    return torch.from_numpy(rank < n_replay)
 
 
 @contextmanager

@@ -7,12 +7,11 @@ memory.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import torch
 from pydantic import AfterValidator
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from anchorinv.backbones import BackboneFor
 from anchorinv.core.blocks import BLOCKS, VIEWS
 from anchorinv.core.conformer import Conformer
+from anchorinv.core.cut import reason_of
 from anchorinv.core.encoder import MOST_FEATURES, NETWORK, NetworkBlock
 from anchorinv.core.heads import HEADS, Cosine, Expected, Head
 from anchorinv.core.networks import Geometry
@@ -140,7 +140,7 @@ def sizes_of(method: str, geometry: Architecture) -> Sizes:
     return _sizes(METHODS[method], geometry)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # by the entry of the registry, as another may be registered under its name
 def _sizes(spec: MethodSpec, geometry: Architecture) -> Sizes:
     recipe, latent = recipe_for(spec.name, geometry), _latent(geometry)
     if spec.network and recipe.base_spec.backbone == geometry:
@@ -246,40 +246,37 @@ def _check(bounds: dict[str, tuple[int, int, str]]) -> None:
 Name = Annotated[str, AfterValidator(check_name)]
 
 
-# Allowed types of the tensors of each part; weights and replay are float32.
-_WHOLE = ("labels", "num_batches_tracked", "counts")
-_DOUBLE = ("standardisation", "statistics")
-_NETWORK = ("trunk", "tail")
+# Types of tensors by the last or first part of their names; all others are float32.
+_INTEGERS = ("labels", "num_batches_tracked", "counts")
+_DOUBLES = ("standardisation", "statistics")
 #: Allowed types in networks that are not this package's.
-_KINDS = (torch.float32, torch.int64, torch.int32, torch.uint8, torch.bool)
-#: Tensors of spectra and correlations of the base windows.
+_NETWORK_TYPES = (torch.float32, torch.int64, torch.int32, torch.uint8, torch.bool)
+#: Largest value of spectra and correlations: logarithms of shares and transformed correlations are small.
 LARGEST_SHAPE = 100.0
-#: Errors that a head may raise on malformed tensors.
-_ODD = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], *, own: bool = True) -> None:
     """Refuse tensors of wrong types or values; networks other than this package's ``own`` may have any."""
     for name, tensor in tensors.items():
         part, last, shown = name.split(".")[0], name.split(".")[-1], repr(name[:60])
-        if not own and part in _NETWORK and tensor.dtype in _KINDS:
-            if tensor.is_floating_point() and tensor.numel() and not _finite(tensor):
-                raise ValueError(f"{shown} holds values that are not finite")
+        # Loss curves may contain infinities, other values may not.
+        if part != "curves" and tensor.is_floating_point() and tensor.numel() and not _finite(tensor):
+            raise ValueError(f"{shown} holds values that are not finite")
+        if not own and part in ("trunk", "tail") and tensor.dtype in _NETWORK_TYPES:
             continue
-        wanted = torch.int64 if last in _WHOLE else torch.float64 if part in _DOUBLE else torch.float32
+        expected = torch.float64 if part in _DOUBLES else torch.float32
+        if last in _INTEGERS:
+            expected = torch.int64
         if name == "head.counts" and tensor.dtype == torch.float64:
-            wanted = torch.float64  # sums of weights
+            expected = torch.float64  # sums of weights
         halved = name == "anchors.inverted" and tensor.dtype == torch.float16
-        if tensor.dtype != wanted and not halved:
-            raise ValueError(f"{shown} is {tensor.dtype}, {wanted} was expected")
+        if tensor.dtype != expected and not halved:
+            raise ValueError(f"{shown} is {tensor.dtype}, {expected} was expected")
         if (last == "labels" or part == "curves") and tensor.ndim != 1:
             raise ValueError(f"{shown} has {tensor.ndim} dimensions, 1 was expected")
         # In full precision each takes as much memory as its replay.
         if halved and 8 * tensor.numel() > MOST_BYTES:
             raise ValueError(f"{shown} has {tensor.numel()} values, {MOST_BYTES // 8} at most")
-        # Loss curves may contain infinities, other values may not.
-        if part != "curves" and wanted.is_floating_point and tensor.numel() and not _finite(tensor):
-            raise ValueError(f"{shown} holds values that are not finite")
     n_values = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("curves."))
     if n_values > MOST_CURVE_VALUES:
         raise ValueError(f"its curves have {n_values} values, {MOST_CURVE_VALUES} at most")
@@ -308,7 +305,7 @@ def check_parts(header: "Header", geometry: Architecture, tensors: Mapping[str, 
     if header.ch_names is not None and len(header.ch_names) != n_chans:
         raise ValueError(f"it names {len(header.ch_names)} channels and has {n_chans}")
     sizes = (_dim(header, geometry), *_views(header, geometry))
-    _check_kept(header, geometry, sizes, tensors)
+    _check_samples(header, geometry, sizes, tensors)
     _check_standardisation(geometry, tensors)
     _check_shapes(geometry, tensors)
     _check_head(header, sizes, tensors)
@@ -358,7 +355,7 @@ def _dim(header: "Header", geometry: Architecture) -> int:
     return encoder.n_components + encoder.n_random
 
 
-def _check_kept(
+def _check_samples(
     header: "Header", geometry: Architecture, sizes: Sequence[int], tensors: Mapping[str, Tensor]
 ) -> None:
     method, classes = header.method, set(header.state.classes)
@@ -394,7 +391,7 @@ def _check_kept(
 
 
 def _check_standardisation(geometry: Architecture, tensors: Mapping[str, Tensor]) -> None:
-    for name in _DOUBLE:
+    for name in _DOUBLES:
         shapes = {tuple(tensors[f"{name}.{part}"].shape) for part in ("mean", "std")}
         allowed = {(geometry.n_chans, 1)} | ({(1, 1)} if name == "standardisation" else set())
         if len(shapes) != 1 or not shapes <= allowed:
@@ -412,7 +409,6 @@ def _check_shapes(geometry: Architecture, tensors: Mapping[str, Tensor]) -> None
             continue
         if any(part is None or tuple(part.shape) != fitting.get(name) for part in parts):
             raise ValueError(f"statistics.{name} do not fit {geometry.n_chans} channels")
-        # Logarithms of shares and transformed correlations are small numbers.
         if any(not (part.abs() <= LARGEST_SHAPE).all() for part in parts if part is not None):
             raise ValueError(f"statistics.{name} are out of range")
         if parts[1] is not None and not (parts[1] >= 0).all():
@@ -425,55 +421,13 @@ def _check_head(header: "Header", sizes: tuple[int, ...], tensors: Mapping[str, 
         raise ValueError(f"its head is {state.head['kind']}, {header.method} has {usual}")
     n_anchors = len(tensors.get("anchors.labels", ()))
     expected = Expected(len(state.classes), state.n_base, sizes, n_anchors)
-    head = unpack_head(tensors, state.head)
-    try:
+    head, fits = unpack_head(tensors, state.head), False
+    with suppress(ValueError, TypeError, RuntimeError, LookupError, AttributeError):  # malformed tensors
         fits = head.fits(expected)
-    except _ODD:
-        fits = False
     if not fits:
         raise ValueError(
             f"the head does not fit {expected.n_classes} classes and features of {expected.dim} values"
         )
-
-
-def compress_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Store inverted anchors in half precision: nothing is computed from them any more."""
-    if "anchors.values" not in tensors:
-        return tensors
-    values, inverted = tensors["anchors.values"], _has_replay(tensors)
-    small = values[inverted].half()
-    if not small.isfinite().all():  # beyond the range of half precision
-        small = values[inverted]
-    rest = {name: tensor for name, tensor in tensors.items() if name != "anchors.values"}
-    return rest | {"anchors.inverted": small, "anchors.pending": values[~inverted]}
-
-
-def restore_anchors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a file as a state packs them."""
-    if "anchors.labels" not in tensors:
-        return tensors
-    inverted = _has_replay(tensors)
-    rest = dict(tensors)
-    small, pending = rest.pop("anchors.inverted"), rest.pop("anchors.pending")
-    counts = (int(inverted.sum()), int((~inverted).sum()))
-    if (len(small), len(pending)) != counts or small.shape[1:] != pending.shape[1:]:
-        raise ValueError(
-            f"anchors of shape {tuple(small.shape)} and {tuple(pending.shape)} do not fit {counts}"
-        )
-    values = torch.empty(len(inverted), *pending.shape[1:], dtype=torch.float32)
-    values[inverted], values[~inverted] = small.float(), pending
-    return rest | {"anchors.values": values}
-
-
-def _has_replay(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return which anchors (n,) have replay: the first ones of each class."""
-    labels = tensors["anchors.labels"].numpy()
-    replayed = np.sort(tensors["replay.labels"].numpy()) if "replay.labels" in tensors else labels[:0]
-    order = np.argsort(labels, kind="stable")
-    rank = np.empty(len(labels), dtype=np.int64)  # of each anchor within its class
-    rank[order] = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
-    n_replay = np.searchsorted(replayed, labels, "right") - np.searchsorted(replayed, labels, "left")
-    return torch.from_numpy(rank < n_replay)
 
 
 def unpack_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
@@ -488,8 +442,7 @@ def in_one_sentence() -> Iterator[None]:
     try:
         yield
     except (LookupError, TypeError, RuntimeError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"the weights do not fit this network: {reason}") from None
+        raise ValueError(f"the weights do not fit this network: {reason_of(error)}") from None
 
 
 def with_prefix(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -57,9 +57,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
     weights = sum(t.numel() for name, t in tensors.items() if name.split(".")[0] in ("trunk", "tail"))
     shapes = any(name.startswith(f"statistics.{part}.") for part in SHAPES for name in tensors)
-    base = (
-        "means, standard deviations, spectra and correlations" if shapes else "means and standard deviations"
-    )
+    statistics = "means, standard deviations, spectra and correlations"
     forgotten = [label for line in header.history if line.kind == "forgotten" for label, _ in line.samples]
     return {
         "package": header.package,
@@ -75,7 +73,7 @@ def manifest(header: Header, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "signals": per_class("signals"),
         "recordings": per_class("recordings"),
         "weights": weights,
-        "base_statistics": base,
+        "base_statistics": statistics if shapes else "means and standard deviations",
         "tells_unknown": any(name.startswith("confidence.") for name in tensors),
         "reject": header.settings.reject,
         "privacy": header.settings.model_dump()["privacy"],
@@ -213,24 +211,33 @@ def lesson_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return the history as lines: what was learned, when, by whom, from which data, and the losses."""
     lines = []
     for line in facts["sessions"]:
-        counts = ", ".join(f"{label} ({count})" for label, count in line["samples"])
-        lines.append(f"{KINDS.get(line['kind'], line['kind']):<12} {counts}")
+        lines.append(f"{KINDS.get(line['kind'], line['kind']):<12} {_counts(line)}")
         lines += [f"{'':<12} {sentence}" for sentence in lesson_sentences(line)]
     return lines
+
+
+def _counts(line: Mapping[str, Any]) -> str:
+    return ", ".join(f"{label} ({count})" for label, count in line["samples"])
+
+
+def _versions(origin: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in origin.get("versions", {}).items())
 
 
 def lesson_sentences(line: Mapping[str, Any]) -> list[str]:
     """Return the provenance of a lesson as lines; files from earlier versions may have none."""
     origin, numbers = line["origin"], {**line["numbers"], "samples": line["samples"]}
-    made_with = ", ".join(f"{name} {number}" for name, number in origin.get("versions", {}).items())
-    lines = {
-        f"{origin.get('date', '').replace('T', ' ').replace('Z', ' UTC')}": "date" in origin,
-        f"by {origin.get('author')}": "author" in origin,
-        f"note: {origin.get('note')}": "note" in origin,
-        f"fingerprint {origin.get('fingerprint')} of these windows and labels": "fingerprint" in origin,
-        f"with {made_with}": bool(made_with),
-    }
-    sentences = [sentence for sentence, known in lines.items() if known]
+    sentences = []
+    if "date" in origin:
+        sentences.append(origin["date"].replace("T", " ").replace("Z", " UTC"))
+    if "author" in origin:
+        sentences.append(f"by {origin['author']}")
+    if "note" in origin:
+        sentences.append(f"note: {origin['note']}")
+    if "fingerprint" in origin:
+        sentences.append(f"fingerprint {origin['fingerprint']} of these windows and labels")
+    if versions := _versions(origin):
+        sentences.append(f"with {versions}")
     if line["kind"] == "base":
         sentences += score_lines(numbers) or ["no score on held-out windows was measured"]
     return [*sentences, *loss_lines({**numbers, "curves": line["curves"]})]
@@ -268,6 +275,7 @@ LIMITS = (
 def model_card(facts: Mapping[str, Any]) -> list[str]:
     """Return the lines of a model card in Markdown, from a model's manifest and file name."""
     known = [line for line in facts["sessions"] if line["kind"] == "base"]
+    unknown = rejection(facts)
     scores = score_lines({**known[0]["numbers"], "samples": known[0]["samples"]}) if known else []
     calibrated = (
         "Probabilities were calibrated on held-out base windows."
@@ -286,7 +294,7 @@ def model_card(facts: Mapping[str, Any]) -> list[str]:
         *_part("Classes", _classes(facts), bullets=False),
         *_part("Training data", _data(facts, known)),
         *_part("Scores at training", [literal(s) for s in scores] or ["None: see Evaluation above."]),
-        *_part("Probabilities and unknown windows", [calibrated, f"{_sentence(rejection(facts))}."]),
+        *_part("Probabilities and unknown windows", [calibrated, f"{unknown[:1].upper()}{unknown[1:]}."]),
         *_part("What the file contains about people", [literal(s) for s in file_sentences(facts)]),
         *_part("History", _history(facts), bullets=False),
         *_part("Limits", LIMITS),
@@ -311,7 +319,6 @@ def _part(title: str, lines: Sequence[str], *, bullets: bool = True) -> list[str
 def _model(facts: Mapping[str, Any]) -> list[str]:
     spec = METHODS[facts["method"]]
     origin = facts["sessions"][-1]["origin"] if facts["sessions"] else {}
-    made_with = ", ".join(f"{name} {number}" for name, number in origin.get("versions", {}).items())
     lines = [
         f"Method: {literal(spec.title)} (`{facts['method']}`), {literal(spec.citation)}",
         *([f"Backbone: {literal(facts['backbone'])}"] if facts["backbone"] else []),
@@ -319,7 +326,9 @@ def _model(facts: Mapping[str, Any]) -> list[str]:
         f"{facts['weights']} numbers in network and features",
         f"Memory: {facts['memory']} ({MEMORY[facts['memory']]})",
     ]
-    return [*lines, f"Versions at the last lesson: {literal(made_with)}"] if made_with else lines
+    if versions := _versions(origin):
+        lines.append(f"Versions at the last lesson: {literal(versions)}")
+    return lines
 
 
 def _classes(facts: Mapping[str, Any]) -> list[str]:
@@ -359,11 +368,7 @@ def _data(facts: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[
 def _history(facts: Mapping[str, Any]) -> list[str]:
     lines = []
     for number, line in enumerate(facts["sessions"], 1):
-        counts = ", ".join(f"{label} ({count})" for label, count in line["samples"])
-        lines.append(f"{number}. {KINDS.get(line['kind'], literal(line['kind']))}: {literal(counts)}")
+        kind = KINDS.get(line["kind"], literal(line["kind"]))
+        lines.append(f"{number}. {kind}: {literal(_counts(line))}")
         lines += [f"   - {literal(sentence)}" for sentence in lesson_sentences(line)]
     return lines or ["Not known."]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -23,7 +23,7 @@ _DATE = "%Y-%m-%dT%H:%M:%SZ"
 #: Version of the fingerprint; another one would give other digests.
 _RULE = b"anchorinv data 1"
 #: For each optimisation: the names of its steps and final loss in the history, and its learning rate setting.
-DESCENTS = {
+OPTIMISATIONS = {
     "base": ("training_steps", "training_loss", "lr"),
     "invert": ("inversion_steps", "inversion_error", "inversion_lr"),
     "finetune": ("finetuning_steps", "finetuning_loss", "finetune_lr"),
@@ -32,17 +32,11 @@ DESCENTS = {
 
 
 def utc_date(clock: Callable[[], float] = time.time) -> str:
-    """Return the date and time to the second, in UTC.
-
-    Examples
-    --------
-    >>> utc_date(lambda: 0.0)
-    '1970-01-01T00:00:00Z'
-    """
+    """Return the date and time to the second, in UTC."""
     return datetime.fromtimestamp(clock(), UTC).strftime(_DATE)
 
 
-def _a_date(text: str) -> str:
+def _check_date(text: str) -> str:
     datetime.strptime(text, _DATE)
     return text
 
@@ -52,7 +46,7 @@ class Origin(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    date: Annotated[str, Field(max_length=20), AfterValidator(_a_date)] | None = None
+    date: Annotated[str, Field(max_length=20), AfterValidator(_check_date)] | None = None
     author: Name | None = None
     note: Text | None = None
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None
@@ -75,16 +69,16 @@ def origin(
     labels: np.ndarray,
     groups: np.ndarray | None = None,
     *,
-    confirms: bool = True,
+    with_fingerprint: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> dict[str, Any]:
-    """Return the provenance of a lesson, now: windows (n, n_chans, n_times), labels and groups (n,).
-
-    ``confirms=False`` leaves out the fingerprint, which lets others confirm which windows were learned.
-    """
+    """Return the provenance of a lesson, now: windows (n, n_chans, n_times), labels and groups (n,)."""
     facts: dict[str, Any] = {"date": utc_date(clock), "versions": versions()}
-    facts |= {"fingerprint": fingerprint(signals, labels)} if confirms else {}
-    return facts if groups is None else {**facts, "groups": len(np.unique(groups))}
+    if with_fingerprint:
+        facts["fingerprint"] = fingerprint(signals, labels)
+    if groups is not None:
+        facts["groups"] = len(np.unique(groups))
+    return facts
 
 
 def fingerprint(signals: np.ndarray, labels: Sequence[Any] | np.ndarray) -> str:
@@ -151,26 +145,22 @@ def without_fingerprint(history: Iterable[Mapping[str, Any]], label: Any) -> lis
 def loss_curves(curves: Iterable[Curve]) -> dict[str, list[float]]:
     """Return the loss curves of a lesson, under the names of their final values in the history."""
     return {
-        DESCENTS[curve.name][1]: curve.values.tolist()
+        OPTIMISATIONS[curve.name][1]: curve.values.tolist()
         for curve in curves
-        if curve.name in DESCENTS and len(curve.values)
+        if curve.name in OPTIMISATIONS and len(curve.values)
     }
 
 
 def with_curves(history: Iterable[Mapping[str, Any]], curves: Iterable[Curve]) -> list[dict[str, Any]]:
     """Return a history with the curves of each entry, which a file stores in one list, in order."""
-    waiting: dict[str, list[Curve]] = {}
+    by_name: dict[str, list[Curve]] = {name: [] for name in OPTIMISATIONS}
     for curve in curves:
-        waiting.setdefault(curve.name, []).append(curve)
+        by_name.setdefault(curve.name, []).append(curve)
     lines = []
     for line in history:
         # An entry has at most one curve of each kind, and then its final loss.
-        own = [
-            waiting[name].pop(0)
-            for name, (_, loss, _) in DESCENTS.items()
-            if loss in line and waiting.get(name)
-        ]
-        lines.append({**line, "curves": loss_curves(own)})
+        names = [name for name, (_, loss, _) in OPTIMISATIONS.items() if loss in line and by_name[name]]
+        lines.append({**line, "curves": loss_curves(by_name[name].pop(0) for name in names)})
     return lines
 
 
@@ -189,7 +179,7 @@ def loss_lines(line: Mapping[str, Any]) -> list[str]:
     ['training loss 9, 7, 5, 3, 1 over 9 steps']
     """
     lines = []
-    for steps, loss, _ in DESCENTS.values():
+    for steps, loss, _ in OPTIMISATIONS.values():
         if values := line.get("curves", {}).get(loss):
             some = ", ".join(f"{value:.3g}" for value in subsample(values, 5))
             lines.append(f"{loss.replace('_', ' ')} {some} over {line.get(steps, len(values))} steps")
@@ -199,25 +189,18 @@ def loss_lines(line: Mapping[str, Any]) -> list[str]:
 def score_lines(line: Mapping[str, Any]) -> list[str]:
     """Return a line for each score of base training: what was measured, and on what."""
     groups = int(line.get("groups", 1))
+    held_out = "on base windows held out in turn, of the same recordings as those learned from"
     if groups > 1:
-        parts = f"on whole groups of base windows, held out in turn ({groups} groups)"
-    else:
-        parts = "on base windows held out in turn, of the same recordings as those learned from"
-    as_new = (
-        f"; a third of the classes at a time taught from {SHOTS} windows each"
-        if len(line["samples"]) > 2
-        else ""
-    )
-    words = {
-        "classical_base_f1": f"of base classes by classical features, {parts}",
-        "network_base_f1": f"of base classes by networks, {parts}",
-        "rehearsed_f1": f"in rehearsal, which also chose settings, {parts}{as_new}",
+        held_out = f"on whole groups of base windows, held out in turn ({groups} groups)"
+    as_new = f"; a third of the classes at a time taught from {SHOTS} windows each"
+    scores = {
+        "classical_base_f1": f"of base classes by classical features, {held_out}",
+        "network_base_f1": f"of base classes by networks, {held_out}",
+        "rehearsed_f1": f"in rehearsal, which also chose settings, {held_out}"
+        + (as_new if len(line["samples"]) > 2 else ""),
     }
-    return [
-        f"{100 * line[name]:.1f} % macro-F1 {text}"
-        for name, text in words.items()
-        if line.get(name) is not None
-    ]
+    known = {name: words for name, words in scores.items() if line.get(name) is not None}
+    return [f"{100 * line[name]:.1f} % macro-F1 {words}" for name, words in known.items()]
 
 
 # Curves that are scores or choices, not losses.
@@ -232,8 +215,8 @@ _CHOICES = {
 def check_converged(state: State, *, before: State | None = None) -> State:
     """Return a state if its losses since an earlier state are finite."""
     for curve in state.curves[len(before.curves) if before else 0 :]:
-        if curve.name in DESCENTS and not curve.values.isfinite().all():
-            *_, setting = DESCENTS[curve.name]
+        if curve.name in OPTIMISATIONS and not curve.values.isfinite().all():
+            *_, setting = OPTIMISATIONS[curve.name]
             raise ValueError(f"training diverged (the loss is not finite); lower {setting}")
     return state
 
@@ -261,8 +244,8 @@ def history_entry(
     for curve in curves:  # others are weights of priors
         if curve.name in _CHOICES:
             line[_CHOICES[curve.name]] = float(curve.values[-1])
-        elif curve.name in DESCENTS:
-            steps, loss, _ = DESCENTS[curve.name]
+        elif curve.name in OPTIMISATIONS:
+            steps, loss, _ = OPTIMISATIONS[curve.name]
             # The last value of an inversion's curve is its final error, not a step.
             line[steps] = len(curve.values) - (curve.name == "invert")
             line[loss] = float(curve.values[-1]) if len(curve.values) else float("nan")
