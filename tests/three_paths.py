@@ -81,7 +81,7 @@ def assert_agree(data, *ways, atol=1e-5):
     wanted = data.signals(np.arange(len(data)))
     for windows in ways:
         assert all(np.isfinite(window.values).all() for window in windows)
-        whole = [window for window in windows if window.whole]
+        whole = [window for window in windows if window.complete]
         assert [window.start for window in whole] == data.starts.tolist()
         for window, expected in zip(whole, wanted, strict=True):
             away = np.abs(window.values - expected)

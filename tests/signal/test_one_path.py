@@ -113,8 +113,8 @@ def test_prepared_predicted_and_live_windows_agree(drawn):
     pieces = np.split(signals[list(order)], cuts, axis=1)
     during, after = streamed(model, pieces, step=data.preprocessing.step, **source)
     assert_agree(data, windows, [*during, *after])
-    live = [(window.start, window.whole) for window in [*during, *after]]
-    assert live == [(window.start, window.whole) for window in windows]
+    live = [(window.start, window.complete) for window in [*during, *after]]
+    assert live == [(window.start, window.complete) for window in windows]
     n_out = resampled_length(signals.shape[1], options.sfreq, data.sfreq)
     starts = range(0, n_out - data.n_times + 1, data.preprocessing.step)
     assert [window.start for window in windows] == list(starts)
@@ -143,4 +143,4 @@ def test_gaps_that_begin_or_end_with_a_window_touch_no_other(sfreq, rate):
         assert_agree(data, windows)
         exact = [rate_ratio(sfreq, rate) * edge for edge in edges]
         touched = [w.start for w in windows if w.start < exact[1] and w.start + 32 > exact[0]]
-        assert [w.start for w in windows if not w.whole] == touched
+        assert [w.start for w in windows if not w.complete] == touched

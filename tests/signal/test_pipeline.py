@@ -94,7 +94,7 @@ class TestWindows:
         starts = [start for start in range(0, 2000, step) if start + n_times <= 2000]
         assert [window.start for window in windows] == starts
         for window in windows:
-            assert window.whole
+            assert window.complete
             assert np.array_equal(window.values, signal[:, window.start : window.start + n_times])
 
     @given(cuts, st.lists(st.tuples(st.integers(0, 1999), st.integers(1, 60)), max_size=4))
@@ -107,14 +107,14 @@ class TestWindows:
         windows = [window for chunk in chunks_of(signal, places) for window in cutter.push(chunk)]
         for window in windows:
             gap = np.isnan(signal[:, window.start : window.start + 100]).any()
-            assert window.whole == (not gap) and np.isfinite(window.values).all()
+            assert window.complete == (not gap) and np.isfinite(window.values).all()
 
     def test_gaps_are_found_through_a_change_of_rate(self):
         signal = SIGNAL[:, :4000].copy()
         signal[0, 1000] = np.nan
         cutter = Windows(Pipeline(Preprocessing(sfreq=100), 200), 50, 50)
         windows = [*cutter.push(signal), *cutter.finish()]
-        assert [window.start for window in windows if not window.whole] == [500] and len(windows) == 40
+        assert [window.start for window in windows if not window.complete] == [500] and len(windows) == 40
 
     def test_memory_is_constant(self):
         cutter = Windows(Pipeline(AS_GIVEN), 100, 350)  # steps longer than windows, too
@@ -125,7 +125,7 @@ class TestWindows:
         broken = np.full((3, 1000), np.nan)
         for _ in range(50):
             list(cutter.push(broken))
-            assert len(cutter._pipeline.gaps.stretches) < 5
+            assert len(cutter._pipeline.gaps.runs) < 5
 
 
 @pytest.mark.parametrize(("source", "target"), [(1e7, 128), (0.01, 128)])

@@ -21,7 +21,7 @@ from anchorinv.datasets.prepare import (
 )
 from anchorinv.errors import listed, raise_if_any, ranges
 from anchorinv.signal.arrays import load_arrays
-from anchorinv.signal.pipeline import process, window_starts
+from anchorinv.signal.pipeline import process_trials, window_starts
 from anchorinv.signal.preprocessing import AVERAGE, Filter, Preprocessing
 
 #: Larger amplitudes, in µV, are artefacts: eyes, muscles, a loose electrode.
@@ -160,13 +160,8 @@ class NpzSet:
     ) -> PreparedRecording:
         """Return trials one after the other, EEG filtered, clipped and re-referenced, cut into windows."""
         signals = trials.signals[chosen] * trials.scale  # (n, n_chans, n_times)
-        counts: dict[str, int] = {}
-        if preprocessing.reference is None:
-            samples = signals.transpose(0, 2, 1).reshape(-1, len(self.ch_names))
-        else:
-            processed = [process(preprocessing, trial) for trial in signals]
-            samples = np.concatenate([result.samples for result in processed])
-            counts["clipped samples"] = sum(result.n_clipped for result in processed)
+        processed = process_trials(preprocessing, signals)
+        counts = {} if preprocessing.limit is None else {"clipped samples": processed.n_clipped}
         windows = []
         starts = window_starts(self.n_times, preprocessing.n_times or self.n_times).tolist()
         for i, trial in enumerate(chosen):
@@ -174,7 +169,7 @@ class NpzSet:
             session = "1" if self.session is None else str(facts[self.session])
             named = (self.classes[facts["y"]], str(facts["subject"]), session, split)
             windows += [LabelledWindow(i * self.n_times + start, *named) for start in starts]
-        return PreparedRecording(samples, windows, counts)
+        return PreparedRecording(processed.samples, windows, counts)
 
 
 #: An armband on three forearms on thirty days. Every window as it is; days 1-20 train, 21-30 test.

@@ -26,7 +26,13 @@ from anchorinv.errors import listed, raise_if_any
 from anchorinv.progress import tick
 from anchorinv.signal.arrays import StoredArray
 from anchorinv.signal.headers import ROWS, check_range, check_size
-from anchorinv.signal.pipeline import missing_runs, process, rate_ratio, resampled_length, window_starts
+from anchorinv.signal.pipeline import (
+    missing_runs,
+    process_trials,
+    rate_ratio,
+    resampled_length,
+    window_starts,
+)
 from anchorinv.signal.preprocessing import Filter, Preprocessing, find_channel, pick_channels, renamed
 from anchorinv.signal.readers import PIECE, companions, open_recording, open_trials, select_inputs
 
@@ -572,13 +578,11 @@ def _read(
     file = open_labelled_file(rows, options)
     n_samples = file.signals.shape[1]
     step = file.n_times or n_samples
-    processed = [
-        process(file.preprocessing, file.signals[:, start : start + step], file.sfreq).samples
-        for start in range(0, n_samples, step)
-    ]
+    trials = (file.signals[:, start : start + step] for start in range(0, n_samples, step))
+    samples = process_trials(file.preprocessing, trials, file.sfreq).samples
     windows = []
     for segment in report.segments:
         facts = (segment.label, segment.subject or "0", segment.session or "0", segment.split)
         starts = report.starts(segment, n_times, options.overlap)
         windows += [LabelledWindow(int(start), *facts) for start in starts]
-    return PreparedRecording(np.concatenate(processed), windows, {"missing samples": report.missing})
+    return PreparedRecording(samples, windows, {"missing samples": report.missing})

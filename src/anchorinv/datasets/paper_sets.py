@@ -166,8 +166,8 @@ def _read_session(
     name: str, form: str, preprocessing: Preprocessing, path: Path, label_file: Path | None = None
 ) -> PreparedRecording:
     trials = FORMS[form](path)
-    windows, labels = trials.windows, trials.labels
-    n, n_chans, n_times = windows.shape
+    labels = trials.labels
+    n, n_chans, n_times = trials.windows.shape
     if (n_chans, n_times) != (N_CHANS, N_TIMES):
         raise ValueError(f"{path} has {n_chans} channels of {n_times} samples; expected {N_CHANS} of 1000")
     if label_file is not None:
@@ -180,8 +180,6 @@ def _read_session(
         labels = true
     if (labels < 0).any():
         raise ValueError(f"{path} hides the class of {np.count_nonzero(labels < 0)} trials; add true labels")
-    if preprocessing.filter is not None:
-        windows = process_trials(preprocessing, windows).astype(np.float64)
     subject, session = name[:3], name[-1]
     split = "train" if session == "T" else "test"
     labelled = [
@@ -189,7 +187,7 @@ def _read_session(
         for i in range(n)
     ]
     return PreparedRecording(
-        windows.transpose(0, 2, 1).reshape(n * n_times, n_chans),
+        process_trials(preprocessing, trials.windows).samples,
         labelled,
         {"missing samples": trials.missing, "rejected trials": int(trials.rejected.sum())},
         [] if n == N_TRIALS else [f"{name} has {n} trials, {N_TRIALS} expected"],

@@ -78,7 +78,7 @@ class Lesson:
 
     def offer(self, start: int, window: Window, predicted: Any) -> bool:
         """Record a window that starts at a sample, if it is due; return whether anything changed."""
-        if self.phase == REVIEW or start < self._next or not window.whole:
+        if self.phase == REVIEW or start < self._next or not window.complete:
             return False
         self._last_number += 1
         self._next = start + self._spacing

@@ -287,7 +287,7 @@ def check_file(model: AnchorInvClassifier, path: Path, reading: ReadOptions = DE
     """Compare a file of windows or a recording with a fitted model's base data, in bounded memory."""
     monitor = DriftMonitor(model)
     windows = observed(read_windows(model, path, reading, task="checking"), monitor)
-    n_gaps = sum(not window.whole for window in windows)
+    n_gaps = sum(not window.complete for window in windows)
     if (drift := monitor.drift) is None:
         raise ValueError(f"{path} has gaps (NaN) in every window; there is nothing to compare")
     return FileCheck(path, monitor.n_seen, n_gaps, replace(drift, scaled=reading.scale))

@@ -157,7 +157,7 @@ def read_unlabelled(
         with errors_naming(path):
             windows = read_windows(model, path, reading, task="reading")
             for place, window in _with_places(model, path, windows):
-                if window.whole:
+                if window.complete:
                     signals.append(window.values)
                     places.append(place)
     if not signals:
@@ -177,7 +177,7 @@ def write_shots(path: Path, signals: np.ndarray, *, model: AnchorInvClassifier) 
 def observed(windows: Iterable[Window], note: Observer) -> Iterator[Window]:
     """Yield windows, and call ``note`` with those without gaps."""
     for window in windows:
-        if window.whole:
+        if window.complete:
             note(window.values[None])
         yield window
 
@@ -287,7 +287,7 @@ def _from_trials(
 
 def _without_gaps(windows: Iterable[Window], path: Path) -> tuple[np.ndarray, list[int]]:
     """Return the windows without missing samples (n, n_chans, n_times), and where they start."""
-    whole = [window for window in windows if window.whole]
+    whole = [window for window in windows if window.complete]
     if not whole:
         raise ValueError(f"{path} has gaps (NaN) in every window; nothing can be learned from it")
     return np.stack([window.values for window in whole]), [window.start for window in whole]

@@ -498,10 +498,10 @@ def classify(
     rest = iter(windows)
     while batch := list(islice(rest, BATCH)):
         snapshot = copy(model)  # another thread may be teaching it
-        signals = [window.values for window in batch if window.whole]
+        signals = [window.values for window in batch if window.complete]
         outputs = iter(_outputs(snapshot, np.stack(signals)) if signals else ())
         for window in batch:
-            label, row, p_value = next(outputs) if window.whole else (None, None, None)
+            label, row, p_value = next(outputs) if window.complete else (None, None, None)
             raw = Prediction(window.start, label, row, label, p_value)
             yield raw if smoother is None else _smooth(raw, snapshot, smoother)
 
@@ -598,7 +598,7 @@ class DriftAlarm:
 
     def __call__(self, window: Window) -> None:
         """Add a window; warn if necessary."""
-        if self._monitor is None or not window.whole or window.start < self._start:
+        if self._monitor is None or not window.complete or window.start < self._start:
             return
         self._start = window.start + self._n_times
         self._monitor(window.values[None])

@@ -21,19 +21,19 @@ from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Filter, Preprocessi
 #: Block length of non-causal stages, in samples.
 BLOCK = 1 << 14
 #: Smallest and largest ratio of resampling.
-_LEAST_RATIO, _MOST_RATIO = 1 / 5000, 64
+_MIN_RATIO, _MAX_RATIO = 1 / 5000, 64
 _NEVER = 2**62
 _Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Stage(Protocol):
-    """A stage of the pipeline."""
+    """A stage of the pipeline, as described above."""
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Take the next samples (n_chans, n); return those that are done."""
 
     def finish(self) -> np.ndarray | None:
-        """Return what was held back, at the end of the recording; None if nothing was."""
+        """Return what was held back at the end of the recording, if anything."""
         return None
 
 
@@ -59,7 +59,7 @@ class CausalFilter(Stage):
         self._sections = sections
         self._steady = np.zeros((len(sections), 2)) if from_rest else sosfilt_zi(sections)
         self._memory: np.ndarray | None = None  # (n_sections, n_chans, 2)
-        self._waiting: np.ndarray | None = None  # (n_chans,) whether without a value; None if none is
+        self._waiting: np.ndarray | None = None  # (n_chans,), whether without a value; None if none is
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         """Return as many samples (n_chans, n) as came."""
@@ -70,21 +70,22 @@ class CausalFilter(Stage):
         if self._memory is None:
             self._memory = np.zeros((len(self._sections), len(samples), 2))
             self._waiting = np.ones(len(samples), dtype=bool)
-        before = None
+        missing = None
         if self._waiting is not None:
-            before = np.isnan(samples)
-            first = np.argmin(before, axis=1)
-            here = np.flatnonzero(self._waiting & ~before.all(axis=1))
-            samples = np.where(before, 0.0, samples)
-            start = np.take_along_axis(samples, first[:, None], axis=1)[here]
+            missing = np.isnan(samples)
+            first = np.argmin(missing, axis=1)
+            starting = np.flatnonzero(self._waiting & ~missing.all(axis=1))
+            samples = np.where(missing, 0.0, samples)
+            start = np.take_along_axis(samples, first[:, None], axis=1)[starting]
             # A constant input does not change the state of a steady start.
-            samples[here] = np.where(before[here] & bool(self._steady.any()), start, samples[here])
-            self._memory[:, here] = self._steady[:, None, :] * start[None]
-            self._waiting[here] = False
+            constant = missing[starting] & bool(self._steady.any())
+            samples[starting] = np.where(constant, start, samples[starting])
+            self._memory[:, starting] = self._steady[:, None, :] * start[None]
+            self._waiting[starting] = False
             self._waiting = self._waiting if self._waiting.any() else None
         filtered, self._memory = sosfilt(self._sections, samples, axis=1, zi=self._memory)
-        if before is not None:
-            filtered[before] = np.nan
+        if missing is not None:
+            filtered[missing] = np.nan
         return np.asarray(filtered)
 
 
@@ -105,7 +106,7 @@ class _Overlapping(Stage):
         self._least = -(-least // self._step) * self._step
         self._most = max(self._least, -(-max(BLOCK, 2 * margin) // self._step) * self._step)
         self._held: np.ndarray | None = None
-        self._left = 0  # held samples that were already returned
+        self._n_returned = 0  # held samples that were already returned
         self._n_in = self._n_out = 0
 
     def push(self, samples: np.ndarray) -> np.ndarray:
@@ -113,16 +114,16 @@ class _Overlapping(Stage):
             return samples
         self._n_in += samples.shape[1]
         if self._held is None and self._hold_ends:
-            self._held, self._left = np.repeat(samples[:, :1], self._margin, axis=1), self._margin
+            self._held, self._n_returned = np.repeat(samples[:, :1], self._margin, axis=1), self._margin
         held = samples if self._held is None else np.concatenate([self._held, samples], axis=1)
-        done = []
+        outputs = []
         while (n := self._ready(held.shape[1])) >= self._least:
-            last = self._left + n
-            done.append(self._part(held[:, : last + self._margin], last))
+            last = self._n_returned + n
+            outputs.append(self._part(held[:, : last + self._margin], last))
             drop = max(0, last - self._margin)
-            held, self._left = held[:, drop:], last - drop
+            held, self._n_returned = held[:, drop:], last - drop
         self._held = held.copy()  # a copy: a view would keep the whole recording in memory
-        return np.concatenate(done, axis=1) if done else samples[:, :0]
+        return np.concatenate(outputs, axis=1) if outputs else samples[:, :0]
 
     def finish(self) -> np.ndarray | None:
         rest = math.ceil(self._n_in * self._ratio) - self._n_out
@@ -134,17 +135,17 @@ class _Overlapping(Stage):
         return self._part(self._held, None)[:, :rest]
 
     def _ready(self, n_held: int) -> int:
-        whole = (n_held - self._left - self._margin) // self._step * self._step
-        return self._least if self._least == self._most and whole >= self._least else min(whole, self._most)
+        ready = (n_held - self._n_returned - self._margin) // self._step * self._step
+        return min(ready, self._most)
 
     def _part(self, samples: np.ndarray, last: int | None) -> np.ndarray:
         stop = None if last is None else int(last * self._ratio)
-        done = self._transform(_backfill(samples))[:, int(self._left * self._ratio) : stop]
-        self._n_out += done.shape[1]
-        return done
+        part = self._transform(_backfill(samples))[:, int(self._n_returned * self._ratio) : stop]
+        self._n_out += part.shape[1]
+        return part
 
 
-class _Whole(Stage):
+class _WholeRecording(Stage):
     """A transform of the whole recording; impossible for live sources."""
 
     def __init__(self, transform: _Transform) -> None:
@@ -211,18 +212,17 @@ def resampling(source: float, target: float, *, fourier: bool = False) -> Stage:
     """Return a change of rate from ``source`` to ``target`` Hz, by a polyphase filter or by the spectrum."""
     from scipy.signal import firwin, resample, resample_poly
 
-    if not _LEAST_RATIO <= target / source <= _MOST_RATIO:
-        most = (
-            f"at most {1 / _LEAST_RATIO:g} samples become one, or one {_MOST_RATIO:g}; is either rate wrong?"
-        )
-        raise ValueError(f"a recording at {source:g} Hz cannot be brought to {target:g} Hz: {most}")
+    if not _MIN_RATIO <= target / source <= _MAX_RATIO:
+        limits = f"at most {1 / _MIN_RATIO:g} samples become one, or one {_MAX_RATIO:g}"
+        rates = f"a recording at {source:g} Hz cannot be brought to {target:g} Hz"
+        raise ValueError(f"{rates}: {limits}; is either rate wrong?")
     if fourier:
 
         def by_spectrum(samples: np.ndarray) -> np.ndarray:
             n = resampled_length(samples.shape[1], source, target, fourier=True)
             return np.asarray(resample(samples, n, axis=1))
 
-        return _Whole(by_spectrum)
+        return _WholeRecording(by_spectrum)
     ratio = rate_ratio(source, target)
     up, down = ratio.numerator, ratio.denominator
     half = 10 * max(up, down)
@@ -242,10 +242,10 @@ class _Gaps:
 
     def __init__(self, *, hold: bool) -> None:
         self._hold = hold
-        self._seen = 0
+        self._n_samples = 0  # so far, as the next
+        self.n_missing = 0  # values
         self._last: np.ndarray | None = None
-        self.stretches: list[tuple[int, int]] = []
-        self.n_missing = 0  # values so far
+        self.runs: list[tuple[int, int]] = []  # of missing samples: the first of each, and the one after it
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         # A channel that has had no value yet stays NaN.
@@ -253,9 +253,9 @@ class _Gaps:
         if not known.all():
             missing = ~known
             self.n_missing += int(np.count_nonzero(missing))
-            self.stretches += missing_runs(missing.any(axis=0), first=self._seen)
+            self.runs += missing_runs(missing.any(axis=0), first=self._n_samples)
             samples = self._held(samples, missing) if self._hold else np.where(missing, 0.0, samples)
-        self._seen += samples.shape[1]
+        self._n_samples += samples.shape[1]
         if samples.shape[1]:
             self._last = samples[:, -1].copy()
         return samples
@@ -268,10 +268,10 @@ class _Gaps:
         return np.take_along_axis(samples, latest, axis=1)
 
     def between(self, first: Fraction, last: Fraction) -> bool:
-        return any(start < last and stop > first for start, stop in self.stretches)
+        return any(start < last and stop > first for start, stop in self.runs)
 
     def forget(self, before: Fraction | float) -> None:
-        self.stretches = [gap for gap in self.stretches if gap[1] > before]
+        self.runs = [run for run in self.runs if run[1] > before]
 
 
 class Pipeline:
@@ -326,8 +326,8 @@ class Pipeline:
         for stage in self._stages[first:]:
             samples = stage.push(samples)
         # Without gaps there is nothing to check in each chunk of a live source.
-        waited = self.gaps.n_missing and np.isnan(samples).any()
-        return np.nan_to_num(samples, copy=False) if waited else samples
+        has_nan = self.gaps.n_missing and np.isnan(samples).any()
+        return np.nan_to_num(samples, copy=False) if has_nan else samples
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -336,11 +336,11 @@ class Window:
 
     start: int  # in samples after the preprocessing
     values: np.ndarray
-    whole: bool  # whether no sample is missing
+    complete: bool  # whether no sample is missing
 
 
 def window_starts(n_samples: int, n_times: int, *, overlap: float = 0.0) -> npt.NDArray[np.int64]:
-    """Return the first sample of each whole window of ``n_times`` samples in a recording of ``n_samples``.
+    """Return the first sample of each window of ``n_times`` samples in a recording of ``n_samples``.
 
     ``overlap`` is the share of a window that the next one repeats.
     """
@@ -395,7 +395,7 @@ class Windows:
         end = self._first + held.shape[1]
         while self._next + self._n_times <= end:
             at = self._next - self._first
-            gap = gaps.stretches and gaps.between(self._next / ratio, (self._next + self._n_times) / ratio)
+            gap = gaps.runs and gaps.between(self._next / ratio, (self._next + self._n_times) / ratio)
             yield Window(self._next, held[:, at : at + self._n_times].copy(), not gap)
             self._next = next(self._starts, _NEVER)
         keep = min(max(self._next - self._first, 0), held.shape[1])
@@ -404,15 +404,15 @@ class Windows:
         light = held is not samples and 2 * rest.shape[1] > held.shape[1]
         self._held = rest if light else rest.copy()
         self._first += keep
-        if gaps.stretches:
+        if gaps.runs:
             gaps.forget(self._first / ratio)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Processed:
-    """A preprocessed recording, shape (n_samples, n_chans), as in prepared folders."""
+    """A preprocessed recording, as in prepared folders."""
 
-    samples: npt.NDArray[np.float32]
+    samples: npt.NDArray[np.float32]  # (n_samples, n_chans)
     n_missing: int  # missing values
     n_clipped: int  # clipped values
 
@@ -440,11 +440,12 @@ def process(preprocessing: Preprocessing, signals: npt.ArrayLike, sfreq: float |
 
 
 def process_trials(
-    preprocessing: Preprocessing, trials: npt.ArrayLike, sfreq: float | None = None
-) -> npt.NDArray[np.float32]:
-    """Preprocess trials (n, n_inputs, n_times) separately; returns (n, n_chans, m)."""
-    done = [process(preprocessing, trial, sfreq).samples.T for trial in np.asarray(trials)]
-    return np.stack(done) if done else np.empty((0, 0, 0), dtype=np.float32)
+    preprocessing: Preprocessing, trials: Iterable[npt.ArrayLike], sfreq: float | None = None
+) -> Processed:
+    """Preprocess trials (n_inputs, n) separately; their samples are concatenated."""
+    parts = [process(preprocessing, trial, sfreq) for trial in trials]
+    samples = np.concatenate([part.samples for part in parts])
+    return Processed(samples, sum(part.n_missing for part in parts), sum(part.n_clipped for part in parts))
 
 
 def _referencing(preprocessing: Preprocessing) -> _Pointwise:
