@@ -217,7 +217,7 @@ def plan_moabb(
     subjects : str or None, default=None
         Such as "1-3,7"; None takes all.
     split : {"session", "run", "subject"} or None, default=None
-        Test on the last quarter of each person's sessions or runs, or of the people; None tries all.
+        Test on the last quarter of each person's sessions or runs, or of people; None for the first possible.
     band : Filter, "paradigm" or None, default="paradigm"
         Band-pass of the recordings; "paradigm" for the band of MOABB's paradigm.
     causal : bool, default=True

@@ -26,11 +26,11 @@ _HEADERS = {
     b"\x01\x00": (2, np.lib.format.read_array_header_1_0),
     b"\x02\x00": (4, np.lib.format.read_array_header_2_0),
 }
-_LONGEST_HEADER = 10_000  # numpy's own limit, which it checks after reading
-_BESIDE = 64 << 20  # bytes of an array that is not the signals
-_COLUMNS = 1000  # of a table
-_LINE = 1 << 20  # characters of a line of samples
-_SKIPPED = 1000  # excess of lines without values
+_MAX_HEADER = 10_000  # numpy's own limit, which it checks after reading
+_MAX_COLUMN_BYTES = 64 << 20  # of an array that is not the signals
+_MAX_COLUMNS = 1000  # of a table
+_MAX_LINE = 1 << 20  # characters of a line of samples
+_MAX_SKIPPED = 1000  # excess of lines without values
 #: Types of elements in a MATLAB file, and classes of arrays: cells, structs, text and numbers.
 _MAT_MATRIX, _MAT_COMPRESSED = 14, 15
 _MAT_TYPES = (*range(1, 8), 9, *range(12, 19))
@@ -63,9 +63,9 @@ class StoredArray:
         """Yield it block by block, ``size`` entries of the first axis at a time."""
         n = self.shape[0]
         if not self.member or self.fortran_order:  # in Fortran order, entries are not contiguous
-            whole = self.memmap() if not self.member else self.read()
+            values = self.read() if self.member else self.memmap()
             for start in range(0, n, size):
-                yield np.array(whole[start : start + size])
+                yield np.array(values[start : start + size])
             return
         with ExitStack() as stack:
             # Each read is guarded separately: the caller's warnings are not silenced.
@@ -116,16 +116,16 @@ def open_arrays(path: Path, names: Collection[str]) -> dict[str, StoredArray]:
     with _reading(path):
         _refuse_text(path)
     with _reading(path), zipfile.ZipFile(path) as archive:
-        held = {m.filename.removesuffix(".npy"): m for m in archive.infolist() if m.filename.endswith(".npy")}
-        for name in held.keys() & set(names):
-            if held[name].file_size > headers.unpacked_limit(
-                min(held[name].compress_size, path.stat().st_size)
-            ):
-                raise ValueError(
-                    f"{path} unpacks to more than 200 times its size ({name}); {_save_again(path)}"
-                )
-            with archive.open(f"{name}.npy") as file:
-                arrays[name] = _parse_header(path, name, file, held[name].file_size, _save_again(path))
+        members = {member.filename: member for member in archive.infolist()}
+        for name in names:
+            if (member := members.get(f"{name}.npy")) is None:
+                continue
+            packed = min(member.compress_size, path.stat().st_size)
+            if member.file_size > headers.unpacked_limit(packed):
+                unpacks = f"{path} unpacks to more than {headers.EXPANSION} times its size ({name})"
+                raise ValueError(f"{unpacks}; {_save_again(path)}")
+            with archive.open(member) as file:
+                arrays[name] = _parse_header(path, name, file, member.file_size, _save_again(path))
     return arrays
 
 
@@ -141,7 +141,7 @@ def load_array(array: StoredArray) -> npt.NDArray[Any]:
         headers.check_size(array.path, 1, count, in_one=False)
     elif count > headers.ROWS:
         raise ValueError(f"{array.path}: {array.member} has {count} values, and at most a million are read")
-    elif array.n_bytes > _BESIDE:
+    elif array.n_bytes > _MAX_COLUMN_BYTES:
         raise ValueError(f"{array.path}: {array.member} has {array.n_bytes} bytes, at most 64 MB are read")
     values = array.read()
     if values.dtype.kind == "U" and values.dtype.itemsize and not _is_text(values):
@@ -161,8 +161,8 @@ def read_sfreq(path: Path, values: npt.NDArray[Any] | None) -> float | None:
         return None
     rates, low, high = np.ravel(values), headers.SLOWEST, headers.FASTEST
     if len(rates) != 1 or rates.dtype.kind not in "fiu" or not low <= rates[0] <= high:
-        wanted = f"expected one rate in Hz above 0, from {low:g} to {high:g}"
-        raise ValueError(f"{path}: sfreq is {listed(rates.tolist(), most=3)}; {wanted}")
+        expected = f"expected one rate in Hz above 0, from {low:g} to {high:g}"
+        raise ValueError(f"{path}: sfreq is {listed(rates.tolist(), most=3)}; {expected}")
     return float(rates[0])
 
 
@@ -195,7 +195,7 @@ def _parse_header(path: Path, name: str, file: IO[bytes], size: int, remedy: str
             headers.damaged(source, "it is no array in NumPy's format 1 or 2" if start else "", remedy)
         )
     prefix = file.read(width)
-    if (length := int.from_bytes(prefix, "little")) > _LONGEST_HEADER:
+    if (length := int.from_bytes(prefix, "little")) > _MAX_HEADER:
         raise ValueError(headers.damaged(source, f"it has a header of {length} bytes", remedy))
     header = prefix + file.read(length)
     shape, fortran_order, dtype = parse(BytesIO(header))
@@ -226,8 +226,8 @@ def read_table(path: Path, wanted: Collection[str], *, delimiters: str = ",") ->
     """
     text = headers.read_text(path)
     first = text.partition("\n")[0]
-    if max(map(first.count, delimiters)) >= _COLUMNS:
-        raise ValueError(f"{path} has more than {_COLUMNS} columns; is it the right table?")
+    if max(map(first.count, delimiters)) >= _MAX_COLUMNS:
+        raise ValueError(f"{path} has more than {_MAX_COLUMNS} columns; is it the right table?")
     rows = csv.reader(StringIO(text, newline=""), delimiter=max(delimiters, key=first.count))
     same: dict[str, str] = {}  # repeated texts are stored once
     lines: list[int] = []
@@ -267,8 +267,8 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
         headers.check_claim(path, len(names), 0)
         if len(names) == 1 and (other := re.search("[;\t]", names[0])):
             pandas = f"pandas: read_csv(..., sep={other[0]!r}, decimal=',').to_csv(..., index=False)"
-            wanted = "write it with commas, and points in numbers"
-            raise ValueError(f"{path} separates its columns by {other[0]!r}; {wanted} ({pandas})")
+            remedy = f"write it with commas, and points in numbers ({pandas})"
+            raise ValueError(f"{path} separates its columns by {other[0]!r}; {remedy}")
         if names and all(map(_is_number, names)):
             raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
         # One row more than allowed: numpy would allocate all of them at once.
@@ -295,16 +295,18 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
 
 def _lines(path: Path, file: IO[str]) -> Iterator[str]:
     """Yield the lines of a table; too long lines, or too many, are refused."""
-    left, skipped = headers.unpacked_limit(path.stat().st_size), -_SKIPPED
-    while line := file.readline(_LINE + 1):
-        left -= len(line)
-        skipped += 1 if line.lstrip()[:1] in ("", "#") else -1
-        if len(line) > _LINE:
+    n_left, n_skipped = headers.unpacked_limit(path.stat().st_size), 0
+    while line := file.readline(_MAX_LINE + 1):
+        n_left -= len(line)
+        n_skipped += 1 if line.lstrip()[:1] in ("", "#") else -1
+        if len(line) > _MAX_LINE:
             raise ValueError(f"{path} has a line of more than a million characters; is it a table?")
-        if left < 0:
-            raise ValueError(f"{path} unpacks to more than 200 times its size; is it damaged?")
-        if skipped > 0:
-            raise ValueError(f"{path} has {_SKIPPED} more lines without values than with; is it damaged?")
+        if n_left < 0:
+            raise ValueError(
+                f"{path} unpacks to more than {headers.EXPANSION} times its size; is it damaged?"
+            )
+        if n_skipped > _MAX_SKIPPED:
+            raise ValueError(f"{path} has {_MAX_SKIPPED} more lines without values than with; is it damaged?")
         yield line
 
 

@@ -18,9 +18,9 @@ from anchorinv.signal.headers import CHANNELS, FASTEST, SLOWEST
 UNITS = {"V": 1.0, "mV": 1e3, "µV": 1e6, "nV": 1e9}
 _FORMS = {"v": "V", "mv": "mV", "uv": "µV", "µv": "µV", "μv": "µV", "nv": "nV"}
 AVERAGE, BIPOLAR = "average", "bipolar"
-_KIND = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
-_View = Callable[[str], str]  # a normalised name of a channel
+_TYPE = re.compile(r"(eeg|emg|ecg|eog)[\s_]+", re.IGNORECASE)
 _REFERENCE = re.compile(r"[-_ ]+(ref|le|avg)$", re.IGNORECASE)
+_Normalisation = Callable[[str], str]  # of names of channels
 
 
 def _visible(text: str) -> str:
@@ -111,12 +111,12 @@ class Filter:
 
     def __str__(self) -> str:
         low, high = ("" if edge is None else f"{edge:g}" for edge in (self.low, self.high))
-        name = "Butterworth" if self.attenuation is None else f"Chebyshev II, {self.attenuation:g} dB"
-        if self.causal:
-            way = "causal, from rest" if self.from_rest else "causal"
-        else:
-            way = f"zero phase, not causal{', ends as in MATLAB' if self.attenuation is not None else ''}"
-        return f"{low}-{high} Hz, {name} of order {self.order}, {way}"
+        name, ends = "Butterworth", ""
+        if self.attenuation is not None:
+            name, ends = f"Chebyshev II, {self.attenuation:g} dB", ", ends as in MATLAB"
+        start = ", from rest" if self.from_rest else ""
+        phase = f"causal{start}" if self.causal else f"zero phase, not causal{ends}"
+        return f"{low}-{high} Hz, {name} of order {self.order}, {phase}"
 
 
 #: The filter of EEG-Conformer's preprocessing, applied to each cut window.
@@ -248,8 +248,8 @@ class Preprocessing:
         if self.unrepeatable:
             return f"signals processed by {self.unrepeatable}, which cannot be repeated"
         if self.by_trial:
-            done = f"filtered, {self.filter}" if self.filter else "resampled"
-            return f"trials that were cut first and then processed one by one ({done})"
+            step = f"filtered, {self.filter}" if self.filter else "resampled"
+            return f"trials that were cut first and then processed one by one ({step})"
         return None
 
     @property
@@ -277,7 +277,7 @@ class Preprocessing:
             f"referenced to {self.reference}": self.reference not in (None, AVERAGE, BIPOLAR),
             str(self.unrepeatable): self.unrepeatable is not None,
         }
-        return [words for words, done in steps.items() if done]
+        return [description for description, applies in steps.items() if applies]
 
 
 #: No preprocessing, or none known.
@@ -287,13 +287,9 @@ AS_GIVEN = Preprocessing()
 def facts_of(preprocessing: Preprocessing) -> dict[str, Any]:
     """Return a preprocessing as plain JSON values, without defaults."""
     facts = _non_defaults(preprocessing, AS_GIVEN)
-    if preprocessing.filter is not None:
-        edges = {
-            "low": preprocessing.filter.low,
-            "high": preprocessing.filter.high,
-            "order": preprocessing.filter.order,
-        }
-        facts["filter"] = edges | _non_defaults(preprocessing.filter, Filter(low=1.0))
+    if (band := preprocessing.filter) is not None:
+        edges = {"low": band.low, "high": band.high, "order": band.order}
+        facts["filter"] = edges | _non_defaults(band, Filter(low=1.0))
     return dict(json.loads(json.dumps(facts)))
 
 
@@ -314,29 +310,29 @@ def preprocessing_of(meta: Mapping[str, Any], **known: Any) -> Preprocessing:
     """
     if isinstance(facts := meta.get("preprocessing"), Mapping):
         return preprocessing_from({**facts_of(Preprocessing(**known)), **facts})
-    done, unit = meta.get("filter"), meta.get("unit")
+    band, unit = meta.get("filter"), meta.get("unit")
     known["unit"] = unit_of(unit) if isinstance(unit, str) else None
-    started: dict[str, bool] = {}
+    from_rest: dict[str, bool] = {}
     if meta.get("form") == "own" or meta.get("name") == "grabmyo":
         # As earlier versions did: filters from rest, zeros in gaps, rates by the spectrum, trials one by one.
         options = meta.get("options") if isinstance(meta.get("options"), Mapping) else {}
         resampled = bool(options and options.get("resample")) or meta.get("name") == "grabmyo"
-        cut = any(str(name).endswith(".npz") for name in meta.get("sources") or ())
+        has_trials = any(str(name).endswith(".npz") for name in meta.get("sources") or ())
         known |= {"gaps": "zero", "resampling": "fourier" if resampled else "polyphase"}
-        known["by_trial"] = cut and bool(done or resampled)
-        started = {"from_rest": True}
-    if not done or done == "none":
+        known["by_trial"] = has_trials and bool(band or resampled)
+        from_rest = {"from_rest": True}
+    if not band or band == "none":
         return Preprocessing(**known)
     try:
-        return Preprocessing(**known, filter=Filter(**started, **done))
+        return Preprocessing(**known, filter=Filter(**from_rest, **band))
     except (AttributeError, TypeError, ValueError):
-        return Preprocessing(**known, unrepeatable=str(done))
+        return Preprocessing(**known, unrepeatable=str(band))
 
 
 def renamed(names: Sequence[str], rename: Mapping[str, str] | None, *, source: str) -> tuple[str, ...]:
     """Return names after ``rename`` (old name: new name).
 
-    An old name that is not there is an error, unless the new one is there already, as in one file of many.
+    A missing old name is an error, unless the recording has the new one already, as one file of many may.
     ``source`` is the recording, for messages.
     """
     if not rename:
@@ -366,8 +362,8 @@ def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str)
     >>> pick_channels(["C3", "Cz"], ["EEG CZ-REF", "EOG", "EEG C3-REF"], source="day2.edf")
     [2, 0]
     """
-    known = _places(present)
-    matches = [_place(name, present, known) for name in wanted]
+    index = _index(present)
+    matches = [_place(name, present, index) for name in wanted]
     if missing := [name for name, place in zip(wanted, matches, strict=True) if place is None]:
         remedy = "if they are there under other names, map them with --channels OLD=NEW"
         raise ValueError(
@@ -377,35 +373,37 @@ def pick_channels(wanted: Sequence[str], present: Sequence[str], *, source: str)
     places = [place for place in matches if place is not None]
     if len(set(places)) < len(places):
         twice = max(places, key=places.count)
-        same = [name for name, place in zip(wanted, places, strict=True) if place == twice]
-        raise ValueError(
-            f"{source}: {listed(same)} would all be its channel {present[twice]!r}; name each channel once"
-        )
+        names = listed([name for name, place in zip(wanted, places, strict=True) if place == twice])
+        shared = f"{names} would all be its channel {present[twice]!r}"
+        raise ValueError(f"{source}: {shared}; name each channel once")
     return places
 
 
 def find_channel(name: str, present: Sequence[str]) -> int | None:
     """Return the index of the channel that a name matches; None if there is none, or several."""
-    return _place(name, present, _places(present))
+    return _place(name, present, _index(present))
 
 
-def _place(name: str, present: Sequence[str], places: Mapping[_View, Mapping[str, list[int]]]) -> int | None:
-    for view, known in places.items():
-        alike = known.get(view(name), [])
-        if view is _bare and (kind := _kind(name)):
-            alike = [i for i in alike if _kind(present[i]) in ("", kind)]
-        if alike:
-            return alike[0] if len(alike) == 1 else None
-    return None
+_Index = dict[_Normalisation, dict[str, list[int]]]
 
 
-def _places(present: Sequence[str]) -> dict[_View, dict[str, list[int]]]:
+def _index(present: Sequence[str]) -> _Index:
     """Return the channels by their normalised names, the most exact normalisation first."""
-    places: dict[_View, dict[str, list[int]]] = {str: {}, _loose: {}, _bare: {}}
-    for view, known in places.items():
+    index: _Index = {str: {}, _loose: {}, _bare: {}}
+    for normalise, channels in index.items():
         for i, name in enumerate(present):
-            known.setdefault(view(name), []).append(i)
-    return places
+            channels.setdefault(normalise(name), []).append(i)
+    return index
+
+
+def _place(name: str, present: Sequence[str], index: _Index) -> int | None:
+    for normalise, channels in index.items():
+        places = channels.get(normalise(name), [])
+        if normalise is _bare and (kind := _type(name)):
+            places = [i for i in places if _type(present[i]) in ("", kind)]
+        if places:
+            return places[0] if len(places) == 1 else None
+    return None
 
 
 def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -436,9 +434,9 @@ def _loose(name: str) -> str:
 
 
 def _bare(name: str) -> str:
-    return _loose(_REFERENCE.sub("", _KIND.sub("", name.strip(), count=1)))
+    return _loose(_REFERENCE.sub("", _TYPE.sub("", name.strip(), count=1)))
 
 
-def _kind(name: str) -> str:
-    kind = _KIND.match(name.strip())
-    return kind[1].casefold() if kind else ""
+def _type(name: str) -> str:
+    prefix = _TYPE.match(name.strip())
+    return prefix[1].casefold() if prefix else ""
