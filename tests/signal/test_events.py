@@ -197,7 +197,7 @@ class TestWfdb:
         monkeypatch.setattr(headers, "BEATS", 7)
         with pytest.raises(ValueError, match=r"r.hea has more than 7 events"):
             read_events(path)
-        monkeypatch.setattr(events, "_BEAT_BYTES", 10)
+        monkeypatch.setattr(events, "_MAX_WFDB_BYTES", 10)
         with pytest.raises(ValueError, match=r"r.atr has \d+ bytes, and at most 10 are read"):
             read_events(path)
 

@@ -23,7 +23,6 @@ from anchorinv.signal.headers import FILES, ROWS, check_rate, read_text, reading
 from anchorinv.signal.readers import FORMATS, companions, is_windowed, open_mne, open_recording
 
 COLUMNS = ("path", "label", "subject", "session", "split", "start", "stop")
-_LATEST = 1e9  # seconds: thirty years
 DATATYPES = ("eeg", "emg", "ieeg")
 
 
@@ -40,8 +39,8 @@ def read_manifest(path: Path, *, labelled: bool = True) -> tuple[list[ManifestRo
         raise ValueError(f"{path} has no column {listed(absent)}; its first line names {listed(table.names)}")
     rows, problems = [], []
     for name in sorted(set(table.names) - set(COLUMNS)):
-        if near := get_close_matches(name[:40], set(COLUMNS) - set(table.names), n=1):
-            problems.append(f"column {name!r} is unknown; did you mean {near[0]!r}?")
+        if similar := get_close_matches(name[:40], set(COLUMNS) - set(table.names), n=1):
+            problems.append(f"column {name!r} is unknown; did you mean {similar[0]!r}?")
     for line, *values in zip(table.lines, *table.columns.values(), strict=True):
         cells = {name: cell.strip() for name, cell in zip(table.columns, values, strict=True)}
         if any(cells.values()):
@@ -83,7 +82,8 @@ def _parse_row(
             except ValueError:
                 faults.append(f"{key} must be a number of seconds, got {text!r}")
     start, stop = times["start"] or 0.0, times["stop"]
-    if not 0 <= start < _LATEST or (stop is not None and not start < stop < _LATEST):
+    latest = events.MAX_SECONDS
+    if not 0 <= start < latest or (stop is not None and not start < stop < latest):
         faults.append(f"start must be at least 0 and before stop, got {start:g} to {stop} s")
     subject, session = cells.get("subject", ""), cells.get("session", "")
     return ManifestRow(line, name, path, label, subject, session, split, times["start"], stop), faults
@@ -131,12 +131,12 @@ def rows_of_events(
     for i, row in enumerate(rows):
         tick("looking at events", i, len(rows))
         try:
-            own, length = read(row)
-            trials, outside = events.segments_of(own, **asdict(labelling), name=row.name, length=length)
+            of_file, length = read(row)
+            trials, outside = events.segments_of(of_file, **asdict(labelling), name=row.name, length=length)
         except (ValueError, OSError) as error:
             problems.append(str(error))
             continue
-        present, n_outside = present + own, n_outside + outside
+        present, n_outside = present + of_file, n_outside + outside
         labelled += [
             replace(row, label=trial.label, start=trial.start, stop=trial.stop)
             for trial in trials
@@ -283,14 +283,14 @@ def _select(
     root: Path, recordings: list[BidsRecording], key: str, values: Sequence[str]
 ) -> list[BidsRecording]:
     prefix = {"subject": "sub-", "session": "ses-", "task": "task-"}.get(key, "")
-    wanted = {value.removeprefix(prefix) for value in values}
+    chosen = {value.removeprefix(prefix) for value in values}
     present = {str(getattr(recording, key)) for recording in recordings}
-    if absent := sorted(wanted - present):
-        near = [match for value in absent for match in get_close_matches(value, present, n=1, cutoff=0.5)]
-        hint = f" (did you mean {listed(near)}?)" if near else ""
+    if absent := sorted(chosen - present):
+        similar = [match for value in absent for match in get_close_matches(value, present, n=1, cutoff=0.5)]
+        hint = f" (did you mean {listed(similar)}?)" if similar else ""
         names = listed(sorted(present - {""})) or "none"
         raise ValueError(f"{root} has no {key} {listed(absent)}{hint}; there is {names}")
-    return [recording for recording in recordings if getattr(recording, key) in wanted]
+    return [recording for recording in recordings if getattr(recording, key) in chosen]
 
 
 def plan_bids(root: Path, options: OwnOptions, labelling: Labelling, **chosen: Any) -> DatasetPlan:
@@ -312,7 +312,7 @@ def event_rows(root: Path, labelling: Labelling, **chosen: Any) -> tuple[list[Ma
     def read(row: ManifestRow) -> tuple[list[events.Event], float]:
         sidecars = read_sidecars(root, row.path, recordings[row.path].datatype)
         bad.update(sidecars.bad)
-        return _read_recording(row.path, sidecars)
+        return _read_bids(row.path, sidecars)
 
     files = [
         ManifestRow(i, path.relative_to(root).as_posix(), path, "", recording.subject, recording.session)
@@ -326,7 +326,7 @@ def event_rows(root: Path, labelling: Labelling, **chosen: Any) -> tuple[list[Ma
     return rows, problems
 
 
-def _read_recording(path: Path, sidecars: Sidecars) -> tuple[list[events.Event], float]:
+def _read_bids(path: Path, sidecars: Sidecars) -> tuple[list[events.Event], float]:
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"{path} has an unsupported format; export it as EDF or BrainVision")
     if not path.is_file():
@@ -368,13 +368,14 @@ def _nearest(root: Path, path: Path, ending: str) -> Iterator[Path]:
     in a folder, the one with most. (``BIDSPath.find_matching_sidecar`` would take that of run
     1 for a recording without a run.)
     """
-    own = _entities(path.name)
+    of_recording = _entities(path.name)
     for folder in path.parents:
         by_entities: dict[int, list[Path]] = {}
         for file in sorted(folder.glob(f"*{ending}")):
             entities = _entities(file.name)
             fits = file.name == ending or file.name.endswith(f"_{ending}")
-            if fits and entities.items() <= own.items() and file.is_file() and _inside(file, root):
+            applies = fits and entities.items() <= of_recording.items()
+            if applies and file.is_file() and _inside(file, root):
                 by_entities.setdefault(len(entities), []).append(file)
         if by_entities:
             best = by_entities[max(by_entities)]

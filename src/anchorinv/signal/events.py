@@ -18,14 +18,14 @@ from anchorinv.signal.arrays import Table, read_table
 from anchorinv.signal.preprocessing import UNITS, unit_of
 from anchorinv.signal.readers import PIECE, open_mne, original_unit
 
-_LATEST = 1e9  # seconds: thirty years
+MAX_SECONDS = 1e9  # thirty years
 _ROUNDING = 1e-6  # seconds: times in files are decimal, and the end of a recording is a quotient
-_SIGN = re.compile(r"\\?.", re.DOTALL)  # a backslash escapes the next character
+_CHARACTER = re.compile(r"\\?.", re.DOTALL)  # a backslash escapes the next one
 #: Suffixes of recordings that names of BIDS tables do not have.
-_KINDS = frozenset(("eeg", "emg", "ieeg", "meg", "ecg", "physio", "raw"))
+_DATATYPES = frozenset(("eeg", "emg", "ieeg", "meg", "ecg", "physio", "raw"))
 _MISSING = ("", "n/a")
 _COLUMNS = ("onset", "duration", "trial_type", "value")
-_BEAT_BYTES = 2 << 20  # of annotations in WFDB, which are read in Python, a beat at a time
+_MAX_WFDB_BYTES = 2 << 20  # of annotations, which wfdb reads in Python, a beat at a time
 #: Annotations whose only content is a text: a change of rhythm, a comment.
 _TEXTS = frozenset(("+", '"'))
 _STIMULUS = re.compile(r"(sti|stim|stimulus|status|trig|trigger)[ _-]*\d*", re.IGNORECASE)
@@ -71,7 +71,7 @@ def sort_events(path: Path, events: Iterable[Event], *, most: int) -> list[Event
     """Sort events by onset; invalid times, and more events than ``most``, are refused."""
     checked: list[Event] = []
     for event in events:
-        if not (abs(event.onset) < _LATEST and 0 <= event.duration < _LATEST):
+        if not (abs(event.onset) < MAX_SECONDS and 0 <= event.duration < MAX_SECONDS):
             when = f"at {event.onset} s for {event.duration} s, which is impossible"
             raise ValueError(f"{path} has an event {event.label[:80]!r} {when}; is it damaged?")
         if len(checked) == most:
@@ -101,31 +101,32 @@ def parse_events(text: str) -> dict[str, str]:
     >>> parse_events(r"go\=1=go")
     {'go=1': 'go'}
     """
-    wanted: dict[str, str] = {}
+    classes: dict[str, str] = {}
     for item in _split(text, ","):
-        pair = [_plain(part) for part in _split(item, "=")]
+        pair = [_unescape(part) for part in _split(item, "=")]
         if len(pair) > 2:
             raise ValueError(f"--events takes EVENT=CLASS, got {item.strip()!r}; part of a name is \\=")
         if not all(pair):
-            wanted_form = "EVENT=CLASS, or EVENT alone, with commas between"
-            raise ValueError(f"--events takes {wanted_form}, got {text!r}; no name may be empty")
-        if pair[0] in wanted:
+            form = "EVENT=CLASS, or EVENT alone, with commas between"
+            raise ValueError(f"--events takes {form}, got {text!r}; no name may be empty")
+        if pair[0] in classes:
             raise ValueError(f"--events names {pair[0]!r} twice; give each event one class")
-        wanted[pair[0]] = pair[-1]
-    return wanted
+        classes[pair[0]] = pair[-1]
+    return classes
 
 
 def _split(text: str, at: str) -> list[str]:
+    """Split at characters that are not escaped."""
     parts = [""]
-    for sign in _SIGN.findall(text):
-        if sign == at:
+    for character in _CHARACTER.findall(text):
+        if character == at:
             parts.append("")
         else:
-            parts[-1] += sign
+            parts[-1] += character
     return parts
 
 
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     return re.sub(r"\\([\\,=])", r"\1", text.strip())
 
 
@@ -135,10 +136,10 @@ def check_wanted(events: Sequence[Event], wanted: Mapping[str, str], *, name: st
     if not present:
         raise ValueError(f"{name} has no events; {listed(list(wanted))} asked")
     if missing := [label for label in wanted if label not in present]:
-        spelled = {label.casefold(): label for label in present}
-        near = [get_close_matches(label.casefold(), spelled, n=1, cutoff=0.5) for label in missing]
-        meant = dict.fromkeys(spelled[match] for matches in near for match in matches)
-        hint = f" (did you mean {listed(list(meant))}?)" if meant else ""
+        folded = {label.casefold(): label for label in present}
+        matches = [get_close_matches(label.casefold(), folded, n=1, cutoff=0.5) for label in missing]
+        similar = dict.fromkeys(folded[match] for (match,) in filter(None, matches))
+        hint = f" (did you mean {listed(list(similar))}?)" if similar else ""
         counts = Counter(event.label for event in events).most_common()
         occurring = listed([f"{label[:80]} ({n})" for label, n in counts])
         raise ValueError(f"{name} has no event {listed(missing)}{hint}; it has {occurring}")
@@ -227,9 +228,9 @@ def check_interval(start: float, stop: float | None) -> None:
 def events_beside(path: Path) -> Path | None:
     """Return the table beside a recording: ``s1_events.tsv`` of ``s1_eeg.edf``, or of ``s1.csv``; or None."""
     name = without_suffix(path)
-    start, _, kind = name.rpartition("_")
-    tables = [path.parent / f"{bare}_events.tsv" for bare in ((start, name) if kind in _KINDS else (name,))]
-    return next(filter(Path.is_file, tables), None)
+    start, _, datatype = name.rpartition("_")
+    stems = (start, name) if datatype in _DATATYPES else (name,)
+    return next(filter(Path.is_file, (path.parent / f"{stem}_events.tsv" for stem in stems)), None)
 
 
 def without_suffix(path: Path) -> str:
@@ -336,19 +337,18 @@ def _mne_events(path: Path) -> Events:
         if events := sort_events(path, (Event(*row) for row in rows if row[2]), most=headers.EVENTS):
             return Events("annotations", tuple(events))
     channels = _stimulus_channels(raw)
-    codes = sort_events(
-        path, (event for i in channels for event in _changes(path, raw, i)), most=headers.EVENTS
-    )
+    changes = (event for i in channels for event in _changes(path, raw, i))
+    events = sort_events(path, changes, most=headers.EVENTS)
     names = listed([raw.ch_names[i] for i in channels])
-    return Events(f"stimulus channel {names}" if codes else "", tuple(codes))
+    return Events(f"stimulus channel {names}" if events else "", tuple(events))
 
 
 def _stimulus_channels(raw: Any) -> list[int]:
     """Return the indices of stimulus channels: by type, or else by name."""
-    typed = [i for i, kind in enumerate(raw.get_channel_types()) if kind == "stim"]
-    whole = [i for name in _COMPOSITE for i in typed if raw.ch_names[i] == name]
-    named = [i for i, name in enumerate(raw.ch_names) if _STIMULUS.fullmatch(name.strip())]
-    return whole[:1] or typed or named
+    by_type = [i for i, kind in enumerate(raw.get_channel_types()) if kind == "stim"]
+    composite = [i for name in _COMPOSITE for i in by_type if raw.ch_names[i] == name]
+    by_name = [i for i, name in enumerate(raw.ch_names) if _STIMULUS.fullmatch(name.strip())]
+    return composite[:1] or by_type or by_name
 
 
 def _changes(path: Path, raw: Any, channel: int) -> Iterator[Event]:
@@ -360,16 +360,16 @@ def _changes(path: Path, raw: Any, channel: int) -> Iterator[Event]:
     # mne may have scaled the channel like a voltage: restore whole codes.
     factor = 1.0 if stim else UNITS[unit_of(original_unit(raw, channel) or "") or "V"]
     bits = _CODE_BITS if path.suffix.lower() == ".bdf" else -1
-    sfreq, before = float(raw.info["sfreq"]), None
+    sfreq, last = float(raw.info["sfreq"]), None
     size = max(1, PIECE // len(raw.ch_names))
     for start in range(0, int(raw.n_times), size):
         values = raw.get_data([channel], start, min(start + size, int(raw.n_times)), verbose="error")[0]
-        whole = np.rint(np.clip(np.nan_to_num(values) * factor, -(2.0**40), 2.0**40))
-        codes = np.abs(whole.astype(np.int64)) & bits
-        changed = np.diff(codes, prepend=codes[0] if before is None else before) != 0
+        rounded = np.rint(np.clip(np.nan_to_num(values) * factor, -(2.0**40), 2.0**40))
+        codes = np.abs(rounded.astype(np.int64)) & bits
+        changed = np.diff(codes, prepend=codes[0] if last is None else last) != 0
         for i in np.flatnonzero(changed & (codes != 0)).tolist():
             yield Event((start + i) / sfreq, 0.0, str(codes[i]))
-        before = codes[-1]
+        last = codes[-1]
 
 
 def _wfdb_events(path: Path) -> Events:
@@ -378,29 +378,29 @@ def _wfdb_events(path: Path) -> Events:
     annotator = _annotator(path)
     if annotator is None:
         return Events("", ())
-    if (size := annotator.stat().st_size) > _BEAT_BYTES:
-        raise ValueError(f"{path}: {annotator.name} has {size} bytes, and at most {_BEAT_BYTES} are read")
+    if (size := annotator.stat().st_size) > _MAX_WFDB_BYTES:
+        raise ValueError(f"{path}: {annotator.name} has {size} bytes, and at most {_MAX_WFDB_BYTES} are read")
     record, elements = str(path.with_suffix("")), ["symbol", "label_store"]
     notes = wfdb.rdann(record, annotator.suffix[1:], return_label_elements=elements)
     sfreq = headers.check_rate(path, float(notes.fs or 0.0))  # that of the annotator, or of the header
     rows = zip(notes.sample.tolist(), notes.symbol, notes.label_store.tolist(), notes.aux_note, strict=True)
-    events = (Event(sample / sfreq, 0.0, _beat(*label)) for sample, *label in rows)
+    events = (Event(sample / sfreq, 0.0, _annotation(*label)) for sample, *label in rows)
     return Events(annotator.name, tuple(sort_events(path, events, most=headers.BEATS)))
 
 
-def _beat(symbol: object, code: int, note: str | None) -> str:
+def _annotation(symbol: object, code: int, note: str | None) -> str:
     """Return the text of an annotation if more informative than its symbol; the code if it has none."""
-    sign = symbol.strip() if isinstance(symbol, str) else ""
-    words = (note or "").strip(" \t\r\n\0")
-    return (words if sign in _TEXTS else "") or sign or str(code)
+    label = symbol.strip() if isinstance(symbol, str) else ""
+    text = (note or "").strip(" \t\r\n\0")
+    return (text if label in _TEXTS else "") or label or str(code)
 
 
 def _annotator(path: Path) -> Path | None:
-    """Return the file of annotations: the one that was asked for, the reference, or the only one."""
+    """Return the file of annotations: the path itself, the reference, or the only one."""
     if path.suffix[1:].lower() in headers.ANNOTATORS:
         return path
-    beside = (path.with_suffix(f".{name}") for name in headers.ANNOTATORS)
-    files = [file for file in beside if file.is_file()]
+    candidates = (path.with_suffix(f".{name}") for name in headers.ANNOTATORS)
+    files = [file for file in candidates if file.is_file()]
     if len(files) > 1 and files[0].suffix != ".atr":
         names = listed([file.name for file in files])
         raise ValueError(f"{path} has several files of annotations, {names}; name one of them instead")
