@@ -175,7 +175,7 @@ def test_a_file_that_is_far_longer_than_listed_is_stopped(server, tmp_path):
 
 
 def test_a_listing_without_end_is_stopped(server, monkeypatch):
-    monkeypatch.setattr("anchorinv.datasets.download.TEXT", 1 << 20)
+    monkeypatch.setattr("anchorinv.datasets.download.MAX_TEXT", 1 << 20)
     server.files["list"] = b""
     server.trouble["list"] = ["endless"]
     with pytest.raises(ValueError, match="sent more than 1 MB"):

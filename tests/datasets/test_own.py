@@ -156,7 +156,7 @@ def test_what_an_npz_lacks_is_told(tmp_path, change, told):
 
 
 def test_an_npz_too_large_is_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorinv.signal.headers.LARGEST", 1000)
+    monkeypatch.setattr("anchorinv.signal.headers.MAX_VALUES", 1000)
     np.savez(tmp_path / "a.npz", X=np.zeros((12, 2, 50)), y=np.arange(12) % 2, sfreq=100)
     with pytest.raises(ValueError, match="holds 1200 values, and at most"):
         plan_npz(tmp_path / "a.npz", EASY)

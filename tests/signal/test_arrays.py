@@ -210,13 +210,13 @@ def test_manifests_without_measure(tmp_path, text, message):
 
 
 def test_a_table_of_a_million_rows_is_the_largest(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorinv.signal.headers.ROWS", 3)
+    monkeypatch.setattr("anchorinv.signal.headers.MAX_ROWS", 3)
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 3)
     assert len(read_table(tmp_path / "t.csv", ("a",)).lines) == 3
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 4)
     with pytest.raises(ValueError, match="more than a million rows"):
         read_table(tmp_path / "t.csv", ("a",))
-    monkeypatch.setattr("anchorinv.signal.headers.TEXT", 5)
+    monkeypatch.setattr("anchorinv.signal.headers.MAX_TEXT", 5)
     with pytest.raises(ValueError, match=r"t\.csv has 10 bytes, and at most"):
         read_table(tmp_path / "t.csv", ("a",))
 
@@ -249,7 +249,7 @@ def test_columns_that_commas_do_not_separate(tmp_path, sep):
 def test_recordings_as_tables_without_measure(tmp_path, monkeypatch, pack, text, message):
     """A line, or text, that goes on: refused before it is unpacked."""
     if "times" in message:
-        monkeypatch.setattr("anchorinv.signal.headers.SMALL", 1 << 16)
+        monkeypatch.setattr("anchorinv.signal.headers.ALWAYS_UNPACKED", 1 << 16)
     path = tmp_path / f"r.csv.{'xz' if pack is lzma.compress else 'gz'}"
     path.write_bytes(pack(text))
     del text

@@ -123,7 +123,7 @@ class TestAnnotations:
         raw = mne.io.RawArray(NOISE, mne.create_info(NAMES, 128.0, "eeg"), verbose="error")
         raw.set_annotations(mne.Annotations([1.0, 2.0, 3.0], 0.5, "go"))
         raw.save(tmp_path / "r_raw.fif", verbose="error")
-        monkeypatch.setattr(headers, "EVENTS", 2)
+        monkeypatch.setattr(headers, "MAX_EVENTS", 2)
         with pytest.raises(ValueError, match=r"r.edf has a damaged header \(.* too many"):
             read_events(path)
         with pytest.raises(ValueError, match=r"r_raw.fif has more than 2 annotations"):
@@ -194,7 +194,7 @@ class TestWfdb:
 
     def test_too_much(self, tmp_path, monkeypatch):
         path = self.record(tmp_path, atr={"sample": np.arange(1, 9), "symbol": ["N"] * 8})
-        monkeypatch.setattr(headers, "BEATS", 7)
+        monkeypatch.setattr(headers, "MAX_BEATS", 7)
         with pytest.raises(ValueError, match=r"r.hea has more than 7 events"):
             read_events(path)
         monkeypatch.setattr(events, "_MAX_WFDB_BYTES", 10)
@@ -262,7 +262,7 @@ class TestStimulus:
         assert find_events(tmp_path / "r_raw.fif").source == "annotations"
 
     def test_a_channel_that_is_none(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(headers, "EVENTS", 100)
+        monkeypatch.setattr(headers, "MAX_EVENTS", 100)
         write_edf(tmp_path / "r.edf", NOISE, ["C3", "C4", "Cz", "Trigger 1"], 128)
         with pytest.raises(ValueError, match=r"r.edf has more than 100 events"):
             read_events(tmp_path / "r.edf")
@@ -331,7 +331,7 @@ class TestTables:
         assert words in str(error.value) and "\n" not in str(error.value)
 
     def test_too_many(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(headers, "BEATS", 2)
+        monkeypatch.setattr(headers, "MAX_BEATS", 2)
         (tmp_path / "a_events.tsv").write_text("onset\tvalue\n" + "1\tgo\n" * 3)
         with pytest.raises(ValueError, match="more than 2 events"):
             read_event_table(tmp_path / "a_events.tsv")

@@ -136,7 +136,7 @@ def test_a_fif_file_that_leads_back_is_no_endless_loop(tmp_path):
 
 
 def test_too_much_at_once_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorinv.signal.headers.LARGEST", 1000)
+    monkeypatch.setattr("anchorinv.signal.headers.MAX_VALUES", 1000)
     for kind in ("edf", "hea", "csv", "npy"):
         path, _ = written(tmp_path, kind)
         with pytest.raises(ValueError, match="are read at once; choose fewer channels"):

@@ -22,16 +22,23 @@ from anchorinv import __version__
 from anchorinv.errors import literal_text
 from anchorinv.files import LARGE, read_json, replacing, samples_hash, write_json
 from anchorinv.signal.arrays import open_array, read_table
-from anchorinv.signal.headers import CHANNELS, EXPANSION, FASTEST, SLOWEST, VOLTAGES
-from anchorinv.signal.preprocessing import Preprocessing, facts_of, preprocessing_from, preprocessing_of
+from anchorinv.signal.headers import MAX_CHANNELS, MAX_EXPANSION, VOLTAGES
+from anchorinv.signal.preprocessing import (
+    Preprocessing,
+    Rate,
+    Samples,
+    facts_of,
+    preprocessing_from,
+    preprocessing_of,
+)
 from anchorinv.signal.readers import WindowFile, open_window_file
 
 FORMAT = 1
 SPLITS = ("train", "test")
 _COLUMNS = ("start", "label", "subject", "session", "split")
 _EXTRA = {"recordings": "recording", "rejected": "rejected"}  # columns that may be missing, by field
-_LARGEST_META = 16 << 20
-_TRIALS, _CLASSES, _CHANNELS = 3, 8, 8  # of a figure
+_MAX_META = 16 << 20  # bytes
+_N_TRIALS, _MAX_CLASSES, _MAX_CHANNELS = 3, 8, 8  # of a figure
 #: With fewer subjects, sessions are groups too: base training holds out one of at least this many.
 LEAST_GROUPS = 5
 
@@ -42,10 +49,10 @@ class Meta(BaseModel):
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     format: int
-    n_times: Annotated[int, Field(ge=1, le=2**40)]
-    sfreq: Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
+    n_times: Samples
+    sfreq: Rate
     class_names: tuple[str, ...]
-    ch_names: Annotated[tuple[str, ...], Field(min_length=1, max_length=CHANNELS)]
+    ch_names: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_CHANNELS)]
     samples_blake2b: str | None = None
     name: str | None = None
     form: str | None = None
@@ -201,16 +208,15 @@ class Dataset:
         path = Path(self.samples.filename)
         # Folders from earlier versions have no hash of blocks: they are read completely.
         in_blocks = not whole and self.samples.nbytes > LARGE and "blocks_blake2b" in self.meta
-        known = self.meta.get("blocks_blake2b" if in_blocks else "samples_blake2b")
+        stored = self.meta.get("blocks_blake2b" if in_blocks else "samples_blake2b")
         changed = []
-        if known is not None and samples_hash(path, in_blocks=in_blocks) != known:
+        if stored is not None and samples_hash(path, in_blocks=in_blocks) != stored:
             changed.append(path.name)
         if self.meta.get("fingerprint", self.fingerprint) != self.fingerprint:
             changed.append("index.csv or meta.json")
         if changed:
-            remedy = "restore it, or prepare it again and run into another folder"
-            what = " and ".join(changed)
-            raise ValueError(f"{path.parent} has changed since it was prepared: {what}; {remedy}")
+            changes = f"{path.parent} has changed since it was prepared: {' and '.join(changed)}"
+            raise ValueError(f"{changes}; restore it, or prepare it again and run into another folder")
 
     def _extra_columns(self) -> dict[str, npt.NDArray[Any]]:
         extra = {"recordings": self.recordings, "rejected": self.rejected}
@@ -295,14 +301,14 @@ class Dataset:
         signals = epochs.get_data(picks=picks)  # (n, n_chans, n_times)
         scale = np.array([1e6 if kinds[i] in VOLTAGES else 1.0 for i in picks])[:, None]
         names = {code: name for name, code in epochs.event_id.items()}
-        known = {} if epochs.metadata is None else {str(k): v.to_numpy() for k, v in epochs.metadata.items()}
+        columns = {} if epochs.metadata is None else {k: v.to_numpy() for k, v in epochs.metadata.items()}
         return cls.from_arrays(
             signals * scale,
             [names[code] for code in epochs.events[:, 2].tolist()],
             sfreq=float(epochs.info["sfreq"]),
-            split=known.get("split", ["train"] * len(signals)) if split is None else split,
-            subjects=known.get("subject") if subjects is None else subjects,
-            sessions=known.get("session") if sessions is None else sessions,
+            split=columns.get("split", ["train"] * len(signals)) if split is None else split,
+            subjects=columns.get("subject") if subjects is None else subjects,
+            sessions=columns.get("session") if sessions is None else sessions,
             ch_names=tuple(epochs.ch_names[i] for i in picks),
             preprocessing=Preprocessing(unit="µV"),
         )
@@ -385,8 +391,8 @@ class Dataset:
 
 
 def _read_meta(path: Path) -> Any:
-    if path.stat().st_size > _LARGEST_META:
-        raise ValueError(f"{path} is damaged: it has more than {_LARGEST_META >> 20} MB; prepare it again")
+    if path.stat().st_size > _MAX_META:
+        raise ValueError(f"{path} is damaged: it has more than {_MAX_META >> 20} MB; prepare it again")
     meta = read_json(path)
     if isinstance(meta, dict) and meta.get("format", FORMAT) != FORMAT:
         wrong = f"format {meta['format']!r} is not {FORMAT}, which this version reads"
@@ -394,13 +400,14 @@ def _read_meta(path: Path) -> Any:
     return meta
 
 
-def _memory_mapped(path: Path, n_wanted: int) -> npt.NDArray[np.float32]:
-    """Map the samples of a folder; its windows hold ``n_wanted`` of them, overlaps counted twice."""
+def _memory_mapped(path: Path, n_in_windows: int) -> npt.NDArray[np.float32]:
+    """Map the samples of a folder; its windows have ``n_in_windows`` of them, overlaps counted twice."""
     stored = open_array(path, remedy="")
     if stored.dtype != np.float32 or len(stored.shape) != 2:
         raise ValueError(f"it holds {stored.dtype} {stored.shape}, expected float32 (samples, channels)")
-    if n_wanted > EXPANSION * max(1, stored.shape[0]):
-        raise ValueError(f"its windows repeat {stored.shape[0]} samples stored more than {EXPANSION} times")
+    if n_in_windows > MAX_EXPANSION * max(1, stored.shape[0]):
+        repeat = f"its windows repeat {stored.shape[0]} samples stored"
+        raise ValueError(f"{repeat} more than {MAX_EXPANSION} times")
     return stored.memmap()
 
 
@@ -439,11 +446,11 @@ def draw_trials(data: Dataset, path: Path) -> None:
 
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ValueError(f"a picture is a .png, .pdf or .svg file, got {path.name!r}")
-    present = [label for label in range(len(data.class_names)) if (data.labels == label).any()][:_CLASSES]
+    present = np.unique(data.labels)[:_MAX_CLASSES].tolist()
     if not present:
         raise ValueError("there are no windows to draw")
-    channels = _evenly(np.arange(data.n_chans), min(_CHANNELS, data.n_chans))
-    chosen = [_evenly(np.flatnonzero(data.labels == label), _TRIALS) for label in present]
+    channels = _evenly(np.arange(data.n_chans), _MAX_CHANNELS)
+    chosen = [_evenly(np.flatnonzero(data.labels == label), _N_TRIALS) for label in present]
     centred = {}
     for i in np.concatenate(chosen).tolist():
         trial = data.signals([i])[0][channels]

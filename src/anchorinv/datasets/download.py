@@ -27,7 +27,7 @@ from anchorinv.datasets.prepare import sha256
 from anchorinv.errors import import_extra, raise_if_any
 from anchorinv.files import read_json, replacing, write_json
 from anchorinv.progress import tick
-from anchorinv.signal.headers import TEXT
+from anchorinv.signal.headers import MAX_TEXT
 
 _CHECKSUMS = ".checksums.json"
 _CHUNK = 1 << 16
@@ -105,8 +105,8 @@ class HttpClient:
         with contextlib.closing(self._request("GET", url)) as response:
             for block in response.iter_content(_CHUNK):
                 content += block
-                if len(content) > TEXT:
-                    raise NotAvailable(f"{url} sent more than {TEXT >> 20} MB; is it the right address?")
+                if len(content) > MAX_TEXT:
+                    raise NotAvailable(f"{url} sent more than {MAX_TEXT >> 20} MB; is it the right address?")
         return content.decode("utf-8", errors="replace")
 
     def _resume(self, url: str, part: Path, most: int) -> None:

@@ -19,7 +19,7 @@ from anchorinv.errors import import_extra, listed, raise_if_any
 from anchorinv.progress import tick
 from anchorinv.signal import events
 from anchorinv.signal.arrays import read_table
-from anchorinv.signal.headers import FILES, ROWS, check_rate, read_text, reading
+from anchorinv.signal.headers import FILES, MAX_ROWS, check_rate, read_text, reading
 from anchorinv.signal.readers import FORMATS, companions, is_windowed, open_mne, open_recording
 
 COLUMNS = ("path", "label", "subject", "session", "split", "start", "stop")
@@ -230,8 +230,8 @@ def find_recordings(
         raise ValueError(f"{root} is not a BIDS folder; it needs a folder sub-... for each subject")
     if datatype is not None and datatype not in DATATYPES:
         raise ValueError(f"datatype (={datatype!r}) must be one of {', '.join(DATATYPES)}")
-    files = list(islice(_files(root), ROWS + 1))
-    if len(files) > ROWS:
+    files = list(islice(_files(root), MAX_ROWS + 1))
+    if len(files) > MAX_ROWS:
         raise ValueError(f"{root} has more than a million recordings; use a part of them")
     recordings, problems = [], []
     for path, kind in files:

@@ -25,7 +25,7 @@ from anchorinv.datasets.prepare import (
 from anchorinv.errors import listed, raise_if_any
 from anchorinv.progress import tick
 from anchorinv.signal.arrays import StoredArray
-from anchorinv.signal.headers import ROWS, check_range, check_size
+from anchorinv.signal.headers import MAX_ROWS, check_range, check_size
 from anchorinv.signal.pipeline import (
     missing_runs,
     process_trials,
@@ -183,8 +183,8 @@ def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFi
     if trials.windows.dtype.kind not in "fiu":
         got = f"X is {trials.windows.dtype} {trials.windows.shape}"
         raise ValueError(f"{path}: {got}; expected numbers (n, channels, times)")
-    check_size(path, 1, n * n_chans * n_times, in_one=False)
-    if n > ROWS:
+    check_size(path, 1, n * n_chans * n_times, filtered=False)
+    if n > MAX_ROWS:
         raise ValueError(f"{path}: X has {n} trials, and at most a million are read")
     names = trials.ch_names or tuple(f"ch{i}" for i in range(1, n_chans + 1))
     present = renamed(names, options.rename, source=str(path))
@@ -201,7 +201,7 @@ def _open_trials(rows: Sequence[ManifestRow], options: OwnOptions) -> LabelledFi
     if unknown := sorted(set(facts["split"]) - {*SPLITS, ""}):
         raise ValueError(f"{path}: split {unknown[0]!r} is neither 'train' nor 'test'")
     length = resampled_length(n_times, sfreq, rate)
-    check_size(path, len(picks), n * length, in_one=False)
+    check_size(path, len(picks), n * length, filtered=False)
     signals = _concatenate_trials(trials.windows, picks)
     check_range(path, signals)
     labelled = enumerate(zip(*facts.values(), strict=True))

@@ -122,7 +122,7 @@ def open_arrays(path: Path, names: Collection[str]) -> dict[str, StoredArray]:
                 continue
             packed = min(member.compress_size, path.stat().st_size)
             if member.file_size > headers.unpacked_limit(packed):
-                unpacks = f"{path} unpacks to more than {headers.EXPANSION} times its size ({name})"
+                unpacks = f"{path} unpacks to more than {headers.MAX_EXPANSION} times its size ({name})"
                 raise ValueError(f"{unpacks}; {_save_again(path)}")
             with archive.open(member) as file:
                 arrays[name] = _parse_header(path, name, file, member.file_size, _save_again(path))
@@ -138,8 +138,8 @@ def load_array(array: StoredArray) -> npt.NDArray[Any]:
     """Return the values of an array of bounded size: ``X`` as a recording is, others as columns are."""
     count = math.prod(array.shape)
     if array.member == "X":
-        headers.check_size(array.path, 1, count, in_one=False)
-    elif count > headers.ROWS:
+        headers.check_size(array.path, 1, count, filtered=False)
+    elif count > headers.MAX_ROWS:
         raise ValueError(f"{array.path}: {array.member} has {count} values, and at most a million are read")
     elif array.n_bytes > _MAX_COLUMN_BYTES:
         raise ValueError(f"{array.path}: {array.member} has {array.n_bytes} bytes, at most 64 MB are read")
@@ -159,7 +159,7 @@ def read_sfreq(path: Path, values: npt.NDArray[Any] | None) -> float | None:
     """Return the one sampling rate that an array ``sfreq`` holds, if there is such an array."""
     if values is None:
         return None
-    rates, low, high = np.ravel(values), headers.SLOWEST, headers.FASTEST
+    rates, low, high = np.ravel(values), headers.MIN_SFREQ, headers.MAX_SFREQ
     if len(rates) != 1 or rates.dtype.kind not in "fiu" or not low <= rates[0] <= high:
         expected = f"expected one rate in Hz above 0, from {low:g} to {high:g}"
         raise ValueError(f"{path}: sfreq is {listed(rates.tolist(), most=3)}; {expected}")
@@ -236,7 +236,7 @@ def read_table(path: Path, wanted: Collection[str], *, delimiters: str = ",") ->
         places = {name: i for i, name in enumerate(names) if name in wanted}
         columns: dict[str, list[str]] = {name: [] for name in places}
         for cells in filter(None, rows):
-            if len(lines) == headers.ROWS:
+            if len(lines) == headers.MAX_ROWS:
                 raise ValueError(f"{path} has more than a million rows; is it the right table?")
             lines.append(rows.line_num)
             for name, i in places.items():
@@ -272,7 +272,7 @@ def read_sample_table(path: Path) -> tuple[tuple[str, ...], npt.NDArray[np.float
         if names and all(map(_is_number, names)):
             raise ValueError(f"{path} begins with numbers; a first line that names its channels is needed")
         # One row more than allowed: numpy would allocate all of them at once.
-        most = min(headers.LONGEST, headers.LARGEST // len(names)) + 1
+        most = min(headers.MAX_SAMPLES, headers.MAX_VALUES // len(names)) + 1
         form: dict[str, Any] = {"delimiter": ",", "ndmin": 2, "usecols": range(len(names))}
         try:
             values = np.loadtxt(islice(lines, most), **form)
@@ -303,7 +303,7 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
             raise ValueError(f"{path} has a line of more than a million characters; is it a table?")
         if n_left < 0:
             raise ValueError(
-                f"{path} unpacks to more than {headers.EXPANSION} times its size; is it damaged?"
+                f"{path} unpacks to more than {headers.MAX_EXPANSION} times its size; is it damaged?"
             )
         if n_skipped > _MAX_SKIPPED:
             raise ValueError(f"{path} has {_MAX_SKIPPED} more lines without values than with; is it damaged?")
@@ -348,7 +348,7 @@ def check_mat(path: Path) -> None:
     for kind, block in _mat_elements(content[128:], order, padded=False):
         inner = [(kind, block)]
         if kind == _MAT_COMPRESSED:
-            most = min(headers.unpacked_limit(len(block)), 8 * headers.LARGEST)
+            most = min(headers.unpacked_limit(len(block)), 8 * headers.MAX_VALUES)
             stream = zlib.decompressobj()
             unpacked = memoryview(stream.decompress(block, most))  # checks its checksum, which scipy does not
             if not stream.eof:
@@ -391,7 +391,7 @@ def _check_mat_array(block: memoryview, order: str) -> None:
     kind, n_blocks = flags & 0xFF, 2 if flags & 0x800 else 1  # of complex numbers two
     dims = np.frombuffer(parts[1][: len(parts[1]) // 4 * 4], f"{order}i4").tolist()
     count = math.prod(dims)
-    if not 2 <= len(dims) <= 32 or min(dims) < 0 or count > min(len(block), headers.LARGEST):
+    if not 2 <= len(dims) <= 32 or min(dims) < 0 or count > min(len(block), headers.MAX_VALUES):
         raise ValueError(f"an array of dimensions {dims[:8]} in {len(block)} bytes")
     if kind not in (_MAT_CELL, _MAT_STRUCT):
         if kind not in _MAT_VALUES or {_MAT_MATRIX, _MAT_COMPRESSED} & set(kinds):

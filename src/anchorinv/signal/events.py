@@ -256,7 +256,7 @@ def read_event_table(path: Path) -> list[Event]:
                 start = _seconds(path, line, "onset", onset)
                 lasts = 0.0 if _missing(duration) else _seconds(path, line, "duration", duration)
                 events.append(Event(start, lasts, label))
-        return sort_events(path, events, most=headers.BEATS)
+        return sort_events(path, events, most=headers.MAX_BEATS)
 
 
 def _labels(path: Path, table: Table) -> list[str]:
@@ -326,19 +326,19 @@ def _mne_events(path: Path) -> Events:
     raw = open_mne(path)
     notes = raw.annotations
     if len(notes):
-        if len(notes) > headers.EVENTS:
-            raise ValueError(f"{path} has more than {headers.EVENTS} annotations; is it damaged?")
+        if len(notes) > headers.MAX_EVENTS:
+            raise ValueError(f"{path} has more than {headers.MAX_EVENTS} annotations; is it damaged?")
         # mne counts from the start of the amplifier, which may precede a FIF file.
         onsets = np.asarray(notes.onset, dtype=float) - float(raw.first_time)
         # In GDF and BrainVision, a marker of one sample is an event without duration.
         durations = np.where(notes.duration * raw.info["sfreq"] < 1.5, 0.0, notes.duration)
         labels = [str(label).strip(" \t\r\n\0") for label in notes.description]
         rows = zip(onsets.tolist(), durations.tolist(), labels, strict=True)
-        if events := sort_events(path, (Event(*row) for row in rows if row[2]), most=headers.EVENTS):
+        if events := sort_events(path, (Event(*row) for row in rows if row[2]), most=headers.MAX_EVENTS):
             return Events("annotations", tuple(events))
     channels = _stimulus_channels(raw)
     changes = (event for i in channels for event in _changes(path, raw, i))
-    events = sort_events(path, changes, most=headers.EVENTS)
+    events = sort_events(path, changes, most=headers.MAX_EVENTS)
     names = listed([raw.ch_names[i] for i in channels])
     return Events(f"stimulus channel {names}" if events else "", tuple(events))
 
@@ -385,7 +385,7 @@ def _wfdb_events(path: Path) -> Events:
     sfreq = headers.check_rate(path, float(notes.fs or 0.0))  # that of the annotator, or of the header
     rows = zip(notes.sample.tolist(), notes.symbol, notes.label_store.tolist(), notes.aux_note, strict=True)
     events = (Event(sample / sfreq, 0.0, _annotation(*label)) for sample, *label in rows)
-    return Events(annotator.name, tuple(sort_events(path, events, most=headers.BEATS)))
+    return Events(annotator.name, tuple(sort_events(path, events, most=headers.MAX_BEATS)))
 
 
 def _annotation(symbol: object, code: int, note: str | None) -> str:

@@ -35,24 +35,24 @@ ANNOTATORS = (
 )  # fmt: skip
 
 #: Values of a recording in memory (480 MB).
-LARGEST = 60_000_000
+MAX_VALUES = 60_000_000
 #: Samples of a channel that is filtered at once, which takes several copies.
-LONGEST = 15_000_000
+MAX_SAMPLES = 15_000_000
 #: Bytes that a byte of a file may unpack to, and values that it may encode: signals stay far below.
-EXPANSION = 200
+MAX_EXPANSION = 200
 #: Bytes always allowed: a short file of zeros is not an attack.
-SMALL = 16 << 20
-CHANNELS = 10_000
+ALWAYS_UNPACKED = 16 << 20
+MAX_CHANNELS = 10_000
 #: Rows of a table, labels, windows.
-ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 #: Bytes of a text header or table.
-TEXT = 64 << 20
+MAX_TEXT = 64 << 20
 #: Events in a recording, and in a separate file: heartbeats of two days.
-EVENTS, BEATS = 20_000, 250_000
+MAX_EVENTS, MAX_BEATS = 20_000, 250_000
 #: Sampling rates in Hz.
-SLOWEST, FASTEST = 0.01, 1e7
+MIN_SFREQ, MAX_SFREQ = 0.01, 1e7
 #: Largest absolute value.
-REACH = 1e30
+MAX_ABSOLUTE = 1e30
 
 _GDF_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 8, 8: 8, 16: 4, 17: 8, 18: 16, 279: 3, 535: 3}
 #: Tags of a FIF file: its directory, and references to the previous and next part of a split recording.
@@ -99,7 +99,7 @@ def missing_labels(path: Path) -> ValueError:
 
 def unpacked_limit(n_bytes: int) -> int:
     """Return the bytes that a file of this size may unpack to."""
-    return SMALL + EXPANSION * n_bytes
+    return ALWAYS_UNPACKED + MAX_EXPANSION * n_bytes
 
 
 @contextmanager
@@ -124,27 +124,26 @@ def reading(path: Path, *, remedy: str | None = None) -> Iterator[None]:
 
 
 def damaged(source: object, reason: str, remedy: str) -> str:
-    """Return the message for a damaged file, with the remedy if known."""
-    return (
-        f"{source} is cut short or damaged{f': {reason}' if reason else ''}{f'; {remedy}' if remedy else ''}"
-    )
+    """Return the message for a damaged file, with reason and remedy if known."""
+    reason, remedy = reason and f": {reason}", remedy and f"; {remedy}"
+    return f"{source} is cut short or damaged{reason}{remedy}"
 
 
-def check_size(path: Path, n_chans: int, n_samples: int, *, in_one: bool = True) -> None:
-    """Refuse signals that do not fit into memory; with ``in_one`` the recording is filtered at once."""
-    if in_one and n_samples > LONGEST:
-        most = f"at most {LONGEST // 10**6} million are filtered at once; cut it into several files"
+def check_size(path: Path, n_chans: int, n_samples: int, *, filtered: bool = True) -> None:
+    """Refuse signals that do not fit into memory; filtering takes several copies of a channel."""
+    if filtered and n_samples > MAX_SAMPLES:
+        most = f"at most {MAX_SAMPLES // 10**6} million are filtered at once; cut it into several files"
         raise ValueError(f"{path} has {n_samples} samples in each channel, and {most}")
-    if (size := n_chans * n_samples) > LARGEST:
-        most = f"at most {LARGEST // 10**6} million are read at once"
+    if (size := n_chans * n_samples) > MAX_VALUES:
+        most = f"at most {MAX_VALUES // 10**6} million are read at once"
         raise ValueError(f"{path} holds {size} values, and {most}; choose fewer channels, or cut it")
 
 
 def check_claim(path: Path, n_chans: int, n_samples: int, *files: Path) -> None:
     """Refuse a header that declares more values than the bytes of ``files`` (or ``path``) can encode."""
     n_bytes = sum(file.stat().st_size for file in files or (path,))
-    if n_chans > CHANNELS:
-        raise ValueError(f"{path} declares {n_chans} channels, and at most {CHANNELS} are read")
+    if n_chans > MAX_CHANNELS:
+        raise ValueError(f"{path} declares {n_chans} channels, and at most {MAX_CHANNELS} are read")
     if n_chans * n_samples > unpacked_limit(n_bytes):
         claim = f"{n_samples} samples in {n_chans} channels, which {n_bytes} bytes cannot hold"
         raise ValueError(f"{path} declares {claim}; is its header damaged?")
@@ -152,24 +151,24 @@ def check_claim(path: Path, n_chans: int, n_samples: int, *files: Path) -> None:
 
 def check_rate(path: Path, sfreq: float) -> float:
     """Return a sampling rate if it is plausible."""
-    if not SLOWEST <= sfreq <= FASTEST:
-        taken = f"{SLOWEST:g} to {FASTEST:g} are allowed"
-        raise ValueError(f"{path} says a rate of {sfreq} Hz, {taken}; is its header damaged?")
+    if not MIN_SFREQ <= sfreq <= MAX_SFREQ:
+        allowed = f"{MIN_SFREQ:g} to {MAX_SFREQ:g} are allowed"
+        raise ValueError(f"{path} says a rate of {sfreq} Hz, {allowed}; is its header damaged?")
     return float(sfreq)
 
 
 def check_range(path: Path, signals: npt.NDArray[np.float64]) -> None:
     """Refuse signals (n_chans, n_samples), which may have gaps, with too large values."""
     for channel in signals:
-        if (largest := np.max(np.abs(channel), where=np.isfinite(channel), initial=0.0)) > REACH:
+        if (largest := np.max(np.abs(channel), where=np.isfinite(channel), initial=0.0)) > MAX_ABSOLUTE:
             why = "is its header damaged, or its unit another?"
             raise ValueError(f"{path} has values up to {largest:.1e}, too large to compute with; {why}")
 
 
 def read_text(path: Path, *, encoding: str = "utf-8-sig") -> str:
     """Return the text of a header or a table; binary or too long files are refused."""
-    if (size := path.stat().st_size) > TEXT:
-        raise ValueError(f"{path} has {size} bytes, and at most {TEXT >> 20} MB of a table or header")
+    if (size := path.stat().st_size) > MAX_TEXT:
+        raise ValueError(f"{path} has {size} bytes, and at most {MAX_TEXT >> 20} MB of a table or header")
     try:
         return path.read_bytes().decode(encoding)  # keep line ends: a quoted one is part of a name
     except UnicodeDecodeError:
@@ -225,7 +224,7 @@ def _check_brainvision(path: Path) -> None:
     _beside(path, *values["DataFile"])
     for name in filter(None, values["MarkerFile"]):
         _check_plain(path, name)
-    for key, most in (("NumberOfChannels", CHANNELS), ("SkipLines", 1000)):
+    for key, most in (("NumberOfChannels", MAX_CHANNELS), ("SkipLines", 1000)):
         for value in values[key]:
             if not re.fullmatch(r"\d{1,6}", value) or int(value) > most:
                 raise ValueError(f"{path} has {key} {value[:40]!r}, and at most {most} are allowed")
@@ -237,8 +236,8 @@ def _check_brainvision(path: Path) -> None:
     markers = [path.parent / name for name in values["MarkerFile"]] + [path.with_suffix(".vmrk")]
     for file in {marker for marker in markers if marker.is_file()}:
         events = _lines(file)
-        if sum(line.startswith("Mk") for line in events) > EVENTS:
-            raise ValueError(f"{file} has more than {EVENTS} markers; is it damaged?")
+        if sum(line.startswith("Mk") for line in events) > MAX_EVENTS:
+            raise ValueError(f"{file} has more than {MAX_EVENTS} markers; is it damaged?")
         values["Codepage"] += [line.partition("=")[2] for line in events if "codepage=" in line.casefold()]
     for name in values["Codepage"]:
         if not _CODEPAGE.fullmatch(name.strip()):
@@ -314,7 +313,9 @@ def _unpacked(path: Path) -> int:
         while block := file.read(1 << 20):
             size += len(block)
             if size > most:
-                raise ValueError(f"{path} unpacks to more than 200 times its size; is it damaged?")
+                raise ValueError(
+                    f"{path} unpacks to more than {MAX_EXPANSION} times its size; is it damaged?"
+                )
     return size
 
 
@@ -358,10 +359,10 @@ def _check_directory(path: Path, file: IO[bytes], at: int, places: set[int]) -> 
     length = _tag(path, file, at)[2]
     if not 0 <= length <= 16 * _TAGS:
         raise ValueError(f"{path} has a directory of {length} bytes; is it damaged?")
-    listed = file.read(length)
-    entries = np.frombuffer(listed[: len(listed) // 16 * 16], ">i4").reshape(-1, 4)
-    others = entries[np.isin(entries[:, 0], (_FILE_NUMBER, _FILE_NAME))]
-    if not set(others[:, 3].tolist()) <= places:
+    content = file.read(length)
+    entries = np.frombuffer(content[: len(content) // 16 * 16], ">i4").reshape(-1, 4)
+    references = entries[np.isin(entries[:, 0], (_FILE_NUMBER, _FILE_NAME))]
+    if not set(references[:, 3].tolist()) <= places:
         raise ValueError(f"{path} continues in another file that it does not name; is it damaged?")
 
 
@@ -383,13 +384,13 @@ def _edf(path: Path, fixed: bytes, file: IO[bytes], size: int) -> int:
         if name in (b"EDF Annotations", b"BDF Annotations"):
             length = samples[i] * width
             starts = range(header + sum(samples[:i]) * width, size - length + 1, per_record)
-            _check_notes(_pieces(file, starts, length), len(starts))
+            _check_annotations(_pieces(file, starts, length), len(starts))
     # -1 records: the recording was not closed, and readers use the size of the file.
     return header + max(n_records, 0) * per_record
 
 
 def _check_rate(samples: int, seconds: float) -> None:
-    if not seconds > 0 or not SLOWEST <= samples / seconds <= FASTEST:
+    if not seconds > 0 or not MIN_SFREQ <= samples / seconds <= MAX_SFREQ:
         raise ValueError(f"{samples} samples in data records of {seconds} s")
 
 
@@ -404,15 +405,15 @@ def _pieces(file: IO[bytes], starts: range, length: int) -> Iterator[bytes]:
         yield bytes(piece)
 
 
-def _check_notes(pieces: Iterable[bytes], n_records: int) -> None:
+def _check_annotations(pieces: Iterable[bytes], n_records: int) -> None:
     """Refuse annotations for which mne's regular expression would take quadratic time."""
-    n_notes, tail = -n_records, b""  # each record has one with only its time
+    n_events, tail = -n_records, b""  # each record has one with only its time
     for piece in pieces:
-        notes = tail + piece
-        n_notes += notes.count(b"\x14\x00")
-        if re.search(rb"[0-9]{40}", notes) or n_notes > EVENTS:
+        annotations = tail + piece
+        n_events += annotations.count(b"\x14\x00")
+        if re.search(rb"[0-9]{40}", annotations) or n_events > MAX_EVENTS:
             raise ValueError("invalid annotations, or too many")
-        for line in notes.split(b"\n"):
+        for line in annotations.split(b"\n"):
             tail = line.rpartition(b"\x14\x00")[2]
             if len(tail) > 1000 and b"\x14" in tail:
                 raise ValueError("annotations without an end")
@@ -427,7 +428,7 @@ def _gdf(fixed: bytes, file: IO[bytes], size: int) -> int:
     header = _integer(fixed, 184, "<i8") if first else 256 * _integer(fixed, 184, "<u2")
     n_chans = _integer(fixed, 252, "<u4" if first else "<u2")
     n_records = _integer(fixed, 236, "<i8")
-    if not 1 <= n_chans <= CHANNELS or not 256 * (n_chans + 1) <= header <= size or n_records < 0:
+    if not 1 <= n_chans <= MAX_CHANNELS or not 256 * (n_chans + 1) <= header <= size or n_records < 0:
         raise ValueError(f"{n_chans} signals and {n_records} records in a header of {header} bytes")
     rest = file.read(256 * n_chans)
     samples = np.frombuffer(rest, "<i4", n_chans, 216 * n_chans).astype(np.int64)
@@ -449,8 +450,8 @@ def _event_bytes(table: bytes, version: float) -> int:
     if len(table) < 8:
         raise ValueError("a table of events without its size")
     n_events = int.from_bytes(table[4:8] if version < 1.94 else table[1:4], "little")
-    if n_events > EVENTS:
-        raise ValueError(f"{n_events} events, and at most {EVENTS} are read")
+    if n_events > MAX_EVENTS:
+        raise ValueError(f"{n_events} events, and at most {MAX_EVENTS} are read")
     return 8 + n_events * (12 if table[0] == 3 else 6)
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from anchorinv.signal.headers import LARGEST
+from anchorinv.signal.headers import MAX_VALUES
 from anchorinv.signal.preprocessing import AVERAGE, BIPOLAR, Filter, Preprocessing
 
 #: Block length of non-causal stages, in samples.
@@ -154,8 +154,8 @@ class _WholeRecording(Stage):
 
     def push(self, samples: np.ndarray) -> np.ndarray:
         self._held.append(samples)
-        if sum(piece.size for piece in self._held) > LARGEST:
-            what = f"a recording of more than {LARGEST // 10**6} million values"
+        if sum(piece.size for piece in self._held) > MAX_VALUES:
+            what = f"a recording of more than {MAX_VALUES // 10**6} million values"
             raise ValueError(f"{what} cannot be resampled by its spectrum at once; cut it into several files")
         return samples[:, :0]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 
 from anchorinv.errors import listed
-from anchorinv.signal.headers import CHANNELS, FASTEST, SLOWEST
+from anchorinv.signal.headers import MAX_CHANNELS, MAX_SFREQ, MIN_SFREQ
 
 #: Units per volt, the unit in which recordings are read.
 UNITS = {"V": 1.0, "mV": 1e3, "µV": 1e6, "nV": 1e9}
@@ -30,7 +30,7 @@ def _visible(text: str) -> str:
 
 
 Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_visible)]
-Rate = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
+Rate = Annotated[float, Field(ge=MIN_SFREQ, le=MAX_SFREQ)]
 Samples = Annotated[int, Field(ge=1, le=2**40)]
 
 #: How pydantic checks values from files: types as they are, bounds, no other keys.
@@ -199,7 +199,7 @@ class Preprocessing:
 
     __pydantic_config__ = _CHECKED
 
-    ch_names: Annotated[tuple[Text, ...], Field(max_length=CHANNELS)] | None = None
+    ch_names: Annotated[tuple[Text, ...], Field(max_length=MAX_CHANNELS)] | None = None
     unit: Text | None = None
     filter: Filter | None = None
     unrepeatable: Text | None = None
