@@ -102,16 +102,16 @@ def as_backbone(network: Any) -> Backbone | None:
 def problem_of(backbone: Any) -> str | None:
     """Return what is wrong with a backbone setting, as far as it shows without building the network."""
     network = backbone.network if isinstance(backbone, Backbone) else backbone
-    wanted = f"a name ({', '.join((OWN, *NAMES))}, or a class of braindecode), a network or a factory"
+    expected = f"a name ({', '.join((OWN, *NAMES))}, or a class of braindecode), a network or a factory"
     if isinstance(network, type):
-        return f"must be {wanted}, not a class; pass an instance, or a function that returns one"
+        return f"must be {expected}, not a class; pass an instance, or a function that returns one"
     if not isinstance(network, str):
-        known = network is None or isinstance(network, nn.Module) or callable(network)
-        return None if known else f"must be {wanted}"
+        valid = network is None or isinstance(network, nn.Module) or callable(network)
+        return None if valid else f"must be {expected}"
     if network.lower() in (OWN, *NAMES) or network[:1].isupper():
         return None
     near = get_close_matches(network.lower(), (OWN, *NAMES), n=1)
-    return f"must be {wanted}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"must be {expected}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 class Sizes(NamedTuple):
@@ -197,9 +197,9 @@ def architecture_for(
     """Return what builds the networks: the geometry of the Conformer, or another backbone."""
     if (backbone := as_backbone(backbone)) is None:
         return geometry
-    rate, here = (sfreq, version_here()) if backbone.model else (None, None)
-    own = geometry if backbone.name == OWN else None
-    return BackboneFor(backbone, geometry.n_chans, geometry.n_times, n_classes, rate, here, own)
+    rate, installed = (sfreq, version_here()) if backbone.model else (None, None)
+    sizes = geometry if backbone.name == OWN else None
+    return BackboneFor(backbone, geometry.n_chans, geometry.n_times, n_classes, rate, installed, sizes)
 
 
 def _usual_classifier(network: nn.Module) -> str | None:
@@ -306,21 +306,21 @@ def model_of(name: str, n_chans: int, n_times: int, n_classes: int, sfreq: float
 def load_weights(network: nn.Module, path: Path, classifier: list[str]) -> None:
     """Load weights from a file; all names and shapes must match, except those of the classifier."""
     tensors = _read_weights(path)
-    own = network.state_dict()
+    present = network.state_dict()
     left_out = tuple(f"{name}." for name in classifier)
-    named = {name: tensor for name, tensor in tensors.items() if not name.startswith(left_out)}
-    wanted = {name: tensor for name, tensor in own.items() if not name.startswith(left_out)}
-    problems = [f"{name} is missing" for name in wanted if name not in named]
-    problems += [f"{name} is not in the network" for name in named if name not in wanted]
+    loaded = {name: tensor for name, tensor in tensors.items() if not name.startswith(left_out)}
+    needed = {name: tensor for name, tensor in present.items() if not name.startswith(left_out)}
+    problems = [f"{name} is missing" for name in needed if name not in loaded]
+    problems += [f"{name} is not in the network" for name in loaded if name not in needed]
     problems += [
-        f"{name} has shape {tuple(named[name].shape)}, the network {tuple(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in named and named[name].shape != tensor.shape
+        f"{name} has shape {tuple(loaded[name].shape)}, the network {tuple(tensor.shape)}"
+        for name, tensor in needed.items()
+        if name in loaded and loaded[name].shape != tensor.shape
     ]
     if problems:
-        whole = f"all weights must match except those of the classifier ({', '.join(classifier) or 'none'})"
-        raise BackboneError(f"{path}: {listed(problems, most=5)}; {whole}; save them from such a network")
-    network.load_state_dict({**own, **named})
+        rule = f"all weights must match except those of the classifier ({', '.join(classifier) or 'none'})"
+        raise BackboneError(f"{path}: {listed(problems, most=5)}; {rule}; save them from such a network")
+    network.load_state_dict({**present, **loaded})
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

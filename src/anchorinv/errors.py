@@ -24,7 +24,6 @@ SHOWN = 500
 LONGEST_NAME = 200
 #: Invisible characters that Unicode classifies as letters, marks or symbols.
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE | re.ASCII)
 #: First characters that make a spreadsheet compute a cell, as listed by OWASP.
 _FORMULA = tuple("=+-@＝＋－＠")
@@ -156,15 +155,10 @@ def pip_install(package: str) -> str:
 
 
 def shown(text: object) -> str:
-    r"""Return text as one line with non-printable characters escaped.
+    """Return text as one line with non-printable characters escaped.
 
     Letters and marks of all scripts are unchanged, and so are backslashes: the result is for people, not for
     programs to parse.
-
-    Examples
-    --------
-    >>> print(shown("linke Hand\x1b[2J\nanchorinv: all is well"))
-    linke Hand\x1b[2J\nanchorinv: all is well
     """
     plain = str(text)
     if plain.isprintable() and _INVISIBLE.isdisjoint(plain):
@@ -179,14 +173,9 @@ def as_json(value: object) -> str:
 
 
 def csv_line(cells: Iterable[object]) -> str:
-    r"""Return a CSV row that is safe to open in a spreadsheet.
+    """Return a CSV row that is safe to open in a spreadsheet.
 
     Text that a spreadsheet would compute is prefixed by an apostrophe. Not for tables that are read back.
-
-    Examples
-    --------
-    >>> csv_line(["=1+1", -0.5, "left, slowly"])
-    '\'=1+1,-0.5,"left, slowly"\n'
     """
     return ",".join(_csv_cell("" if cell is None else cell) for cell in cells) + "\n"
 
@@ -228,12 +217,7 @@ def _visible(char: str) -> bool:
 
 
 def _escape(char: str) -> str:
-    if _visible(char):
-        return char
-    code = ord(char)
-    return _SHORT.get(char) or (
-        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
-    )
+    return char if _visible(char) else char.encode("unicode_escape").decode()
 
 
 # Unicode categories without a glyph: control characters, surrogates, line and paragraph separators.
@@ -241,17 +225,10 @@ _UNSEEN = ("Cc", "Cs", "Zl", "Zp")
 
 
 def check_name(name: str) -> str:
-    r"""Return a name if it is printable.
-
-    Examples
-    --------
-    >>> check_name("left" + chr(0))
-    Traceback (most recent call last):
-    ValueError: the name 'left\x00' contains the invisible character '\x00'; leave it out
-    """
+    """Return a name if it is printable."""
     if not 0 < len(name) <= LONGEST_NAME:
-        shown = f"{name[:20]!r} ... has {len(name)} characters" if name else "'' is empty"
-        raise ValueError(f"the name {shown}; 1 to {LONGEST_NAME} are needed")
+        problem = f"{name[:20]!r} ... has {len(name)} characters" if name else "'' is empty"
+        raise ValueError(f"the name {problem}; 1 to {LONGEST_NAME} are needed")
     for letter in name:
         if unicodedata.category(letter) in _UNSEEN:
             raise ValueError(
@@ -275,12 +252,6 @@ def looks_like(name: Any, others: Iterable[Any]) -> Any | None:
 
     An underscore counts as a space. A space between digits is significant, and so is the case of a single
     letter: annotations of heartbeats have both ``A`` and ``a``.
-
-    Examples
-    --------
-    >>> looks_like(" Gest 00", ["rest", "gest00"])
-    'gest00'
-    >>> looks_like("arm 1_2", ["arm 12"])
     """
     if not isinstance(name, str):
         return None
@@ -296,5 +267,5 @@ def _rough(name: str) -> str:
 
 def _seen(name: str) -> str:
     """Return a normalised form of a name, without characters of zero width."""
-    whole = unicodedata.normalize("NFC", name)
-    return "".join(letter for letter in whole if not unicodedata.category(letter).startswith("C"))
+    composed = unicodedata.normalize("NFC", name)
+    return "".join(letter for letter in composed if not unicodedata.category(letter).startswith("C"))

@@ -89,12 +89,12 @@ def one_at_a_time(learn: Callable[Given, Learned]) -> Callable[Given, Learned]:
     """Let a function that learns wait for other threads; ``torch.inference_mode`` is switched off in it."""
 
     @wraps(learn)
-    def alone(*args: Given.args, **kwargs: Given.kwargs) -> Learned:
+    def in_turn(*args: Given.args, **kwargs: Given.kwargs) -> Learned:
         # Gradients, now or in a later lesson, need ordinary tensors.
         with _turn, torch.inference_mode(False):
             return learn(*args, **kwargs)
 
-    return alone
+    return in_turn
 
 
 def _after_fork() -> None:
@@ -289,7 +289,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             and mdm, in everything that has a closed form, including the Ledoit-Wolf shrinkage; rehearsal,
             networks and the statistics for :meth:`check` count each signal as one.
         """
-        signals, labels, among, weights = self._read_base(X, y, groups, sample_weight)
+        signals, labels, group_ids, weights = self._read_base(X, y, groups, sample_weight)
         classes, numbers = np.unique(labels, return_inverse=True)
         check_names(classes.tolist())
         counts, method = np.bincount(numbers), METHODS.name_of(self.method)
@@ -303,7 +303,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         began, seed, device = time.perf_counter(), resolve_seed(self.random_state), choose_device(self.device)
         standardisation = Standardisation.of(signals.values, per_channel=self.per_channel, weights=weights)
         standardised = _tensor(standardisation(signals.values))
-        batch = Batch(standardised, _tensor(numbers), _optional(among), _optional(weights))
+        batch = Batch(standardised, _tensor(numbers), _optional(group_ids), _optional(weights))
         recipe = recipe_of(params, architecture, len(labels), device)
         state = self._base_state(recipe, batch, rng=stream(seed, "base"))
         self._know(
@@ -319,7 +319,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             statistics_=BaseStatistics.of(signals.values),
             state_=state,
             **_by_class(classes, counts, state.n_base),
-            history_=[self._entry("base", 0, signals, labels, began, state.curves, among)],
+            history_=[self._entry("base", 0, signals, labels, began, state.curves, group_ids)],
         )
         return self
 
@@ -672,10 +672,11 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         check_settings(self.get_params(deep=False))
         signals = self._read(X, self.preprocessing or AS_GIVEN)
         labels = read_labels(signals.labels if y is None else y, len(signals.values))
-        among = read_groups(groups_by(self.group_by, signals) if groups is None else groups, len(labels))
+        groups = groups_by(self.group_by, signals) if groups is None else groups
+        group_ids = read_groups(groups, len(labels))
         signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
         self._check_rejection(check_several(labels))
-        return signals, labels, None if among is None else among[kept], weights
+        return signals, labels, None if group_ids is None else group_ids[kept], weights
 
     def _read_lesson(
         self, X: Any, y: Any, sample_weight: Any
@@ -741,8 +742,8 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return now, now._standardised(now._read_known(X))
 
     def _drift(self, signals: Signals, *, shapes: bool = True) -> Drift:
-        looked = shapes and self.statistics_.has_shapes and len(signals.values) >= MIN_WINDOWS
-        current = Statistics.of(signals.values, shapes=looked)
+        with_shapes = shapes and self.statistics_.has_shapes and len(signals.values) >= MIN_WINDOWS
+        current = Statistics.of(signals.values, shapes=with_shapes)
         return drift(current, self.statistics_, self.ch_names_, n_times=self.n_times_, sfreq=self.sfreq_)
 
     def _standardised(self, signals: Signals, *, force: bool = True, shapes: bool = True) -> Tensor:

@@ -42,15 +42,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
     It is a hidden file or folder next to ``path``. If the block fails, or the process is killed, ``path`` is
     untouched.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> place = Path(tempfile.mkdtemp()) / "notes.txt"
-    >>> with replacing(place) as beside:
-    ...     _ = beside.write_text("whole")
-    >>> place.read_text()
-    'whole'
     """
     if _is_device(path):
         raise OSError(f"{path} is a device or a pipe, not a file; name a file")

@@ -85,16 +85,16 @@ def with_confidence(
 
     Closed forms have theirs already. A model that needs one and has none is refused.
     """
-    aside = _held_out(recipe, samples, rng)
-    if state.confidence is not None or not aside.any():
+    held_out = _held_out(recipe, samples, rng)
+    if state.confidence is not None or not held_out.any():
         if needed:
             known_confidence(state)
         return state
-    features = encode(nn.Sequential(state.trunk, state.tail), samples.values[aside])
+    features = encode(nn.Sequential(state.trunk, state.tail), samples.values[held_out])
     with torch.no_grad():
         statistics, nearest = state.head.novelty(features)
         logits = state.head(features)
-    targets = state.columns(samples.labels)[aside]
+    targets = state.columns(samples.labels)[held_out]
     return replace(state, confidence=held_out_confidence(logits, statistics, nearest, targets, state.n_base))
 
 
@@ -196,26 +196,27 @@ def suggested_class(
     features = embedded(state, features)
     accepted = np.setdiff1d(np.arange(len(features)), rejected)
     means, columns = _means(state, features[accepted], logits[accepted].argmax(1))
-    sound = np.array([i for i in rejected if not artefact(np.array([i]))], dtype=int)
-    if len(sound) < least:
+    plausible = np.array([i for i in rejected if not artefact(np.array([i]))], dtype=int)
+    if len(plausible) < least:
         return None
-    looked = sound[np.linspace(0, len(sound) - 1, min(len(sound), MOST)).round().astype(int)]
+    candidates = plausible[np.linspace(0, len(plausible) - 1, min(len(plausible), MOST)).round().astype(int)]
     best: tuple[int, np.ndarray] | None = None
-    for group in _groups(state, features[looked], means, least):
+    for group in _groups(state, features[candidates], means, least):
         if best is not None and len(group) <= best[0]:
             break  # smaller ones cannot be better
-        score = _score(state, features[looked[group]], means)
-        if score > (best[0] if best else 0) and not artefact(looked[group]):
-            best = score, looked[group]
+        score = _score(state, features[candidates[group]], means)
+        if score > (best[0] if best else 0) and not artefact(candidates[group]):
+            best = score, candidates[group]
     if best is None:
         return None
     indices = best[1]
-    own = features[indices]
-    typical = similarity(state, own, own.mean(0, keepdim=True))[:, 0].argsort(descending=True, stable=True)
-    nearest = int(similarity(state, own.mean(0, keepdim=True), means).argmax())
-    n_own = (best[0] + PENALTY * len(indices)) // (1 + PENALTY)
+    group_features = features[indices]
+    centre = group_features.mean(0, keepdim=True)
+    typical = similarity(state, group_features, centre)[:, 0].argsort(descending=True, stable=True)
+    nearest = int(similarity(state, centre, means).argmax())
+    n_separate = (best[0] + PENALTY * len(indices)) // (1 + PENALTY)
     return Suggestion(
-        indices, indices[typical[:SHOTS].numpy()], len(rejected), n_own, names[columns[nearest]]
+        indices, indices[typical[:SHOTS].numpy()], len(rejected), n_separate, names[columns[nearest]]
     )
 
 
@@ -232,10 +233,10 @@ def _means(state: State, accepted: Tensor, predicted: Tensor) -> tuple[Tensor, l
     return class_means(accepted, torch.from_numpy(numbers)), columns.tolist()
 
 
-def _score(state: State, own: Tensor, rivals: Tensor) -> int:
+def _score(state: State, group: Tensor, rivals: Tensor) -> int:
     """Return how large and separate a group (n, dim) is; above 0 it may be a class of its own."""
-    apart, _ = nearest_rivals(state, own, rivals)
-    return int(apart.sum()) - PENALTY * int((~apart).sum())
+    separate, _ = nearest_rivals(state, group, rivals)
+    return int(separate.sum()) - PENALTY * int((~separate).sum())
 
 
 def _groups(state: State, features: Tensor, means: Tensor, least: int) -> list[np.ndarray]:
@@ -245,10 +246,11 @@ def _groups(state: State, features: Tensor, means: Tensor, least: int) -> list[n
     """
     from scipy.cluster.hierarchy import linkage
 
-    alike = similarity(state, features, features).double()
-    own = alike.diagonal()
+    similarities = similarity(state, features, features).double()
+    to_itself = similarities.diagonal()
     # A squared distance, whether the similarity is minus one or a cosine; symmetric in the last digit, too.
-    distances = (own[:, None] + own - alike - alike.T).clamp(min=0).fill_diagonal_(0).numpy()
+    squared = to_itself[:, None] + to_itself - similarities - similarities.T
+    distances = squared.clamp(min=0).fill_diagonal_(0).numpy()
     merges = linkage(distances[np.triu_indices(len(distances), 1)], "average")[:, :2].astype(int)
     groups: list[np.ndarray | None] = [np.array([i]) for i in range(len(features))]  # None: of several
     for first, second in merges:
@@ -305,14 +307,14 @@ def similarity(state: State, some: Tensor, others: Tensor) -> Tensor:
     return F.normalize(some) @ F.normalize(others).T
 
 
-def nearest_rivals(state: State, own: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
+def nearest_rivals(state: State, windows: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
     """Compare two or more windows of a class (n, dim) with its mean and those of rivals (n_rivals, dim).
 
     Return whether each is nearer to the mean of the others of its class than to any rival, and the rival
     that is nearest to it.
     """
-    rest = (own.sum(0) - own) / (len(own) - 1)  # mean of the other windows, for each window
-    parts = (slice(i, i + 64) for i in range(0, len(own), 64))
-    to_own = torch.cat([similarity(state, own[part], rest[part]).diagonal() for part in parts])
-    best, nearest = similarity(state, own, rivals).max(1)
+    rest = (windows.sum(0) - windows) / (len(windows) - 1)  # mean of the other windows, for each window
+    parts = (slice(i, i + 64) for i in range(0, len(windows), 64))
+    to_own = torch.cat([similarity(state, windows[part], rest[part]).diagonal() for part in parts])
+    best, nearest = similarity(state, windows, rivals).max(1)
     return best < to_own, nearest

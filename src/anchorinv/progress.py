@@ -8,16 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Progress of a task: its steps so far.
-
-    Examples
-    --------
-    >>> ticks = []
-    >>> with listening(ticks.append):
-    ...     tick("base training", 10, 200)
-    >>> ticks
-    [Tick(task='base training', done=10, total=200, loss=nan, note='', sentence=False)]
-    """
+    """Progress of a task: its steps so far."""
 
     task: str
     done: int

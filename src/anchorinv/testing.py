@@ -95,15 +95,15 @@ def _check_predictions(method: Method, state: State, test: Tensor) -> None:
     assert same(snapshot(state), before), "prediction changed the state"
     assert torch.equal(signals, test), "prediction changed the signals"
 
-    whole = _logits(state, test)
-    best = whole.topk(2).values
+    logits = _logits(state, test)
+    best = logits.topk(2).values
     clear = best[:, 0] - best[:, 1] > 1e-4  # away from ties
     assert clear.float().mean() > 0.9
-    assert torch.equal(torch.tensor(state.classes)[whole.argmax(1)][clear], predicted[clear])
+    assert torch.equal(torch.tensor(state.classes)[logits.argmax(1)][clear], predicted[clear])
     for size in (1, 7):
         parts = torch.split(test, size)
         split = torch.cat([_logits(state, part) for part in parts])
-        torch.testing.assert_close(split, whole, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(split, logits, rtol=1e-5, atol=1e-5)
         pieces = torch.cat([method.predict(state, part) for part in parts])
         assert torch.equal(pieces[clear], predicted[clear]), "a label depends on the batch"
 

@@ -114,8 +114,8 @@ def _numbers(values: np.ndarray) -> np.ndarray:
     if missing := sum(part is None for part in flat):
         raise ValueError(f"signals hold {missing} missing values (None); drop or repair these samples")
     # numpy would silently turn text such as "1" into a number.
-    if odd := sorted({type(part).__name__ for part in flat if not isinstance(part, Real)}):
-        names = [{"str": "text"}.get(name, name) for name in odd]
+    if types := sorted({type(part).__name__ for part in flat if not isinstance(part, Real)}):
+        names = [{"str": "text"}.get(name, name) for name in types]
         raise ValueError(f"signals must be real numbers, got {', '.join(names[:3])}; convert them first")
     return values.astype(np.float64)
 
@@ -147,10 +147,10 @@ def read_as(X: Any, preprocessing: Preprocessing, sfreq: float | None) -> Signal
         raise ValueError(
             f"epochs are sampled at {signals.sfreq:g} Hz, the model at {sfreq:g} Hz; resample them"
         )
-    present, wanted = signals.ch_names, preprocessing.ch_names
-    if wanted is not None and present is not None and tuple(present) != tuple(wanted):
-        places = pick_channels(wanted, present, source="the recording")
-        signals = replace(signals, values=signals.values[:, places], ch_names=tuple(wanted))
+    ch_names, model_names = signals.ch_names, preprocessing.ch_names
+    if model_names is not None and ch_names is not None and tuple(ch_names) != tuple(model_names):
+        picks = pick_channels(model_names, ch_names, source="the recording")
+        signals = replace(signals, values=signals.values[:, picks], ch_names=tuple(model_names))
     factor = conversion(signals.unit, preprocessing.unit)
     if factor == 1:
         return signals
@@ -160,8 +160,8 @@ def read_as(X: Any, preprocessing: Preprocessing, sfreq: float | None) -> Signal
 def _check_values(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiub":
         # Begins with scikit-learn's words, here and below: its estimator checks look for them.
-        odd = "Complex data not supported: " if values.dtype.kind == "c" else ""
-        raise ValueError(f"{odd}signals must be real numbers, got an array of {values.dtype}")
+        prefix = "Complex data not supported: " if values.dtype.kind == "c" else ""
+        raise ValueError(f"{prefix}signals must be real numbers, got an array of {values.dtype}")
     if values.ndim != 3:
         hint = "; for one signal pass X[None]" if values.ndim == 2 else ""
         raise ValueError(
@@ -200,16 +200,7 @@ def check_same_shape(signals: Signals, shape: tuple[int, int], *, model: str) ->
 
 
 def read_windows(data: Any) -> Signals:
-    """Read a data set whose items are signals, or tuples (signal, label, ...).
-
-    Examples
-    --------
-    >>> import torch
-    >>> from torch.utils.data import TensorDataset
-    >>> windows = read_windows(TensorDataset(torch.zeros(4, 2, 16), torch.tensor([0, 1, 0, 1])))
-    >>> windows.values.shape, windows.labels
-    ((4, 2, 16), [0, 1, 0, 1])
-    """
+    """Read a data set whose items are signals, or tuples (signal, label, ...)."""
     if isinstance(data, DataLoader):
         raise ValueError("a DataLoader yields batches and may drop or shuffle windows; pass its .dataset")
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
@@ -232,10 +223,12 @@ def read_windows(data: Any) -> Signals:
             values = values.astype(np.result_type(values, window), copy=False)
         values[i] = window
         labels += [_label_of(rest[0])] if rest else []
-    known = _metadata_of(data)
-    names = known.ch_names if known.ch_names and len(known.ch_names) == values.shape[1] else None
-    columns = {name: column for name, column in (known.columns or {}).items() if len(column) == n}
-    return Signals(values, known.sfreq, names, labels=labels if len(labels) == n else None, columns=columns)
+    metadata = _metadata_of(data)
+    names = metadata.ch_names if metadata.ch_names and len(metadata.ch_names) == values.shape[1] else None
+    columns = {name: column for name, column in (metadata.columns or {}).items() if len(column) == n}
+    return Signals(
+        values, metadata.sfreq, names, labels=labels if len(labels) == n else None, columns=columns
+    )
 
 
 def _window(signal: Any, i: int) -> np.ndarray:
@@ -274,15 +267,17 @@ def _label_of(label: Any) -> Any:
 def _metadata_of(data: Any) -> Signals:
     """Return the metadata of a data set in braindecode's attributes, through subsets and concatenations."""
     if isinstance(data, Subset):
-        known, rows = _metadata_of(data.dataset), list(data.indices)
-        return replace(known, columns={name: column[rows] for name, column in (known.columns or {}).items()})
+        metadata, rows = _metadata_of(data.dataset), list(data.indices)
+        return replace(
+            metadata, columns={name: column[rows] for name, column in (metadata.columns or {}).items()}
+        )
     if isinstance(data, ConcatDataset):
         return _concatenate_metadata([_metadata_of(part) for part in data.datasets])
     recorded: list[Any] = [getattr(data, name, None) for name in ("windows", "raw")]  # mne.Epochs, mne.io.Raw
     info = next((recording.info for recording in recorded if hasattr(recording, "info")), None)
-    described = getattr(data, "description", None)  # a Series or a dict
-    described = {} if described is None or isinstance(described, str) else dict(described)
-    columns = {str(name): np.full(len(data), str(value)) for name, value in described.items()}
+    description = getattr(data, "description", None)  # a Series or a dict
+    description = {} if description is None or isinstance(description, str) else dict(description)
+    columns = {str(name): np.full(len(data), str(value)) for name, value in description.items()}
     if info is None:
         return Signals(None, columns=columns)
     return Signals(None, float(info["sfreq"]), tuple(info["ch_names"]), columns=columns)
@@ -339,14 +334,14 @@ def groups_by(column: str | None, signals: Signals) -> Any:
     """Return a column of the signals' metadata to be used as groups; None without a name."""
     if column is None:
         return None
-    known = signals.columns or {}
-    if column not in known:
-        available = f"it has {', '.join(known)}" if known else "these signals have no metadata"
+    columns = signals.columns or {}
+    if column not in columns:
+        available = f"it has {', '.join(columns)}" if columns else "these signals have no metadata"
         raise ValueError(
             f"group_by (={column!r}) must be a column of the metadata of mne.Epochs or of a data set; "
             f"{available}; pass groups to fit, or epochs with metadata (MOABB: return_epochs=True)"
         )
-    return known[column]
+    return columns[column]
 
 
 def read_groups(groups: Any, n_signals: int) -> np.ndarray | None:
@@ -396,14 +391,14 @@ def weighed(
     if weights is None:
         return signals, labels, None, slice(None)
     kept = weights > 0
-    left = read_weights(weights[kept], int(kept.sum()))
-    if left is not None and not METHODS[method].weighted:
+    positive = read_weights(weights[kept], int(kept.sum()))
+    if positive is not None and not METHODS[method].weighted:
         able = ", ".join(name for name, spec in METHODS.items() if spec.weighted)
         raise ValueError(
             f"method {method!r} only takes sample_weight of 0 and 1; leave it out, or use one of the "
             f"methods that take others: {able}"
         )
-    return replace(signals, values=signals.values[kept]), labels[kept], left, kept
+    return replace(signals, values=signals.values[kept]), labels[kept], positive, kept
 
 
 def _objects(y: list[Any] | tuple[Any, ...]) -> np.ndarray:
@@ -469,12 +464,12 @@ def as_label(classes: np.ndarray, text: str) -> Any:
     """
     if classes.dtype.kind == "U":
         return text
-    flags = classes.dtype.kind == "b"
+    boolean = classes.dtype.kind == "b"
     try:
-        return {"True": True, "False": False}[text] if flags else int(text)
+        return {"True": True, "False": False}[text] if boolean else int(text)
     except (KeyError, ValueError):
-        wanted = "True or False" if flags else "whole numbers"
-        raise ValueError(f"the model's classes are {wanted}, got {text!r}") from None
+        expected = "True or False" if boolean else "whole numbers"
+        raise ValueError(f"the model's classes are {expected}, got {text!r}") from None
 
 
 def check_several(labels: np.ndarray) -> np.ndarray:
@@ -608,7 +603,7 @@ def _rejecting_label(chosen: Any, kind: str, classes: tuple[Any, ...]) -> Any:
     return label
 
 
-def shape_mismatch(shape: tuple[int, int], wanted: tuple[int, int]) -> str:
+def shape_mismatch(shape: tuple[int, int], expected: tuple[int, int]) -> str:
     """Return the message for signals whose (n_chans, n_times) does not match a model's.
 
     Examples
@@ -616,12 +611,10 @@ def shape_mismatch(shape: tuple[int, int], wanted: tuple[int, int]) -> str:
     >>> shape_mismatch((300, 8), (8, 300))
     'the model takes 8 channels of 300 samples, got 300 channels of 8; X.transpose(0, 2, 1) swaps them'
     """
-    takes = (
-        f"the model takes {wanted[0]} channels of {wanted[1]} samples, got {shape[0]} channels of {shape[1]}"
-    )
-    if shape == wanted[::-1]:
+    takes = "the model takes {} channels of {} samples, got {} channels of {}".format(*expected, *shape)
+    if shape == expected[::-1]:
         return f"{takes}; {SWAP}"
-    if shape[0] == wanted[0]:
+    if shape[0] == expected[0]:
         return f"{takes} samples; cut or resample them to that length"
     return f"{takes} samples; pass the channels that it was trained on"
 

@@ -165,11 +165,11 @@ def _classes(data: "Dataset") -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for label, name in [*enumerate(data.class_names), (None, "all")]:
-        here = np.ones(len(data), dtype=bool) if label is None else data.labels == label
-        parts = [here & (data.split == split) for split in ("train", "test")]
+        selected = np.ones(len(data), dtype=bool) if label is None else data.labels == label
+        parts = [selected & (data.split == split) for split in ("train", "test")]
         windows = (str(np.count_nonzero(part)) for part in parts)
         people = " + ".join(str(len(np.unique(data.subjects[part]))) for part in parts)
-        recordings = "" if data.recordings is None else str(len(np.unique(data.recordings[here])))
+        recordings = "" if data.recordings is None else str(len(np.unique(data.recordings[selected])))
         table.add_row(name, *windows, people, recordings)
     return table
 

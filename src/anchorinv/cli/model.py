@@ -382,8 +382,8 @@ def audit(
         outside = read_people(learner, others, split="test")
         report = run_audit(learner, inside, outside, shadows=shadows, invert=invert, seed=seed)
         if forget is not None:
-            left = audit_forgetting(learner, labels[forget], inside, outside)
-            report = replace(report, figures=(*report.figures, *left.figures))
+            forgetting = audit_forgetting(learner, labels[forget], inside, outside)
+            report = replace(report, figures=(*report.figures, *forgetting.figures))
     if as_json:
         say_json(report.facts() | {"file": str(model)})
     else:
@@ -394,10 +394,10 @@ def _place_lines(places: "Sequence[WindowPlace]") -> list[str]:
     """Return a line for each file: the starts of windows in seconds, or their numbers."""
     lines = []
     for path in dict.fromkeys(place.path for place in places):
-        here = [place for place in places if place.path == path]
-        times = ", ".join(f"{place.time:.6g}" for place in here if place.time is not None)
-        where = f"at {times} s" if times else f"windows {ranges(place.window for place in here)}"
-        lines.append(f"  {path}: {where}")
+        in_file = [place for place in places if place.path == path]
+        times = ", ".join(f"{place.time:.6g}" for place in in_file if place.time is not None)
+        which = f"at {times} s" if times else f"windows {ranges(place.window for place in in_file)}"
+        lines.append(f"  {path}: {which}")
     return lines
 
 

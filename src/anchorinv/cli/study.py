@@ -284,8 +284,8 @@ def _report(runs: list[Path], out: Path | None, data: list[str], bases: Path | N
     for name in chosen:
         if name not in SELECTIONS:
             raise ValueError(f"unknown selection {name!r}; {nearest(name, SELECTIONS)}")
-    own = len(runs) == 1 and not runs[0].is_file()
-    target = out or (runs[0] / "report" if own else Path("runs") / "report")
+    one_folder = len(runs) == 1 and not runs[0].is_file()
+    target = out or (runs[0] / "report" if one_folder else Path("runs") / "report")
     folders = folders_of([source_at(run).study() for run in runs], data)
     with progress_bars():
         page = make_report(runs, target, folders, bases=bases, selections=chosen)
@@ -335,10 +335,10 @@ def scores_table(
     for session in range(last + 1):
         header = f"session {session}" if spread else str(session)
         table.add_column(header if session else "base", justify="right", no_wrap=True)
-    methods, known = scores.methods_of(results), scores.by_session(results)
+    methods, scores_by_session = scores.methods_of(results), scores.by_session(results)
     for part, words in scores.PARTS.items():
         for method in methods:
-            row = [known.get((method, session, part)) for session in range(last + 1)]
+            row = [scores_by_session.get((method, session, part)) for session in range(last + 1)]
             cells = ["" if cell is None else str(cell) if spread else f"{cell.mean:.1f}" for cell in row]
             if part == "f1_new":
                 cells[0] = ""
@@ -376,8 +376,8 @@ def show_results(console: Terminal, study: "Study", results: "Sequence[SessionRe
     several = len({result.variant for result in results}) > 1
     people = list(dict.fromkeys(result.person for result in results))
     for person in people if len(people) > 1 and not several else []:
-        own = [result for result in results if result.person == person]
-        console.print(scores_table(own, spread=wide, of=f"over trials, person {person}"))
+        of_person = [result for result in results if result.person == person]
+        console.print(scores_table(of_person, spread=wide, of=f"over trials, person {person}"))
     of = "over people" if len(people) > 1 else "over trials"
     console.print(_variants_table(results) if several else scores_table(results, spread=wide, of=of))
     if not several and len(scores.methods_of(results)) > 1 and scores.complete(results):
@@ -393,22 +393,22 @@ def show_status(console: Terminal, folder: "RunFolder") -> None:
     from anchorinv.study.results import Job
 
     study, read = folder.study(), folder.read()
-    everything = folder.jobs()
+    jobs = folder.jobs()
     done = {Job.of(result) for result in read.results}
-    left = [part for part in everything if part not in done]
+    missing = [job for job in jobs if job not in done]
     console.say(f"{study.title} ({study.name}, scale {study.scale})")
-    console.print(_finished_table(study, everything, done, read.results))
+    console.print(_finished_table(study, jobs, done, read.results))
     if read.damage:
         console.say(f"results.jsonl has {read.damage}; the next run repairs it.")
-    if not left:
-        console.say(f"All {len(everything)} jobs are finished.")
+    if not missing:
+        console.say(f"All {len(jobs)} jobs are finished.")
         return
     now = (
         "A process is running in it."
         if folder.in_use
         else "Nothing is running; the same command continues it."
     )
-    console.say(f"{len(done)} of {len(everything)} jobs are finished{_time_left(read.results, left)}. {now}")
+    console.say(f"{len(done)} of {len(jobs)} jobs are finished{_time_left(read.results, missing)}. {now}")
 
 
 def _table(title: str, *columns: str, edge: bool = True) -> Table:
@@ -421,16 +421,16 @@ def _table(title: str, *columns: str, edge: bool = True) -> Table:
 
 
 def _finished_table(
-    study: "Study", everything: "Sequence[Job]", done: "set[Job]", results: "Sequence[SessionResult]"
+    study: "Study", jobs: "Sequence[Job]", done: "set[Job]", results: "Sequence[SessionResult]"
 ) -> Table:
     from anchorinv.study import scores
 
     several = ["variant"] if len(study.variants) > 1 else []
     table = _table("Finished", *several, "method", "base models", "trials", "s per trial", edge=False)
     for variant in study.variants:
-        for method in dict.fromkeys(part.method for part in everything if part.variant == variant):
-            own = [p for p in everything if (p.variant, p.method) == (variant, method)]
-            bases, trials = ([p for p in own if (p.trial is None) == base] for base in (True, False))
+        for method in dict.fromkeys(part.method for part in jobs if part.variant == variant):
+            jobs_here = [p for p in jobs if (p.variant, p.method) == (variant, method)]
+            bases, trials = ([p for p in jobs_here if (p.trial is None) == base] for base in (True, False))
             seconds = _per_trial(results, variant, method)
             counts = (f"{sum(p in done for p in some)} of {len(some)}" for some in (bases, trials))
             duration = "" if seconds is None else f"{seconds:.1f}"
@@ -448,13 +448,13 @@ def _variants_table(results: "Sequence[SessionResult]") -> Table:
     method_column = [] if one_method else ["method"]
     table = _table(title, "variant", *method_column, "base", "last session", "new classes")
     for variant in dict.fromkeys(result.variant for result in results):
-        own = [result for result in results if result.variant == variant]
-        last, known = max(result.session for result in own), scores.by_session(own)
-        for i, method in enumerate(scores.methods_of(own)):
+        of_variant = [result for result in results if result.variant == variant]
+        last, by_session = max(result.session for result in of_variant), scores.by_session(of_variant)
+        for i, method in enumerate(scores.methods_of(of_variant)):
             columns = ((0, "f1_all"), (last, "f1_all"), (last, "f1_new"))
-            cells = [str(known.get((method, session, part), "")) for session, part in columns]
+            cells = [str(by_session.get((method, session, part), "")) for session, part in columns]
             names = ["" if i else variant, *([] if one_method else [method])]
-            ends = not one_method and method == scores.methods_of(own)[-1]
+            ends = not one_method and method == scores.methods_of(of_variant)[-1]
             table.add_row(*names, *cells, end_section=ends)
     return table
 
@@ -476,19 +476,19 @@ def _comparisons_table(comparisons: "Sequence[Comparison]") -> Table:
 def _per_trial(results: "Sequence[SessionResult]", variant: str, method: str) -> float | None:
     from anchorinv.study.results import Job
 
-    own = [r for r in results if (r.variant, r.method) == (variant, method) and r.trial is not None]
-    trials = {Job.of(result) for result in own}
-    return sum(result.seconds for result in own) / len(trials) if trials else None
+    selected = [r for r in results if (r.variant, r.method) == (variant, method) and r.trial is not None]
+    trials = {Job.of(result) for result in selected}
+    return sum(result.seconds for result in selected) / len(trials) if trials else None
 
 
-def _time_left(results: "Sequence[SessionResult]", left: "Sequence[Job]") -> str:
+def _time_left(results: "Sequence[SessionResult]", missing: "Sequence[Job]") -> str:
     """Estimate the time of the remaining trials, by the finished ones of the same method."""
-    keys = dict.fromkeys((part.variant, part.method) for part in left)
-    known = {key: _per_trial(results, *key) for key in keys}
-    measured = [seconds for seconds in known.values() if seconds is not None]
+    keys = dict.fromkeys((job.variant, job.method) for job in missing)
+    per_trial = {key: _per_trial(results, *key) for key in keys}
+    measured = [seconds for seconds in per_trial.values() if seconds is not None]
     if not measured:
         return ""
-    usual = sum(measured) / len(measured)
-    trials = [part for part in left if part.trial is not None]
-    seconds = sum(known[part.variant, part.method] or usual for part in trials)
+    mean_seconds = sum(measured) / len(measured)
+    trials = [job for job in missing if job.trial is not None]
+    seconds = sum(per_trial[job.variant, job.method] or mean_seconds for job in trials)
     return f", about {seconds / 60:.0f} minutes of trials are left" if seconds > 90 else ""

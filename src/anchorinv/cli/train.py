@@ -173,17 +173,19 @@ def train(
     if labelling is None:
         cutting.check_unused()
         file = _labelled_windows(data)
-        known = _preprocessing(file, data[0], signals, band)
+        preprocessing = _preprocessing(file, data[0], signals, band)
     else:
         with progress(quiet):
             file = _cut(data, signals, cutting, band, labelling)
-        known = file.preprocessing
+        preprocessing = file.preprocessing
     if settings["privacy"] is not None and file.people is not None:
         file, new_people = replace(file, groups=file.people), True
     windows, labels, groups = _select_windows(file, classes, new_people=new_people)
     if labelling is None:
-        _warn_if_unfiltered(windows, known.sfreq, band)
-    model = AnchorInvClassifier(sfreq=known.sfreq, preprocessing=known, verbose=not quiet, **settings)
+        _warn_if_unfiltered(windows, preprocessing.sfreq, band)
+    model = AnchorInvClassifier(
+        sfreq=preprocessing.sfreq, preprocessing=preprocessing, verbose=not quiet, **settings
+    )
     model.fit(windows, labels, groups).set_params(verbose=False)
     model.save(out, with_signals=with_signals, allow_recordings=allow_recordings, note=note, author=author)
     say(
@@ -241,19 +243,19 @@ def _preprocessing(
     """Return the preprocessing of windows, as the file or else the user says."""
     from anchorinv.signal.preprocessing import unit_of
 
-    known, sfreq, unit = file.preprocessing, signals.sfreq, signals.unit
+    preprocessing, sfreq, unit = file.preprocessing, signals.sfreq, signals.unit
     if sfreq and file.sfreq and sfreq != file.sfreq:
         raise ValueError(f"{path} says {file.sfreq:g} Hz, --sfreq {sfreq:g} Hz; leave the option out")
-    if unit and known.unit and unit_of(unit) != known.unit:
-        raise ValueError(f"{path} says {known.unit}, --unit {unit}; leave the option out")
+    if unit and preprocessing.unit and unit_of(unit) != preprocessing.unit:
+        raise ValueError(f"{path} says {preprocessing.unit}, --unit {unit}; leave the option out")
     rate = sfreq or file.sfreq
     if band is not None:
-        if known.filter is not None and known.filter != band:
-            raise ValueError(f"{path} says that it was filtered ({known.filter}); leave --band out")
+        if preprocessing.filter is not None and preprocessing.filter != band:
+            raise ValueError(f"{path} says that it was filtered ({preprocessing.filter}); leave --band out")
         if rate:
             band.sections(rate)  # refuses a filter that does not fit the rate
-        known = replace(known, filter=band, unrepeatable=None)
-    return replace(known, unit=unit or known.unit, sfreq=rate)
+        preprocessing = replace(preprocessing, filter=band, unrepeatable=None)
+    return replace(preprocessing, unit=unit or preprocessing.unit, sfreq=rate)
 
 
 def _warn_if_unfiltered(windows: "np.ndarray", sfreq: float | None, band: "Filter | None") -> None:
@@ -307,15 +309,15 @@ def _select_windows(
     groups = file.groups if new_people else None
     if new_people and groups is None:
         raise ValueError(f"{file.name} has no groups; add an array groups, one name per window")
-    here = np.ones(len(file.labels), dtype=bool)
+    selected = np.ones(len(file.labels), dtype=bool)
     if classes:
-        wanted, present = [part.strip() for part in classes.split(",")], file.labels.astype(str)
-        if unknown := [name for name in wanted if name not in present]:
+        names, labels = [part.strip() for part in classes.split(",")], file.labels.astype(str)
+        if unknown := [name for name in names if name not in labels]:
             raise ValueError(
-                f"{file.name} has no class {unknown[0]!r}; it has {', '.join(np.unique(present))}"
+                f"{file.name} has no class {unknown[0]!r}; it has {', '.join(np.unique(labels))}"
             )
-        here = np.isin(present, wanted)
-    return file.all()[here], file.labels[here], None if groups is None else groups[here]
+        selected = np.isin(labels, names)
+    return file.all()[selected], file.labels[selected], None if groups is None else groups[selected]
 
 
 Report = TypeVar("Report")
@@ -441,10 +443,10 @@ def _teach(
     with_signals = model.state_.signals is not None
     reading, signals, labels = inputs.reading(), list[np.ndarray](), list[Any]()
     with progress(examples.quiet):
-        for path, windows, own in _labelled_files(model, examples, trials.labelling(), reading):
+        for path, windows, file_labels in _labelled_files(model, examples, trials.labelling(), reading):
             _check_units(model, path, windows, scale=reading.scale, force=examples.force)
             signals.append(windows)
-            labels += own
+            labels += file_labels
         report = teach(model, np.concatenate(signals), labels, force=examples.force)
     return model, report, with_signals
 
@@ -467,11 +469,11 @@ def _labelled_files(
             yield path, windows, [as_label(classes, name) for name in names.tolist()]
         return
     for path in examples.shots:
-        windows, own = read_shots(model, path, reading)
+        windows, labels = read_shots(model, path, reading)
         if label is not None:
             yield path, windows, [as_label(classes, label)] * len(windows)
-        elif own is not None:
-            yield path, windows, own.tolist()
+        elif labels is not None:
+            yield path, windows, labels.tolist()
         else:
             raise ValueError(
                 f"{path} has no labels; name the class of its examples with --label, or its events with "

@@ -305,10 +305,10 @@ def _or_another_version(header: Header) -> Iterator[None]:
             raise BackboneError(
                 f"{error}; pass the backbone that it was trained with, {facts.network}"
             ) from None
-        if facts.version == (here := version_here()):
+        if facts.version == (installed := version_here()):
             raise
         raise BackboneError(
-            f"{error}; it was written with braindecode {facts.version}, here is {here}: "
+            f"{error}; it was written with braindecode {facts.version}, here is {installed}: "
             f"{pip_install(f'braindecode=={facts.version}')}"
         ) from None
 

@@ -117,10 +117,10 @@ def unpacked(
 
 
 def _check_kinds(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    for name, own in module.state_dict().items():
+    for name, expected in module.state_dict().items():
         dtype = tensors[name].dtype
-        if dtype != own.dtype and not (dtype.is_floating_point and own.dtype.is_floating_point):
-            raise TypeError(f"{name[:60]!r} is {dtype}, {own.dtype} was expected")
+        if dtype != expected.dtype and not (dtype.is_floating_point and expected.dtype.is_floating_point):
+            raise TypeError(f"{name[:60]!r} is {dtype}, {expected.dtype} was expected")
 
 
 def _network_like(
@@ -251,10 +251,10 @@ class BackboneFacts(_Facts):
     @staticmethod
     def facts(spec: BackboneFor) -> dict[str, Any]:
         """Return a backbone as plain JSON."""
-        own, backbone = spec.backbone.model is None, spec.backbone
+        custom, backbone = spec.backbone.model is None, spec.backbone
         return {
-            "kind": "own" if own else "braindecode",
-            "network": backbone.name[:LONGEST_NAME] if own else spec.backbone.model,
+            "kind": "own" if custom else "braindecode",
+            "network": backbone.name[:LONGEST_NAME] if custom else spec.backbone.model,
             "version": spec.version,
             "tail": backbone.tail,
             "classifier": backbone.classifier,

@@ -338,8 +338,8 @@ def _dim(header: "Header", geometry: Architecture) -> int:
     if encoder is None:
         return sizes_of(name, geometry).dim
     blocks = tuple(block for block in encoder.blocks if block != NETWORK)
-    wanted = geometry.dim if NETWORK in encoder.blocks else None
-    if encoder.network_dim != wanted or (wanted and "network" not in spec.options):
+    network_dim = geometry.dim if NETWORK in encoder.blocks else None
+    if encoder.network_dim != network_dim or (network_dim and "network" not in spec.options):
         raise ValueError(f"an encoder of {name} does not fit its network")
     if (n_networks := len(encoder.blocks) - len(blocks)) > FOLDS:
         raise ValueError(f"{n_networks} networks are more than the {FOLDS} that a model has")
@@ -349,9 +349,11 @@ def _dim(header: "Header", geometry: Architecture) -> int:
     n_columns += n_networks * min(NetworkBlock.most, geometry.dim)
     if encoder.n_components > n_columns or encoder.n_components + encoder.n_random > MOST_COLUMNS:
         raise ValueError(f"{encoder.n_components} components do not fit {n_columns} features")
-    only = HEADS[spec.head].blocks
-    if only and (encoder.blocks, encoder.n_components, encoder.n_random) != (only, n_columns, 0):
-        raise ValueError(f"{name} needs an encoder of the {' and the '.join(only)} alone, without components")
+    required = HEADS[spec.head].blocks
+    if required and (encoder.blocks, encoder.n_components, encoder.n_random) != (required, n_columns, 0):
+        raise ValueError(
+            f"{name} needs an encoder of the {' and the '.join(required)} alone, without components"
+        )
     return encoder.n_components + encoder.n_random
 
 

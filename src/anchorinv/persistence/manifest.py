@@ -274,9 +274,9 @@ LIMITS = (
 
 def model_card(facts: Mapping[str, Any]) -> list[str]:
     """Return the lines of a model card in Markdown, from a model's manifest and file name."""
-    known = [line for line in facts["sessions"] if line["kind"] == "base"]
+    base = [line for line in facts["sessions"] if line["kind"] == "base"]
     unknown = rejection(facts)
-    scores = score_lines({**known[0]["numbers"], "samples": known[0]["samples"]}) if known else []
+    scores = score_lines({**base[0]["numbers"], "samples": base[0]["samples"]}) if base else []
     calibrated = (
         "Probabilities were calibrated on held-out base windows."
         if facts["tells_unknown"]
@@ -292,7 +292,7 @@ def model_card(facts: Mapping[str, Any]) -> list[str]:
         ),
         *_part("Model", _model(facts)),
         *_part("Classes", _classes(facts), bullets=False),
-        *_part("Training data", _data(facts, known)),
+        *_part("Training data", _data(facts, base)),
         *_part("Scores at training", [literal(s) for s in scores] or ["None: see Evaluation above."]),
         *_part("Probabilities and unknown windows", [calibrated, f"{unknown[:1].upper()}{unknown[1:]}."]),
         *_part("What the file contains about people", [literal(s) for s in file_sentences(facts)]),
@@ -340,7 +340,7 @@ def _classes(facts: Mapping[str, Any]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
-def _data(facts: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[str]:
+def _data(facts: Mapping[str, Any], base: Sequence[Mapping[str, Any]]) -> list[str]:
     n_chans, n_times = facts["shape"]
     preprocessing = facts["preprocessing"] or {}
     rate = f"{n_times / facts['sfreq']:g} s at {facts['sfreq']:g} Hz" if facts["sfreq"] else "rate not known"
@@ -351,14 +351,14 @@ def _data(facts: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[
         f"Unit: {literal(preprocessing.get('unit') or 'not known')}",
         f"Processing: {literal(processing(preprocessing_from(preprocessing)))}",
     ]
-    if not known:
+    if not base:
         return lines
-    counts = ", ".join(f"{literal(label)} {count}" for label, count in known[0]["samples"])
-    groups = known[0]["numbers"].get("groups")
-    mark = known[0]["origin"].get("fingerprint")
+    counts = ", ".join(f"{literal(label)} {count}" for label, count in base[0]["samples"])
+    groups = base[0]["numbers"].get("groups")
+    mark = base[0]["origin"].get("fingerprint")
     fingerprint = f"`{mark}`, of the base windows and their labels" if mark else "not known"
     lines += [
-        f"Base windows: {sum(count for _, count in known[0]['samples'])} ({counts})",
+        f"Base windows: {sum(count for _, count in base[0]['samples'])} ({counts})",
         f"Groups (people, days or recordings): {groups or ('not distinguished' if mark else 'not known')}",
         f"Fingerprint: {fingerprint}",
     ]

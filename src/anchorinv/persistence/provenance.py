@@ -166,8 +166,8 @@ def with_curves(history: Iterable[Mapping[str, Any]], curves: Iterable[Curve]) -
 
 def subsample(values: Sequence[float], most: int) -> list[float]:
     """Return at most ``most`` values of a curve, evenly spaced from its first to its last."""
-    places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
-    return [values[place] for place in places.tolist()]
+    indices = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
+    return [values[index] for index in indices.tolist()]
 
 
 def loss_lines(line: Mapping[str, Any]) -> list[str]:
