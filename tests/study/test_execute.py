@@ -24,7 +24,7 @@ from anchorinv.core.training import Finetune
 from anchorinv.datasets.dataset import Dataset
 from anchorinv.progress import Tick, listening
 from anchorinv.study.config import Study
-from anchorinv.study.execute import run_study
+from anchorinv.study.execute import peak_mb, reset_peak, run_study
 from anchorinv.study.folder import RunFolder
 from anchorinv.study.loading import open_data, people, protocol_of, samples_of
 from anchorinv.study.results import from_line, to_line
@@ -528,3 +528,13 @@ def test_supports_never_contain_a_test_window(data, n, trial):
 def test_a_result_line_comes_back(whole):
     for line in (whole / "results.jsonl").read_text().splitlines():
         assert to_line(from_line(line)) == line
+
+
+def test_the_peak_of_a_job_is_not_that_of_what_the_process_did_before():
+    block = np.ones(40_000_000)  # 305 MB
+    before = peak_mb()
+    del block
+    reset_peak()
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("this system does not reset peaks")
+    assert peak_mb() < before - 200

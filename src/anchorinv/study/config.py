@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from anchorinv.backbones import OWN, problem_of
 from anchorinv.core.inversion import Inversion
@@ -32,13 +40,7 @@ ClassName = Annotated[int, Field(ge=0)] | str
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Suggest the closest word, or list all.
-
-    Examples
-    --------
-    >>> nearest("protonett", ["protonet", "teen"])
-    "did you mean 'protonet'?"
-    """
+    """Suggest the closest word, or list all."""
     words = list(known)
     close = get_close_matches(word, words, n=1)
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(words)}"
@@ -131,17 +133,13 @@ class ProtocolConfig(_Table):
 
     @model_validator(mode="after")
     def _possible(self) -> "ProtocolConfig":
-        numbers = {name: i for i, name in enumerate(dict.fromkeys([*self.base_classes, *self.sessions]))}
         if len(self.base_classes) < 2:
             raise ValueError(f"base_classes must name two classes at least, got {list(self.base_classes)}")
-        base, new = ([numbers[name] for name in names] for names in (self.base_classes, self.sessions))
-        try:
-            Protocol(tuple(base), tuple(new), self.shots, self.trials, ways=self.ways)
-        except ValueError:
-            both = sorted({str(n) for n in self.base_classes} & {str(n) for n in self.sessions})
-            if both:
-                raise ValueError(f"class {both[0]} is both a base and a new class; name it once") from None
-            raise
+        if both := sorted({str(n) for n in self.base_classes} & {str(n) for n in self.sessions}):
+            raise ValueError(f"class {both[0]} is both a base and a new class; name it once")
+        numbers = {name: i for i, name in enumerate(dict.fromkeys([*self.base_classes, *self.sessions]))}
+        base, new = (tuple(map(numbers.__getitem__, names)) for names in (self.base_classes, self.sessions))
+        Protocol(base, new, self.shots, self.trials, ways=self.ways)
         if self.per_subject and self.leave_one_out:
             raise ValueError("per_subject and leave_one_out are two kinds of study; choose one")
         if len(set(self.seeds)) < len(self.seeds):
@@ -227,19 +225,11 @@ class InversionConfig(_Table):
     betas: tuple[Beta, Beta] = Inversion().betas
     from_zeros: bool = Inversion().from_zeros
     chunk: Count = Inversion().chunk
-    lbfgs: bool = Inversion().use_lbfgs
+    lbfgs: bool = Field(default=Inversion().use_lbfgs, validation_alias=AliasChoices("lbfgs", "swift"))
     smoothness: Annotated[float, Field(ge=0)] = 0.0
     noise: Literal["trial", "shared"] = "trial"
     new_batch: Count = Inversion().new_batch
     l2: Literal["square", "norm"] = "square"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_old_keys(cls, table: Any) -> Any:
-        if not isinstance(table, Mapping):
-            return table
-        names = {key: RENAMED_KEYS.get(f"inversion.{key}", str(key)) for key in table}
-        return {name.removeprefix("inversion."): table[key] for key, name in names.items()}
 
 
 class FinetuningConfig(_Table):
@@ -382,13 +372,7 @@ class Study(_Table):
 
 
 def dotted(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested tables to dotted keys.
-
-    Examples
-    --------
-    >>> dotted({"a": {"b": 1, "c": {"d": 2}}, "e": [3]})
-    {'a.b': 1, 'a.c.d': 2, 'e': [3]}
-    """
+    """Flatten nested tables to dotted keys, as ``{"a": {"b": 1}}`` to ``{"a.b": 1}``."""
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         name = f"{prefix}{key}"
@@ -441,13 +425,13 @@ def described(value: Any) -> Any:
         return {"call": described(value.func), "args": described(value.args), "options": options}
     if is_dataclass(value) and not isinstance(value, type):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        own = {
+        settings = {
             FORMER_DOTTED_NAMES.get(f"{kind}.{field.name}", field.name): described(getattr(value, field.name))
             for field in fields(value)
             # A setting that was added later is left out at its default, so that hashes stay the same.
             if not ("later" in field.metadata and getattr(value, field.name) == field.default)
         }
-        return {"type": described(type(value)), **own}
+        return {"type": described(type(value)), **settings}
     name = getattr(value, "__qualname__", None)
     if name is None or "<" in name:
         raise TypeError(
@@ -458,13 +442,7 @@ def described(value: Any) -> Any:
 
 
 def digest(*parts: Any) -> str:
-    """Return a short hash of settings and arrays, equal on all machines.
-
-    Examples
-    --------
-    >>> digest({"a": 1}, torch.zeros(2)) == digest({"a": 1}, torch.zeros(2))
-    True
-    """
+    """Return a short hash of settings and arrays, equal on all machines."""
     hasher = hashlib.blake2b(digest_size=12)
     for part in parts:
         if isinstance(part, torch.Tensor):

@@ -126,8 +126,7 @@ class ModelCache:
         make: Callable[[], State],
         worth_keeping: Callable[[State], bool],
     ) -> tuple[State, float]:
-        stored = self.read(path, base_spec)
-        if stored is None:
+        if (stored := self.read(path, base_spec)) is None:
             began = time.perf_counter()
             state = make()
             seconds = time.perf_counter() - began
@@ -319,15 +318,8 @@ class Unfinished(ValueError):  # noqa: N818 (named after the state of the run)
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and message of an exception in one line.
-
-    Examples
-    --------
-    >>> describe_error(KeyError("x"))
-    "KeyError: 'x'"
-    """
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    """Return the type and message of an exception in one line."""
+    return ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
 
 
 def run_study(
@@ -370,31 +362,27 @@ def run_study(
     """
     # Workers may have other devices than this machine; their executor knows which.
     device = getattr(executor, "choose_device", choose_device)(device)
-    own, folder = own or {}, RunFolder(out)
+    own, folder, bases = own or {}, RunFolder(out), cache or out / "bases"
     data = _open_datasets(study, folders or {})
     subjects = _check_subjects(study, data, own)
     folder.check_free()
     for dataset in {id(dataset): dataset for dataset in data.values()}.values():
         dataset.check(whole=verify)
-    bases = cache or out / "bases"
     with folder.locked(), in_use(bases, *HALVES):
-        about = {
-            study.variants[variant].data.name: {
-                "fingerprint": dataset.fingerprint,
-                "classes": [*dataset.class_names],
-            }
-            for variant, dataset in data.items()
-        }
+        about = {study.variants[name].data.name: _facts(dataset) for name, dataset in data.items()}
         folder.prepare(study, data=about, people=subjects, own=tuple(own), device=device)
-        done = {Job.of(result) for result in folder.read().results}
-        jobs = folder.jobs()
-        logger.info("%s: %d of %d jobs are finished", study.name, len(done), len(jobs))
-        conditions = _conditions(study, data, [job for job in jobs if job not in done], device)
-        work = PendingWork(conditions, data, bases, own, seconds)
-        failed = _compute(work, executor or in_process, folder, done=len(done), total=len(jobs))
+        finished, jobs = {Job.of(result) for result in folder.read().results}, folder.jobs()
+        logger.info("%s: %d of %d jobs are finished", study.name, len(finished), len(jobs))
+        pending = [job for job in jobs if job not in finished]
+        work = PendingWork(_conditions(study, data, pending, device), data, bases, own, seconds)
+        failed = _compute(work, executor or in_process, folder, done=len(finished), total=len(jobs))
         folder.sort_results()
     if failed:
         raise Unfinished(failed, len(jobs))
+
+
+def _facts(data: Dataset) -> dict[str, Any]:
+    return {"fingerprint": data.fingerprint, "classes": [*data.class_names]}
 
 
 def _check_subjects(

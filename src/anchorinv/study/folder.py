@@ -243,9 +243,9 @@ class RunFolder(_StoredRun):
     def sort_results(self) -> None:
         """Sort the lines by job; they were written in the order in which jobs were finished."""
         stored, order = self.read(), {job: i for i, job in enumerate(self.jobs())}
-        wanted = sorted(stored.results, key=lambda result: (order[Job.of(result)], result.session))
-        if not stored.damage and wanted != stored.results:
-            self._rewrite(wanted)
+        ordered = sorted(stored.results, key=lambda result: (order[Job.of(result)], result.session))
+        if not stored.damage and ordered != stored.results:
+            self._rewrite(ordered)
 
     def _rewrite(self, results: Sequence[SessionResult]) -> None:
         with replacing(self.results) as beside:
@@ -301,10 +301,10 @@ class RunFolder(_StoredRun):
         aside = self.path / "results.damaged.jsonl"
         move_damaged(self.results, stored.places, aside)
         self._rewrite(stored.results)
-        whole, n = len({Job.of(result) for result in stored.results}), len(self.jobs())
+        n_kept, n = len({Job.of(result) for result in stored.results}), len(self.jobs())
         logger.warning(
             "%s had %s; moved to %s. %d of %d jobs are complete and kept, the other %d are computed",
-            self.results, stored.damage, aside.name, whole, n, n - whole,
+            self.results, stored.damage, aside.name, n_kept, n, n - n_kept,
         )  # fmt: skip
 
     def _add_start(self, device: str) -> None:
@@ -382,16 +382,16 @@ def _as_json(study: Study) -> Any:
     return json.loads(study.model_dump_json())
 
 
-def _check_same(path: Path, known: dict[str, Any], settings: dict[str, Any]) -> None:
+def _check_same(path: Path, about: dict[str, Any], settings: dict[str, Any]) -> None:
     # Keys that the folder's version did not have are at their defaults.
-    whole = {**known, "study": _as_json(validate_study(known, path / "config.json"))}
-    before, now = (dotted({key: run.get(key) for key in settings}) for run in (whole, settings))
+    stored = {**about, "study": _as_json(validate_study(about, path / "config.json"))}
+    before, now = (dotted({key: run.get(key) for key in settings}) for run in (stored, settings))
     different = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if different:
         # As a config has the keys; a study without variants has one without a name.
         names = {key: key.removeprefix("study.").replace("variants..", "") for key in different[:5]}
-        shown = [f"{name} was {before.get(key)}, is {now.get(key)}" for key, name in names.items()]
+        changes = [f"{name} was {before.get(key)}, is {now.get(key)}" for key, name in names.items()]
         more = f", and {len(different) - 5} more" if len(different) > 5 else ""
         raise ValueError(
-            f"{path} has another run: {'; '.join(shown)}{more}. Choose another --out, or the same settings"
+            f"{path} has another run: {'; '.join(changes)}{more}. Choose another --out, or the same settings"
         )

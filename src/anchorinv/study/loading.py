@@ -113,13 +113,7 @@ def _with_valid_reference(study: Study) -> Study:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge tables recursively; other values are replaced.
-
-    Examples
-    --------
-    >>> merge({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"c": 3}, "d": [2]})
-    {'a': {'b': 1, 'c': 3}, 'd': [2]}
-    """
+    """Merge tables recursively; other values are replaced."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
@@ -228,7 +222,7 @@ def scaled(study: Study, scale: str) -> Study:
 def _scale_down(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     # Two subjects with two sessions each, so that every kind of study works.
     protocol, finetuning = full.protocol, full.finetuning
-    alone = protocol.per_subject or protocol.leave_one_out
+    one_by_one = protocol.per_subject or protocol.leave_one_out
     least_sfreq = (EEG if full.data.kind == "eeg" else EMG).min_sfreq
     most = 2 if smoke else 3
 
@@ -246,7 +240,7 @@ def _scale_down(full: Experiment, shots: int, *, smoke: bool) -> Experiment:
     if finetuning.select == "validation":
         changes["finetuning"]["lengths"] = tuple(dict.fromkeys(cut(finetuning.lengths)))
     smaller = {table: getattr(full, table).model_copy(update=value) for table, value in changes.items()}
-    per_class = 2 + (shots if alone else -(-shots // 2))
+    per_class = 2 + (shots if one_by_one else -(-shots // 2))
     smaller["synthetic"] = SyntheticConfig(n_per_class=per_class, difficulty=0.0)
     if smoke:  # short signals gain nothing from more threads
         n_chans = full.geometry.n_chans if full.geometry else 8
@@ -363,19 +357,20 @@ def _split(
     experiment: Experiment, data: Dataset, person: str, protocol: Protocol
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return masks (n,) of the training and the test windows."""
-    wanted = np.isin(data.labels, [*protocol.base_classes, *protocol.sessions])
-    train, test = wanted & (data.split == "train"), wanted & (data.split == "test")
-    if person:
-        own = data.subjects == person
+    classes = [*protocol.base_classes, *protocol.sessions]
+    of_classes = np.isin(data.labels, classes)
+    train, test = of_classes & (data.split == "train"), of_classes & (data.split == "test")
+    if person and experiment.protocol.leave_one_out:
         # Nothing of the left-out person was learned from, so all of it is test data.
-        left_out = experiment.protocol.leave_one_out
-        train, test = (train & ~own, wanted & own) if left_out else (train & own, test & own)
-    named = f" of {person}" if person else ""
+        train, test = train & (data.subjects != person), of_classes & (data.subjects == person)
+    elif person:
+        train, test = train & (data.subjects == person), test & (data.subjects == person)
+    whose = f" of {person}" if person else ""
     for part, mask in {"training": train, "test": test}.items():
         present = set(data.labels[mask].tolist())
-        if missing := [c for c in (*protocol.base_classes, *protocol.sessions) if c not in present]:
+        if missing := [label for label in classes if label not in present]:
             name = data.class_names[missing[0]]
-            raise ValueError(f"class {name!r} has no {part} windows{named}; drop it or add recordings")
+            raise ValueError(f"class {name!r} has no {part} windows{whose}; drop it or add recordings")
     return train, test
 
 

@@ -163,19 +163,18 @@ def nodes() -> dict[str, dict[str, float]]:
 
 def capacity(threads: int, gpus: float) -> int:
     """Return how many workers with these threads and GPUs fit on the nodes of the cluster."""
-    room = 0
+    n_workers = 0
     for resources in nodes().values():
-        fit = int(resources.get("CPU", 0) // threads)
-        room += min(fit, int(resources.get("GPU", 0) / gpus)) if gpus else fit
-    return room
+        by_cpu = int(resources.get("CPU", 0) // threads)
+        n_workers += min(by_cpu, int(resources.get("GPU", 0) / gpus)) if gpus else by_cpu
+    return n_workers
 
 
 def described(address: str) -> str:
     """Describe a cluster in one line."""
-    alive = nodes().values()
-    cpus, gpus = (sum(resources.get(name, 0) for resources in alive) for name in ("CPU", "GPU"))
-    with_gpus = f", {gpus:g} GPUs" if gpus else ""
-    return f"Ray {ray().__version__} at {address}: {len(alive)} nodes, {cpus:g} CPUs{with_gpus}"
+    total = ray().cluster_resources()
+    gpus = f", {total['GPU']:g} GPUs" if total.get("GPU") else ""
+    return f"Ray {ray().__version__} at {address}: {len(nodes())} nodes, {total.get('CPU', 0):g} CPUs{gpus}"
 
 
 def first_line(error: Exception) -> str:
@@ -298,8 +297,8 @@ class _Mailbox(FileCheckpoint):
         return Tick(**json.loads(last)) if last else None
 
     def load(self) -> dict[str, Tensor] | None:
-        left = kv_store()._internal_kv_get(self.path.name)
-        return None if left is None else load(left)
+        stored = kv_store()._internal_kv_get(self.path.name)
+        return None if stored is None else load(stored)
 
     def write(self, values: dict[str, Tensor]) -> None:
         kv_store()._internal_kv_put(self.path.name, save(values))
@@ -334,13 +333,15 @@ class RayExecutor:
     cluster: str | None = None
     gpus: float = 0.0
 
-    def choose_device(self, asked: str) -> str:
+    def choose_device(self, device: str) -> str:
         """Return the device of workers: ``"auto"`` is their GPU, if they have one."""
-        if asked.startswith("cuda:"):
-            raise ValueError(f"a worker only sees its own GPU; pass cuda, not {asked}")
-        if asked == "cuda" and not self.gpus:
+        if device.startswith("cuda:"):
+            raise ValueError(f"a worker only sees its own GPU; pass cuda, not {device}")
+        if device == "cuda" and not self.gpus:
             raise ValueError("workers have no GPU; set --gpus-per-worker, such as 0.5")
-        return asked if asked != "auto" else "cuda" if self.gpus else "cpu"
+        if device == "auto":
+            return "cuda" if self.gpus else "cpu"
+        return device
 
     def __call__(self, work: PendingWork) -> Generator[JobResult | Running, None, None]:
         """Compute the jobs, and yield each result as it arrives."""
@@ -348,7 +349,7 @@ class RayExecutor:
             return
         threads = max(condition.experiment.threads for condition, _ in work.conditions)
         with ExitStack() as stack:
-            stays = ray().is_initialized()  # started, and to be stopped, by the caller
+            of_caller = ray().is_initialized()  # who also shuts it down
             if self.cluster is None:
                 assert self.workers is not None, "the number of workers is required on one machine"
                 if self.workers * threads > (cores := os.cpu_count() or 1):
@@ -359,14 +360,16 @@ class RayExecutor:
                 address = stack.enter_context(local(self.workers * threads))
             else:
                 address = stack.enter_context(connected(self.cluster))
-            if not (room := capacity(threads, self.gpus)):
-                asked = f"{threads} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
-                raise ValueError(f"no node of {described(address)} has {asked} for a worker; add such a node")
-            room = min(room, self.workers or room)
-            logger.info("%s; %d workers of %d threads", described(address), room, threads)
+            if not (n_fit := capacity(threads, self.gpus)):
+                needed = f"{threads} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
+                raise ValueError(
+                    f"no node of {described(address)} has {needed} for a worker; add such a node"
+                )
+            n_workers = min(n_fit, self.workers or n_fit)
+            logger.info("%s; %d workers of %d threads", described(address), n_workers, threads)
             try:
                 driver = _Driver(work, self, threads)
-                if stays:
+                if of_caller:
                     stack.callback(driver.stop)
                 yield from driver.run()
             except ray().exceptions.RayError as error:
@@ -390,7 +393,7 @@ class _Task:
     cache: ModelCache | None = None
     spec: BaseLearner | None = None
     reference: Any = None
-    shown: Tick | None = None  # the last progress
+    progress: Tick | None = None  # the last that was shown
 
     def __post_init__(self) -> None:
         self.mailbox = _Mailbox(self.order)
@@ -399,12 +402,11 @@ class _Task:
 
     def show(self, now: Tick | None) -> None:
         """Show progress; None, or progress of something else, closes the bar."""
-        title = (
-            f"{self.order.condition.prefix}{method_title(self.order.job.method)}, seed {self.order.job.seed}"
-        )
-        if (last := self.shown) and (now is None or last.task != now.task):
+        job = self.order.job
+        title = f"{self.order.condition.prefix}{method_title(job.method)}, seed {job.seed}"
+        if (last := self.progress) and (now is None or last.task != now.task):
             tick(f"{title}: {last.task}", last.total, last.total, last.loss)
-        self.shown = now
+        self.progress = now
         if now:
             tick(f"{title}: {now.task}", now.done, now.total, now.loss)
 
@@ -458,7 +460,7 @@ class _Driver:
     def _start_tasks(self) -> None:
         # More than fit, so that no node waits for the driver.
         while len(self._running) < (self._settings.workers or 2 * self._room):
-            ready = (task for task in self._pending if all(each.reference for each in task.needs))
+            ready = (task for task in self._pending if all(need.reference for need in task.needs))
             if task := next(ready, None):
                 self._pending.remove(task)
                 self._running[self._started(task)] = task
@@ -469,15 +471,15 @@ class _Driver:
 
     def _started(self, task: _Task) -> Any:
         """Start a task and return a reference to its result."""
-        if task.path and (left := task.checkpoint.load()):
-            task.mailbox.write(left)
+        if task.path and (values := task.checkpoint.load()):
+            task.mailbox.write(values)
         remote = self._remote[task.function].options(
             num_cpus=task.order.condition.experiment.threads,
             num_gpus=self._settings.gpus,
             max_retries=RETRIES,
             retry_exceptions=[ray().exceptions.RayError],  # such as lost objects; a method's are final
         )  # fmt: skip
-        return remote.remote(task.order, *(each.reference for each in task.needs))
+        return remote.remote(task.order, *(need.reference for need in task.needs))
 
     def _take_in(self, reference: Any) -> JobResult | None:
         """Store the output of a task, or return the outcome of its job."""
@@ -491,8 +493,8 @@ class _Driver:
         if not task.path:
             return JobResult(task.order.job, [], error, details) if error else result
         task.reference = reference  # also an error, for all tasks that need it
-        if error and (left := task.mailbox.load()):
-            task.checkpoint.write(left)
+        if error and (values := task.mailbox.load()):
+            task.checkpoint.write(values)
         elif not error and result and task.spec and task.cache:
             task.cache.write(task.path, result, result[1]["seconds"])
             task.checkpoint.drop()
@@ -508,8 +510,8 @@ class _Driver:
         for task in self._running.values():
             if task.path and (now := task.mailbox.progress()):
                 task.show(now)
-                if task.checkpoint.due and (left := task.mailbox.load()):
-                    task.checkpoint.write(left)
+                if task.checkpoint.due and (values := task.mailbox.load()):
+                    task.checkpoint.write(values)
 
     def _open(self, condition: Condition, jobs: Sequence[Job]) -> None:
         """Add the tasks of a condition: those that make base models and replay come before trials."""
@@ -546,8 +548,8 @@ class _Driver:
         spec: BaseLearner | None, *needs: _Task,
     ) -> _Task:  # fmt: skip
         """Return the task that makes what methods share; for the first of them, and unless it is cached."""
-        if (known := self._makers.get(path)) is not None:
-            return known
+        if (existing := self._makers.get(path)) is not None:
+            return existing
         order = replace(order, key=f"anchorinv-{secrets.token_hex(16)}")
         task = self._makers[path] = _Task(function, order, needs, path, cache, spec)
         if spec and (stored := cache.read(path, spec)):
@@ -559,10 +561,10 @@ class _Driver:
 
 def _placed_methods(own: Mapping[str, MethodFactory]) -> Any:
     """Put custom methods into the object store; an error names one that cannot be pickled."""
-    odd: tuple[Any, ...] = (torch.classes, torch.ops)
-    for module in odd:
+    modules: tuple[Any, ...] = (torch.classes, torch.ops)
+    for module in modules:
         # These modules cannot be pickled, and may be captured by functions of a script.
-        copyreg.pickle(type(module), lambda each: (import_module, (each.__name__,)))
+        copyreg.pickle(type(module), lambda module: (import_module, (module.__name__,)))
     for name, make in own.items():
         try:
             ray().put(make)

@@ -125,14 +125,14 @@ class ExpectedResults:
         last = first + self.n_sessions(job) - 1
         if not first <= result.session <= last:
             raise ValueError(f"of session {result.session}, where there are {first} to {last}")
-        wanted, left = self._classes[job.variant][: result.session + 1], list(result.classes)
-        n_base = len(wanted[0])
-        for classes in wanted:
-            if classes != set(left[: len(classes)]):
-                raise ValueError(f"its classes are not {list(map(sorted, wanted))}, session by session")
-            del left[: len(classes)]
-        if left or result.n_base != n_base:
-            raise ValueError(f"it has {len(left)} classes too many, or not {n_base} of the base")
+        expected, rest = self._classes[job.variant][: result.session + 1], list(result.classes)
+        n_base = len(expected[0])
+        for classes in expected:
+            if classes != set(rest[: len(classes)]):
+                raise ValueError(f"its classes are not {list(map(sorted, expected))}, session by session")
+            del rest[: len(classes)]
+        if rest or result.n_base != n_base:
+            raise ValueError(f"it has {len(rest)} classes too many, or not {n_base} of the base")
 
 
 class _Reliability(BaseModel):
@@ -276,9 +276,9 @@ def read_lines(path: Path, expected: ExpectedResults, *, heads: int = 0) -> Stor
     for key in contested:
         del lines[key]
     counts = Counter(job for job, _ in lines)
-    whole = [entry for (job, _), entry in lines.items() if counts[job] == expected.n_sessions(job)]
-    results, places = [result for result, _ in whole], [place for _, place in whole]
-    return StoredResults(results, places, n_damaged, tuple(problems), len(lines) - len(whole))
+    complete = [entry for (job, _), entry in lines.items() if counts[job] == expected.n_sessions(job)]
+    results, places = [result for result, _ in complete], [place for _, place in complete]
+    return StoredResults(results, places, n_damaged, tuple(problems), len(lines) - len(complete))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, tuple[int, int], bytes]]:

@@ -388,22 +388,22 @@ class Scorer:
 
     def score(self, method: Method, state: State) -> tuple[np.ndarray, SplitReliability | None]:
         """Return the confusion matrix over the test samples of the known classes, and their reliability."""
-        known = torch.isin(self._test.labels, torch.tensor(state.classes))
+        of_classes = torch.isin(self._test.labels, torch.tensor(state.classes))
         logits = None
         if (shared := shares_base(method)) is None:
-            predicted = method.predict(state, self._test.values[known])
+            predicted = method.predict(state, self._test.values[of_classes])
         elif (logits_of := getattr(method, "latent_logits", None)) is None:
-            predicted = shared.predict_latents(state, self._encoded(state.trunk)[known])
+            predicted = shared.predict_latents(state, self._encoded(state.trunk)[of_classes])
         else:
-            logits = logits_of(state, self._encoded(state.trunk)[known])
+            logits = logits_of(state, self._encoded(state.trunk)[of_classes])
             predicted = torch.tensor(state.classes)[logits.argmax(1)]
-        labels = self._test.labels[known]
+        labels = self._test.labels[of_classes]
         counts = confusion(labels.numpy(), predicted.numpy(), state.classes)
         return counts, None if logits is None else _reliability(state, logits, labels)
 
     def _encoded(self, trunk: nn.Module) -> Tensor:
-        known, latents = self._latents
-        if known is not trunk:
+        encoded_by, latents = self._latents
+        if encoded_by is not trunk:
             latents = encode(trunk, self._test.values)
             self._latents = trunk, latents
         return latents

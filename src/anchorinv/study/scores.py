@@ -123,13 +123,7 @@ def methods_of(results: Sequence[SessionResult]) -> list[str]:
 
 
 def method_title(method: str) -> str:
-    """Return a method's title for tables and figures; one that is not registered keeps its name.
-
-    Examples
-    --------
-    >>> method_title("nc-fscil"), method_title("mine")
-    ('NC-FSCIL', 'mine')
-    """
+    """Return a method's title for tables and figures; one that is not registered keeps its name."""
     return METHODS[method].title if method in METHODS else method
 
 
@@ -237,13 +231,7 @@ def wilcoxon_p(differences: NDArray[np.float64]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p values for multiple comparisons by Holm's step-down rule; in the order given.
-
-    Examples
-    --------
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
+    """Correct p values for multiple comparisons by Holm's step-down rule; their order stays."""
     order = np.argsort(p_values, kind="stable")
     steps = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
     corrected = np.empty(len(order))
@@ -303,10 +291,10 @@ def rows(
         frames = {EVERYBODY: frame}
         if frame["subject"].nunique() > 1:
             frames |= dict(iter(frame.groupby("subject", sort=False)))
-        for person, own in frames.items():
-            columns = [*SCORES, *(column for column in own if column.startswith("f1 of "))]
-            cells = summarise(own, ["method", "session"], columns)
-            for (method, session), group in own.groupby(["method", "session"], sort=False):
+        for person, scored in frames.items():
+            columns = [*SCORES, *(column for column in scored if column.startswith("f1 of "))]
+            cells = summarise(scored, ["method", "session"], columns)
+            for (method, session), group in scored.groupby(["method", "session"], sort=False):
                 for score in (*SCORES, *(f"f1 of {label}" for label in group["classes"].iloc[0])):
                     cell = cells[method, session, score]
                     if session == 0 and np.isnan(cell.mean):
