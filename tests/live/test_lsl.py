@@ -71,6 +71,6 @@ def test_a_stream_that_comes_back_in_another_unit_is_refused(monkeypatch):
     source = object.__new__(LslSource)
     source.name, source.ch_names, source.units, source.sfreq = "amp", ("C3",), ("V",), 250.0
     source._factors = np.array([[1e-6]])
-    monkeypatch.setattr(LslSource, "_described", lambda *_: (("C3",), ("V",), np.array([[1e-3]])))
+    monkeypatch.setattr(LslSource, "_describe", lambda *_: (("C3",), ("V",), np.array([[1e-3]])))
     with pytest.raises(ValueError, match="came back in another unit; start again"):
-        source._is_same(SimpleNamespace(nominal_srate=lambda: 250.0))
+        source._is_readable(SimpleNamespace(nominal_srate=lambda: 250.0))

@@ -1,8 +1,8 @@
-"""The local server of a live session: one page, a WebSocket for it, and nothing for anybody else.
+"""The local server of a live session: one page and a WebSocket for it.
 
-Whoever can open the page can teach the model and see the signal, so a link has a token, the address is this
-machine's alone, and what other web pages ask for is refused: by the ``Host`` they came by (DNS rebinding) and
-by their ``Origin``. No text from a page is ever a path.
+Whoever can open the page can teach the model and see the signal, so the link has a token, the address is this
+machine's alone, and requests of other web pages are refused by their ``Host`` (DNS rebinding) and ``Origin``.
+No text from a page is ever used as a path.
 """
 
 import asyncio
@@ -25,39 +25,43 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from anchorinv.errors import shown
-from anchorinv.live.lessons import Shot, export
+from anchorinv.live.lessons import Lesson, Practice, Shot, export
 from anchorinv.live.session import LiveSession
 
 if TYPE_CHECKING:
     import uvicorn
 
-#: Frames a second that a page is sent at the most.
+#: Maximum number of frames per second that a page is sent.
 FRAMES = 60
-#: Frames that a page is sent before it has said that it has shown the first of them.
+#: Maximum number of frames that a page has not confirmed.
 AHEAD = 3
-#: What a page says of each frame: of the signal, which comes last, or else of the word that it is complete.
+#: How a page confirms a frame: after the signal, which is its last part, or after a message without one.
 SEEN = "seen"
-#: Characters of a message from a page, and of a name in it.
+#: Maximum number of characters of a message from a page, and of a name in it.
 MOST_TEXT, MOST_NAME = 2000, 100
-#: Bytes of a message from a page; a longer one ends the connection.
+#: Maximum number of bytes of a message from a page; a longer one ends the connection.
 MOST_BYTES = 1 << 16
-#: Points of a window's picture, and channels.
+#: Points and channels of a thumbnail.
 _THUMB = (40, 8)
 _log = logging.getLogger(__name__)
 _FORBIDDEN = PlainTextResponse("This link is not valid: open the one that anchorinv printed.", 403)
 
 
 class LiveServer:
-    """A page on a session, for whoever has the token and comes by one of the hosts (``127.0.0.1:8765``)."""
+    """Serve the page of a session to requests with the token and one of the hosts (``127.0.0.1:8765``)."""
 
     def __init__(self, session: LiveSession, hosts: list[str], token: str | None = None) -> None:
         self.session, self.token = session, token or secrets.token_urlsafe(24)
         self._hosts = frozenset(hosts)
-        ways = Route("/", self._page), Route("/export", self._export), WebSocketRoute("/socket", self._socket)
-        self.app = Starlette(routes=ways)
+        routes = [
+            Route("/", self._page),
+            Route("/export", self._export),
+            WebSocketRoute("/socket", self._socket),
+        ]
+        self.app = Starlette(routes=routes)
 
     def serving(self) -> "uvicorn.Server":
-        """Return what serves the page, on the sockets that it is run with."""
+        """Return the server, to be run with its sockets."""
         import uvicorn
 
         config = uvicorn.Config(
@@ -70,11 +74,11 @@ class LiveServer:
         return uvicorn.Server(config)
 
     def _allowed(self, connection: HTTPConnection) -> bool:
-        """Say whether a request came by the link, to this machine, and if from a page, from this one."""
-        given = connection.query_params.get("token", "")
+        """Return whether a request has the token, an allowed host and, if it is from a page, its origin."""
+        token = connection.query_params.get("token", "")
         origin = connection.headers.get("origin")
         return (
-            secrets.compare_digest(given.encode(), self.token.encode())
+            secrets.compare_digest(token.encode(), self.token.encode())
             and connection.headers.get("host") in self._hosts
             and (origin is None or origin.removeprefix("http://") in self._hosts)
         )
@@ -103,20 +107,20 @@ class LiveServer:
         with session.lock:
             model, taught = session.model, session.taught
         log = session.log.path if session.log is not None else None
-        asked = request.query_params.get("recordings") == "yes"
-        payload = await asyncio.to_thread(export, model, taught, log, recordings=asked)
+        recordings = request.query_params.get("recordings") == "yes"
+        payload = await asyncio.to_thread(export, model, taught, log, recordings=recordings)
         headers = {"Content-Disposition": 'attachment; filename="session.zip"', "Cache-Control": "no-store"}
         return Response(payload, media_type="application/zip", headers=headers)
 
     async def _socket(self, socket: WebSocket) -> None:
-        # A browser always names the origin of a WebSocket; whoever does not is no page, and needs the token.
+        # A browser always sends the origin of a WebSocket; other programs need the token only.
         if not self._allowed(socket):
             await socket.close(1008)
             return
         await socket.accept()
         loop, news = asyncio.get_running_loop(), asyncio.Event()
-        ended = self.session.listen(lambda: loop.call_soon_threadsafe(news.set))
-        news.set()  # what is there already
+        unlisten = self.session.listen(lambda: loop.call_soon_threadsafe(news.set))
+        news.set()  # send the present state
         ahead = asyncio.Semaphore(AHEAD)
         sending = asyncio.create_task(self._send(socket, news, ahead))
         try:
@@ -124,11 +128,11 @@ class LiveServer:
                 if (text := await socket.receive_text()) == SEEN:
                     ahead.release()
                 else:
-                    await self._heard(socket, text)
+                    await self._execute(socket, text)
         except (WebSocketDisconnect, RuntimeError):
             pass
         finally:
-            ended()
+            unlisten()
             sending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await sending
@@ -137,16 +141,16 @@ class LiveServer:
         try:
             await _send_news(socket, self.session, news, ahead)
         except (WebSocketDisconnect, RuntimeError):
-            pass  # a page may go while it is sent to: that is no fault
+            pass  # a page may be closed while it is sent to
         except Exception:
             _log.exception("live page")
-            await socket.close(1011)  # and the page comes again, rather than show for ever what was
+            await socket.close(1011)  # the page connects again, instead of showing an old class for ever
 
-    async def _heard(self, socket: WebSocket, text: str) -> None:
-        """Do what a page asks for, or answer with what is wrong."""
+    async def _execute(self, socket: WebSocket, text: str) -> None:
+        """Execute an order of a page, or answer with the problem."""
         try:
-            order, given = _parsed(text)
-            answer = await asyncio.to_thread(_ORDERS[order], self.session, given)
+            order, arguments = _parse(text)
+            answer = await asyncio.to_thread(_ORDERS[order], self.session, arguments)
             if isinstance(answer, str):
                 await socket.send_json({"kind": "answer", "order": order, "text": answer})
         except (ValueError, OSError) as error:
@@ -156,16 +160,16 @@ class LiveServer:
 async def _send_news(
     socket: WebSocket, session: LiveSession, news: asyncio.Event, ahead: asyncio.Semaphore
 ) -> None:
-    """Send what is new whenever the page has shown what was before: a slow one gets fewer, larger steps.
+    """Send what is new, at most :data:`AHEAD` frames before the page confirms them: a slow page gets fewer.
 
-    Buffers of the system and of the browser would hold minutes of a small stream, and a page that reads
-    them late would show classes of long ago; so the page says what it has seen, and ``ahead`` counts.
+    Otherwise the buffers of system and browser would hold minutes of a small stream, and a slow page would
+    show old classes.
     """
     scope = session.stream.scope
     seen: tuple[int, str] | None = None
     n_seen, column, before = 0, 0, 0.0
     while True:
-        # A stream that falls silent brings no news: whether it still flows is asked for every second.
+        # A silent stream notifies nobody: its status is checked every second.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(news.wait(), timeout=1.0)
         news.clear()
@@ -194,17 +198,13 @@ async def _send_news(
 
 
 def facts_of(session: LiveSession) -> dict[str, Any]:
-    """Return all that a page shows, but predictions and the signal; the session is locked meanwhile."""
+    """Return all that a page shows except predictions and signal; the caller holds the session's lock."""
     version, lesson, practice = session.versions.now, session.lesson, session.practice
     model, stream, log = version.model, session.stream, session.log
-    base = set(map(str, model.base_classes_.tolist()))
-    places, counted = (
-        session.versions.places,
-        zip(model.classes_.tolist(), model.counts_.tolist(), strict=True),
-    )
+    base, places = set(model.base_classes_.tolist()), session.versions.places
     classes = [
-        {"label": str(name), "count": n, "base": str(name) in base, "place": places[name]}
-        for name, n in counted
+        {"label": str(name), "count": n, "base": name in base, "place": places[name]}
+        for name, n in zip(model.classes_.tolist(), model.counts_.tolist(), strict=True)
     ]
     return {
         "model": {"name": session.name, "number": version.number, "identity": version.identity},
@@ -219,26 +219,8 @@ def facts_of(session: LiveSession) -> dict[str, Any]:
         },
         "window": model.n_times_ / stream.rate,
         "busy": session.busy,
-        "lesson": None
-        if lesson is None
-        else {
-            "label": str(lesson.label),
-            "n_shots": lesson.n_shots,
-            "phase": lesson.phase,
-            "left": session.seconds_left,
-            "hands_free": lesson.hands_free,
-            "shots": [_thumb(shot) for shot in lesson.shots],
-        },
-        "practice": None
-        if practice is None
-        else {
-            "phase": practice.phase,
-            "prompt": str(practice.prompts[practice.place]),
-            "place": practice.place + 1,
-            "n": len(practice.prompts),
-            "classes": list(map(str, practice.classes)),
-            "counts": practice.counts.tolist(),
-        },
+        "lesson": None if lesson is None else _lesson_facts(lesson, session.seconds_left),
+        "practice": None if practice is None else _practice_facts(practice),
         "report": session.report,
         "problem": session.problem or (log.problem if log is not None else None),
         "warning": session.warning,
@@ -249,61 +231,82 @@ def facts_of(session: LiveSession) -> dict[str, Any]:
     }
 
 
-def _thumb(shot: Shot) -> dict[str, Any]:
+def _lesson_facts(lesson: Lesson, seconds_left: float) -> dict[str, Any]:
+    return {
+        "label": str(lesson.label),
+        "n_shots": lesson.n_shots,
+        "phase": lesson.phase,
+        "left": seconds_left,
+        "hands_free": lesson.hands_free,
+        "shots": [_thumbnail(shot) for shot in lesson.shots],
+    }
+
+
+def _practice_facts(practice: Practice) -> dict[str, Any]:
+    return {
+        "phase": practice.phase,
+        "prompt": str(practice.prompts[practice.place]),
+        "place": practice.place + 1,
+        "n": len(practice.prompts),
+        "classes": list(map(str, practice.classes)),
+        "counts": practice.counts.tolist(),
+    }
+
+
+def _thumbnail(shot: Shot) -> dict[str, Any]:
     """Return a window as a small picture: a few points of a few channels, each between 0 and 99."""
-    points, most = _THUMB
+    n_points, most_chans = _THUMB
     n_chans, n_times = shot.values.shape
-    rows = shot.values[np.linspace(0, n_chans - 1, min(most, n_chans)).round().astype(int)]
-    each = max(1, n_times // points)
-    stretches = rows[:, : n_times // each * each].reshape(len(rows), -1, each)
-    picked = np.stack([stretches.min(2), stretches.max(2)], axis=2).reshape(len(rows), -1)
-    low, high = picked.min(1, keepdims=True), picked.max(1, keepdims=True)
-    scaled = 99 * (picked - low) / np.maximum(high - low, 1e-12)
-    rows = scaled.round().astype(int).tolist()
+    chosen = shot.values[np.linspace(0, n_chans - 1, min(most_chans, n_chans)).round().astype(int)]
+    width = max(1, n_times // n_points)
+    columns = chosen[:, : n_times // width * width].reshape(len(chosen), -1, width)
+    points = np.stack([columns.min(2), columns.max(2)], axis=2).reshape(len(chosen), -1)
+    low, high = points.min(1, keepdims=True), points.max(1, keepdims=True)
+    rows = (99 * (points - low) / np.maximum(high - low, 1e-12)).round().astype(int).tolist()
     return {"number": shot.number, "predicted": str(shot.predicted), "rows": rows}
 
 
-def _parsed(text: str) -> tuple[str, dict[str, Any]]:
-    """Return an order from a page and what it needs, checked."""
+def _parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Return an order from a page, which must be a known one, and its arguments."""
     if len(text) > MOST_TEXT:
         raise ValueError(f"a message has at most {MOST_TEXT} characters")
     try:
-        given = json.loads(text)
+        message = json.loads(text)
     except ValueError:
-        given = None
-    order = given.get("order") if isinstance(given, dict) else None
+        message = None
+    order = message.get("order") if isinstance(message, dict) else None
     if not isinstance(order, str) or order not in _ORDERS:
         raise ValueError("the page asked for something unknown; reload it")
-    return order, given
+    return order, message
 
 
-def _name(given: dict[str, Any]) -> str:
-    name = given.get("name")
+def _name(arguments: dict[str, Any]) -> str:
+    name = arguments.get("name")
     if not isinstance(name, str) or not name.strip() or len(name) > MOST_NAME:
         raise ValueError(f"a class needs a name of at most {MOST_NAME} characters")
     return name.strip()
 
 
-def _whole(given: dict[str, Any], key: str) -> int:
-    value = given.get(key)
+def _integer(arguments: dict[str, Any], key: str) -> int:
+    value = arguments.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{key} must be a whole number")
     return value
 
 
-#: What a page may ask for; a text that comes back is its answer, all else is seen in the state.
+#: Orders of a page; a text is returned to it as the answer, other effects are part of the state.
 _ORDERS: dict[str, Callable[[LiveSession, dict[str, Any]], object]] = {
-    "teach": lambda session, given: session.teach(
-        _name(given), _whole(given, "shots"), hands_free=given.get("hands_free") is True
+    "teach": lambda session, arguments: session.teach(
+        _name(arguments), _integer(arguments, "shots"), hands_free=arguments.get("hands_free") is True
     ),
-    "end": lambda session, given: session.end_recording(),
-    "remove": lambda session, given: session.remove(_whole(given, "number")),
-    "cancel": lambda session, given: session.cancel(),
-    "learn": lambda session, given: session.learn(),
-    "accept": lambda session, given: session.accept(_name(given)),
-    "dismiss": lambda session, given: session.dismiss(),
-    "forget": lambda session, given: session.forget(_name(given)),
-    "undo": lambda session, given: session.undo(),
-    "practise": lambda session, given: session.practise(_whole(given, "rounds")),
-    "save": lambda session, given: f"Saved as {session.save().name}.",
+    "end": lambda session, _: session.end_recording(),
+    "remove": lambda session, arguments: session.remove(_integer(arguments, "number")),
+    "cancel": lambda session, _: session.cancel(),
+    "learn": lambda session, _: session.learn(),
+    "accept": lambda session, arguments: session.accept(_name(arguments)),
+    "dismiss": lambda session, _: session.dismiss(),
+    "forget": lambda session, arguments: session.forget(_name(arguments)),
+    "undo": lambda session, _: session.undo(),
+    "practise": lambda session, arguments: session.practise(_integer(arguments, "rounds")),
+    "save": lambda session, _: f"Saved as {session.save().name}.",
 }

@@ -1,6 +1,6 @@
 """Sources of samples as they arrive: an iterable, a recording replayed, a board, Lab Streaming Layer.
 
-Predictions leave by the last of them, too: as a stream of markers.
+Predictions are sent by Lab Streaming Layer, too, as a stream of markers.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from anchorinv.errors import import_extra, listed
 from anchorinv.signal.preprocessing import UNITS, unit_of
 from anchorinv.signal.readers import Recording
 
-#: Seconds of samples that a source hands on at once: short against a window, long against a call.
+#: Seconds of samples in a chunk: short compared with a window, long compared with a call.
 CHUNK = 0.02
-#: A stream that is further from its own clock than this, in seconds, has lost samples.
+#: Seconds by which time stamps may deviate before samples count as lost.
 TOLERANCE = 0.25
-#: Missing samples of so many seconds are marked as a gap; after more of them the source begins anew.
+#: Up to this many seconds of missing samples are filled with NaN; after a longer gap the source restarts.
 LONGEST_GAP = 10.0
-#: Seconds in which the clock of a device that runs fast or slow is followed.
+#: Time constant in seconds with which a device's clock that is fast or slow is followed.
 _DRIFT = 10.0
-#: Seconds that a stream of Lab Streaming Layer is looked for, at the start and once it was lost.
+#: Timeout in seconds for a stream of Lab Streaming Layer to be found, and for its samples to arrive.
 WAIT = 5.0
-#: Samples taken from it at once, at the most.
+#: Maximum number of samples pulled from it at once.
 _MOST = 1 << 16
-#: How the outlets of common recorders spell units.
+#: Units as the outlets of common recorders spell them.
 _SPELLINGS = {"microvolts": "µV", "microvolt": "µV", "millivolts": "mV", "millivolt": "mV", "volts": "V"}
 
 
@@ -44,9 +44,9 @@ class Chunk:
     samples : ndarray, shape (n_chans, n)
         Voltages in volts, others as the source has them; NaN where samples were lost.
     time : float
-        When the last of them was taken, in seconds as ``time.time()`` counts.
+        When the last of them was taken, as ``time.time()``.
     begins : bool, default=False
-        Whether they do not follow what came before: a source that was lost for long, or starts again.
+        Whether the source restarts here, so that they do not continue the previous chunk.
 
     Examples
     --------
@@ -60,11 +60,11 @@ class Chunk:
 
 
 class StreamSource(Protocol):
-    """Where samples come from; a value until :meth:`chunks` is called."""
+    """A source of samples; it is read when :meth:`chunks` is called."""
 
     @property
     def name(self) -> str:
-        """How people know it."""
+        """Its name, for messages."""
 
     @property
     def ch_names(self) -> tuple[str, ...]:
@@ -72,11 +72,11 @@ class StreamSource(Protocol):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Of each channel: "V" for voltages, which come in volts; otherwise whatever is known, or ""."""
+        """Of each channel: "V" for voltages, which must be in volts; another unit, or "" if unknown."""
 
     @property
     def sfreq(self) -> float:
-        """Samples a second, as the source states it."""
+        """Nominal sampling rate in Hz."""
 
     def chunks(self, stopped: Event) -> Iterator[Chunk]:
         """Yield samples as they arrive, until the source ends or ``stopped`` is set."""
@@ -96,7 +96,7 @@ class Iterated:
     unit : str, default=""
         "V" if they are in volts.
     name : str, default="samples"
-        How people know it.
+        For messages.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class Iterated:
         self.units = (unit,) * len(self.ch_names)
 
     def chunks(self, stopped: Event) -> Iterator[Chunk]:
-        """Yield what the iterable gives."""
+        """Yield the chunks of the iterable."""
         for chunk in itertools.chain([self._first], self._chunks):
             if stopped.is_set():
                 return
@@ -134,18 +134,18 @@ class Iterated:
 
 
 class Replay:
-    """A recording in its own time, or faster.
+    """A recording, replayed in real time or faster.
 
     Parameters
     ----------
     recording : Recording
         As :func:`~anchorinv.signal.readers.open_recording` opens it.
     speed : float, default=1.0
-        Times as fast; infinite for as fast as samples are taken.
+        Factor to real time; infinite for as fast as samples are processed.
     loop : bool, default=False
-        Begin again at the end.
+        Start again at the end.
     sfreq : float or None, default=None
-        Rate in Hz of a file that does not say its own.
+        Sampling rate in Hz of a file that does not state it.
 
     Examples
     --------
@@ -169,8 +169,8 @@ class Replay:
         self.sfreq, self._recording, self._speed, self._loop = float(rate), recording, speed, loop
 
     def chunks(self, stopped: Event) -> Iterator[Chunk]:
-        """Yield its samples when their time has come."""
-        # Faster than ten times, chunks grow rather than become more: up to a second of the recording.
+        """Yield its samples when they are due."""
+        # Above ten times real time chunks become longer instead of more frequent, up to a second.
         size = max(1, round(self.sfreq * min(1.0, CHUNK * max(1.0, self._speed / 10))))
         due = time.monotonic()
         for turn in itertools.count() if self._loop else (0,):
@@ -179,7 +179,7 @@ class Replay:
                 for start in range(0, piece.shape[1], size):
                     samples = piece[:, start : start + size]
                     due += samples.shape[1] / self.sfreq / self._speed
-                    # Waiting is interrupted by the end; a source that is late does not wait.
+                    # Stopping ends the wait; a source that is late does not wait.
                     if stopped.wait(max(0.0, due - time.monotonic())):
                         return
                     yield Chunk(samples, time.time(), begins=begins)
@@ -187,10 +187,10 @@ class Replay:
 
 
 class Timeline:
-    """Which samples were lost, by the time stamps of those that came.
+    """Detects lost samples by the time stamps of the others.
 
-    Stamps jitter, and the clock of a device runs a little fast or slow: both are followed slowly. A jump is
-    neither; forwards it is so many samples that are missing, far forwards or backwards a new beginning.
+    Stamps jitter, and the clock of a device is a little fast or slow: both are followed slowly. A jump
+    forwards is a gap of missing samples; a jump far forwards, or backwards, is a restart.
 
     Examples
     --------
@@ -204,17 +204,16 @@ class Timeline:
         self._sfreq = sfreq
         self._next: float | None = None  # when the next sample is due
 
-    def filled(self, samples: np.ndarray, stamps: np.ndarray, *, behind: float = 0.0) -> Iterator[Chunk]:
+    def filled(self, samples: np.ndarray, stamps: np.ndarray, *, age: float = 0.0) -> Iterator[Chunk]:
         """Yield samples (n_chans, n) with NaN where some are missing between their stamps (n,).
 
-        ``behind`` is how long ago the last one was taken, in seconds.
+        ``age`` is how many seconds ago the last one was taken.
         """
-        start, begins, last = 0, self._next is None, time.time() - behind
+        start, begins, last = 0, self._next is None, time.time() - age
         while start < len(stamps):
             stop, jump = self._until_jump(stamps, start)
             if stop > start:
-                done = last - (stamps[-1] - stamps[stop - 1])
-                yield Chunk(samples[:, start:stop], done, begins)
+                yield Chunk(samples[:, start:stop], last - (stamps[-1] - stamps[stop - 1]), begins)
                 begins = False
             if stop < len(stamps):
                 begins = not 0 <= jump <= LONGEST_GAP
@@ -225,19 +224,19 @@ class Timeline:
             start = stop
 
     def _until_jump(self, stamps: np.ndarray, start: int) -> tuple[int, float]:
-        """Return how far stamps follow each other, and the jump that comes then, in seconds."""
+        """Return the end of the stamps without a jump, and the jump after them in seconds."""
         first = float(stamps[start]) if self._next is None else self._next
         late = stamps[start:] - (first + np.arange(len(stamps) - start) / self._sfreq)
-        odd = np.flatnonzero(np.abs(late) > TOLERANCE)
-        n = int(odd[0]) if len(odd) else len(late)
+        jumps = np.flatnonzero(np.abs(late) > TOLERANCE)
+        n = int(jumps[0]) if len(jumps) else len(late)
         if n:
-            followed = 1 - math.exp(-n / self._sfreq / _DRIFT)
-            self._next = first + n / self._sfreq + followed * float(late[:n].mean())
+            weight = 1 - math.exp(-n / self._sfreq / _DRIFT)
+            self._next = first + n / self._sfreq + weight * float(late[:n].mean())
         return start + n, float(late[n]) if n < len(late) else 0.0
 
 
 class Board:
-    """A board that BrainFlow knows: a name of ``brainflow.BoardIds`` without ``_BOARD``, or its number.
+    """A board supported by BrainFlow: a name of ``brainflow.BoardIds`` without ``_BOARD``, or its number.
 
     Some have a serial ``port``, some a Bluetooth address (``mac``).
     """
@@ -248,7 +247,7 @@ class Board:
         self._flow, self._number = flow, _board_number(flow, board)
         parameters = flow.BrainFlowInputParams()
         parameters.serial_port, parameters.mac_address = port, mac
-        with warnings.catch_warnings():  # its first call imports pkg_resources, which says that it will go
+        with warnings.catch_warnings():  # its first call imports pkg_resources, which is deprecated
             warnings.simplefilter("ignore")
             flow.BoardShim.disable_board_logger()
         self._shim = flow.BoardShim(self._number, parameters)
@@ -269,23 +268,26 @@ class Board:
         return tuple(f"ch{i}" for i in range(1, len(self._rows) + 1))
 
     def chunks(self, stopped: Event) -> Iterator[Chunk]:
-        """Yield samples until stopped; a board that cannot be reached is an error in one sentence."""
-        line, what = Timeline(self.sfreq), "does not answer ({}); is it switched on, and is its port right?"
+        """Yield samples until stopped."""
+        line, problem = (
+            Timeline(self.sfreq),
+            "does not answer ({}); is it switched on, and is its port right?",
+        )
         try:
             self._shim.prepare_session()
             self._shim.start_stream()
-            what = "was lost ({}); start again when it is back"
+            problem = "was lost ({}); start again when it is back"
             while not stopped.wait(CHUNK):
                 values = np.asarray(self._shim.get_board_data(), dtype=np.float64)
                 if values.shape[1]:
                     stamps = values[self._clock]
                     # BrainFlow has voltages in microvolts.
-                    yield from line.filled(values[self._rows] * 1e-6, stamps, behind=time.time() - stamps[-1])
+                    yield from line.filled(values[self._rows] * 1e-6, stamps, age=time.time() - stamps[-1])
         except self._flow.BrainFlowError as error:
-            raise OSError(f"{self.name} {what.format(error)}") from None
+            raise OSError(f"{self.name} {problem.format(error)}") from None
         finally:
             for end in (self._shim.stop_stream, self._shim.release_session):
-                with contextlib.suppress(self._flow.BrainFlowError):  # it may be gone
+                with contextlib.suppress(self._flow.BrainFlowError):  # of a board that was lost
                     end()
 
 
@@ -298,27 +300,27 @@ def _board_number(flow: Any, board: str) -> int:
 
 
 class LslSource:
-    """A stream of Lab Streaming Layer, by its name; it is looked for, for ``wait`` seconds.
+    """A stream of Lab Streaming Layer, by its name, which must be found within ``wait`` seconds.
 
-    Clocks of other machines are brought to this one's and samples that were lost are marked. A stream that
-    ends or falls silent is looked for again; once it is back, with the same channels, it goes on.
+    Clocks are synchronised and lost samples are marked. A stream that ends or is silent is searched for
+    again; when it is back with the same channels, reading continues.
     """
 
     def __init__(self, name: str, *, wait: float = WAIT) -> None:
         self._lsl = import_extra("pylsl", extra="live")
         self.name, self._wait = name, wait
-        info = self._look(wait)
+        info = self._find(wait)
         if info is None:
-            there = sorted({each.name() for each in self._lsl.resolve_streams(wait_time=1.0)})
-            seen = f"there is {listed(there)}" if there else "there is none at all; is its sender running?"
-            raise ValueError(f"no stream of Lab Streaming Layer is called {name!r}; {seen}")
+            names = sorted({stream.name() for stream in self._lsl.resolve_streams(wait_time=1.0)})
+            others = f"there is {listed(names)}" if names else "there is none at all; is its sender running?"
+            raise ValueError(f"no stream of Lab Streaming Layer is called {name!r}; {others}")
         if info.channel_format() == self._lsl.cf_string or not info.nominal_srate() > 0:
             raise ValueError(f"stream {name!r} holds markers or events, not samples at a rate; name another")
         self.sfreq = float(info.nominal_srate())
-        self.ch_names, self.units, self._factors = self._described(info)
+        self.ch_names, self.units, self._factors = self._describe(info)
 
-    def _described(self, info: Any) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
-        """Return what the sender says of its channels, which comes with the connection, not before."""
+    def _describe(self, info: Any) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
+        """Return names, units and factors of the channels, which are known once connected."""
         inlet = self._lsl.StreamInlet(info, recover=False)
         try:
             return _channels(inlet.info(timeout=self._wait))
@@ -327,73 +329,72 @@ class LslSource:
         finally:
             inlet.close_stream()
 
-    def _look(self, wait: float) -> Any:
-        found = self._lsl.resolve_byprop("name", self.name, timeout=wait)
-        return found[0] if found else None
+    def _find(self, wait: float) -> Any:
+        streams = self._lsl.resolve_byprop("name", self.name, timeout=wait)
+        return streams[0] if streams else None
 
     def chunks(self, stopped: Event) -> Iterator[Chunk]:
-        """Yield samples until stopped, whenever the stream is there."""
+        """Yield samples until stopped, whenever the stream is available."""
         line = Timeline(self.sfreq)
         while not stopped.is_set():
-            info = self._look(min(1.0, self._wait))
-            if info is not None and self._is_same(info):
-                yield from self._connected(info, line, stopped)
+            info = self._find(min(1.0, self._wait))
+            if info is not None and self._is_readable(info):
+                yield from self._pull(info, line, stopped)
 
-    def _is_same(self, info: Any) -> bool:
-        """Say whether a stream can be read now; one with other channels than before is refused."""
+    def _is_readable(self, info: Any) -> bool:
+        """Return whether a stream answers; one with other channels than before is refused."""
         try:
-            names, units, factors = self._described(info)
+            names, units, factors = self._describe(info)
         except OSError:
-            return False  # gone again
-        now, before = (names, units, info.nominal_srate()), (self.ch_names, self.units, self.sfreq)
-        if now != before:
+            return False  # lost again
+        rate = info.nominal_srate()
+        if (names, units, rate) != (self.ch_names, self.units, self.sfreq):
             raise ValueError(
-                f"stream {self.name!r} came back with other channels: {listed(names)} at {now[2]:g} Hz, it "
+                f"stream {self.name!r} came back with other channels: {listed(names)} at {rate:g} Hz, it "
                 f"had {listed(self.ch_names)} at {self.sfreq:g} Hz; start again"
             )
-        if not np.array_equal(factors, self._factors):  # of volts, which all voltages are brought to
+        if not np.array_equal(factors, self._factors):
             raise ValueError(f"stream {self.name!r} came back in another unit; start again")
         return True
 
-    def _connected(self, info: Any, line: Timeline, stopped: Event) -> Iterator[Chunk]:
+    def _pull(self, info: Any, line: Timeline, stopped: Event) -> Iterator[Chunk]:
         lsl = self._lsl
         flags = lsl.proc_clocksync | lsl.proc_monotonize
         inlet = lsl.StreamInlet(info, max_buflen=60, recover=False, processing_flags=flags, as_numpy=True)
-        heard = time.monotonic()
+        last = time.monotonic()
         try:
-            # A sender whose machine or network fails does not say so: silence ends a connection, too.
-            while not stopped.is_set() and time.monotonic() - heard < self._wait:
+            # A failure of the sender's machine or network is not announced: silence ends a connection, too.
+            while not stopped.is_set() and time.monotonic() - last < self._wait:
                 rows, stamps = inlet.pull_chunk(timeout=CHUNK, max_samples=_MOST)
                 if len(stamps):
-                    heard = time.monotonic()
+                    last = time.monotonic()
                     samples = np.asarray(rows, dtype=np.float64).T * self._factors
-                    behind = lsl.local_clock() - stamps[-1]
-                    yield from line.filled(samples, np.asarray(stamps), behind=behind)
+                    yield from line.filled(samples, np.asarray(stamps), age=lsl.local_clock() - stamps[-1])
         except lsl.util.LostError:
-            return  # it is looked for again
+            return  # to be found again
         finally:
             inlet.close_stream()
 
 
 def _channels(info: Any) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
-    """Return names, units and factors (n_chans, 1) to volts, as the description says; numbers without one."""
+    """Return names, units and factors (n_chans, 1) to volts from a description; channels may be unnamed."""
     names, units, factors = [], [], []
     channel = info.desc().child("channels").child("channel")
     for i in range(1, info.channel_count() + 1):
-        spelled = channel.child_value("unit").strip()
-        unit = unit_of(_SPELLINGS.get(spelled.lower(), spelled))
+        described = channel.child_value("unit").strip()
+        unit = unit_of(_SPELLINGS.get(described.lower(), described))
         names.append(channel.child_value("label") or f"ch{i}")
-        units.append("V" if unit else spelled)
+        units.append("V" if unit else described)
         factors.append(1 / UNITS[unit] if unit else 1.0)
         channel = channel.next_sibling("channel")
     return tuple(names), tuple(units), np.array(factors)[:, None]
 
 
 class MarkerOutlet:
-    """Predictions as a new stream of markers, a text each: the class, or the word for windows that fit none.
+    """A stream of markers for predictions; each marker is the class, or the label of rejected windows.
 
-    A marker is stamped with the time at which the last sample of its window was taken, not with that of the
-    decision, so that a recorder aligns it with the signal.
+    Its time stamp is that of the last sample of the window, not of the prediction, so that a recorder aligns
+    it with the signal.
     """
 
     def __init__(self, name: str) -> None:
@@ -402,5 +403,5 @@ class MarkerOutlet:
         self._outlet = self._lsl.StreamOutlet(info)
 
     def push(self, label: str, taken: float) -> None:
-        """Send a class; ``taken`` in seconds as ``time.time()`` counts."""
+        """Send a class; ``taken`` is the ``time.time()`` of the last sample."""
         self._outlet.push_sample([label], self._lsl.local_clock() - (time.time() - taken))
