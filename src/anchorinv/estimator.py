@@ -20,7 +20,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from anchorinv.backbones import elsewhere
-from anchorinv.core.blocks import feature_blocks
+from anchorinv.core.blocks import network_columns
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
 from anchorinv.core.heads import PrototypeHead, StatisticalHead
 from anchorinv.core.memory import without_class
@@ -757,8 +757,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         return encode(self.state_.tail, encode(self.state_.trunk, standardised))
 
     def _transformed(self, standardised: Tensor) -> Tensor:
-        features = self._features(standardised)
-        return feature_blocks(self.state_, features.shape[1]).network(features)
+        return network_columns(self.state_, self._features(standardised))
 
     @property
     def _n_features_out(self) -> int:

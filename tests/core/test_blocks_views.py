@@ -82,7 +82,7 @@ def test_the_network_sees_what_it_saw() -> None:
     trunk, tail = add_views(network.trunk, network.tail, ("covariance", "spectrum"), (3, 40))
     signals = randn(5, 3, 40, seed=4, dtype=torch.float32)
     wide = encode(tail, encode(trunk, signals))
-    own, covariance, spectrum = torch.split(wide, list(tail.blocks.sizes), dim=1)
+    own, covariance, spectrum = torch.split(wide, list(tail.sizes), dim=1)
     torch.testing.assert_close(own, encode(network, signals))
     torch.testing.assert_close(covariance, log_covariances(signals))
     torch.testing.assert_close(spectrum, band_powers(signals))

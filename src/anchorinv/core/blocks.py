@@ -208,13 +208,7 @@ def band_powers(signals: Tensor) -> Tensor:
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean of values (n, ...) over the first axis, by weights (n,) where there are some.
-
-    Examples
-    --------
-    >>> weighted_mean(torch.tensor([1.0, 4.0]), torch.tensor([2.0, 1.0]))
-    tensor(2.)
-    """
+    """Return the mean of values (n, ...) over the first axis, by weights (n,) where there are some."""
     if weights is None:
         return values.mean(0)
     shares = (weights / weights.sum()).to(values)
@@ -241,15 +235,26 @@ def log_covariances(signals: Tensor) -> Tensor:
     centred = _centred(signals).cpu().double()
     matrices = centred @ centred.transpose(1, 2) / signals.shape[2]
     floor = FLOOR_OF_COVARIANCES * matrices.diagonal(dim1=1, dim2=2).mean(1) + _LEAST
-    values, vectors = torch.linalg.eigh(
-        matrices + floor[:, None, None] * torch.eye(signals.shape[1]).double()
-    )
-    logarithms = (vectors * values.log()[:, None, :]) @ vectors.transpose(1, 2)
-    rows, cols = torch.triu_indices(signals.shape[1], signals.shape[1])
-    # Off-diagonal entries count twice: distances are those of whole matrices.
-    weights = torch.where(rows == cols, 1.0, math.sqrt(2)).to(logarithms)
-    vectorised: Tensor = logarithms[:, rows, cols] * weights
-    return vectorised.to(signals.dtype).to(signals.device)
+    regular = matrices + floor[:, None, None] * torch.eye(signals.shape[1]).double()
+    return upper_triangles(matrix_function(regular, torch.log)).to(signals.dtype).to(signals.device)
+
+
+def matrix_function(matrices: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function to the eigenvalues of symmetric matrices (..., c, c)."""
+    values, vectors = torch.linalg.eigh(matrices)
+    result: Tensor = (vectors * apply(values)[..., None, :]) @ vectors.transpose(-1, -2)
+    return result
+
+
+def upper_triangles(matrices: Tensor) -> Tensor:
+    """Return the upper triangles (n, c (c + 1) / 2) of symmetric matrices (n, c, c).
+
+    Off-diagonal entries count twice, so that distances are those of whole matrices.
+    """
+    size = matrices.shape[-1]
+    rows, cols = torch.triu_indices(size, size, device=matrices.device)
+    weights = torch.where(rows == cols, 1.0, math.sqrt(2)).to(matrices)
+    return matrices[:, rows, cols] * weights
 
 
 class View(NamedTuple):
@@ -268,44 +273,6 @@ VIEWS = {
 }
 
 
-class FeatureBlocks(NamedTuple):
-    """The columns of a feature vector: the network's features, then each view's.
-
-    Examples
-    --------
-    >>> blocks = FeatureBlocks(("network", "spectrum"), (3, 2))
-    >>> blocks.n_network, blocks.n_columns
-    (3, 5)
-    >>> blocks.take(torch.arange(5)[None], "spectrum")
-    tensor([[3, 4]])
-    """
-
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def n_network(self) -> int:
-        """Columns of the network's own features."""
-        return self.sizes[0]
-
-    @property
-    def n_columns(self) -> int:
-        """Columns of all blocks."""
-        return sum(self.sizes)
-
-    def take(self, features: Tensor, name: str) -> Tensor:
-        """Return the columns of one block (n, size) of features (n, n_columns)."""
-        return torch.split(features, list(self.sizes), dim=1)[self.names.index(name)]
-
-    def network(self, features: Tensor) -> Tensor:
-        """Return the network's own features (n, n_network)."""
-        return features[:, : self.n_network]
-
-    def views(self, features: Tensor) -> Tensor:
-        """Return the columns of all views (n, n_columns - n_network)."""
-        return features[:, self.n_network :]
-
-
 class TrunkWithViews(nn.Module):
     """A trunk with views: signals -> latents and views in one row (n, n_latent + n_views)."""
 
@@ -320,24 +287,17 @@ class TrunkWithViews(nn.Module):
 
 
 class TailWithViews(nn.Module):
-    """The tail of such a trunk: latents become features, views are passed through.
+    """The tail of such a trunk: latents of a shape become features, views are passed through.
 
-    Parameters
-    ----------
-    tail : nn.Module
-        Latents -> features.
-    latent : tuple of int
-        Shape of the tail's own input.
-    blocks : FeatureBlocks
-        Of what comes out.
+    ``sizes`` are the columns of the network's features, and of each view.
     """
 
-    def __init__(self, tail: nn.Module, latent: tuple[int, ...], blocks: FeatureBlocks) -> None:
+    def __init__(self, tail: nn.Module, latent: tuple[int, ...], sizes: tuple[int, ...]) -> None:
         super().__init__()
-        self.tail, self.latent, self.blocks = tail, latent, blocks
+        self.tail, self.latent, self.sizes = tail, latent, sizes
 
     def forward(self, row: Tensor) -> Tensor:
-        """Return features and views (n, n_columns)."""
+        """Return features and views (n, sum of the sizes)."""
         n_latent = math.prod(self.latent)
         return torch.cat([self.tail(row[:, :n_latent].reshape(-1, *self.latent)), row[:, n_latent:]], dim=1)
 
@@ -350,8 +310,7 @@ def add_views(
     with torch.no_grad():
         latents = trunk(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
         sizes = (tail(latents).shape[1], *(VIEWS[name].size(shape[0]) for name in views))
-    blocks = FeatureBlocks(("network", *views), sizes)
-    return frozen(TrunkWithViews(trunk, views)), frozen(TailWithViews(tail, tuple(latents.shape[1:]), blocks))
+    return frozen(TrunkWithViews(trunk, views)), frozen(TailWithViews(tail, tuple(latents.shape[1:]), sizes))
 
 
 def with_views(state: State, train: Batch, views: tuple[str, ...]) -> State:
@@ -372,15 +331,14 @@ def with_views(state: State, train: Batch, views: tuple[str, ...]) -> State:
     return replace(state, trunk=trunk, tail=tail, head=frozen(head.with_prototypes(prototypes, width=own)))
 
 
-def feature_blocks(state: State, n_columns: int) -> FeatureBlocks:
-    """Return the blocks of a state's features, given the number of columns."""
-    tail = state.tail
-    return tail.blocks if isinstance(tail, TailWithViews) else FeatureBlocks(("network",), (n_columns,))
-
-
 def view_sizes(state: State) -> tuple[int, ...]:
     """Return the number of columns of each view of a state."""
-    return state.tail.blocks.sizes[1:] if isinstance(state.tail, TailWithViews) else ()
+    return state.tail.sizes[1:] if isinstance(state.tail, TailWithViews) else ()
+
+
+def network_columns(state: State, features: Tensor) -> Tensor:
+    """Return the columns of features (n, dim) that are the network's, without those of views."""
+    return features[:, : features.shape[1] - sum(view_sizes(state))]
 
 
 def without_views(state: State) -> tuple[nn.Module, nn.Module]:
@@ -395,7 +353,6 @@ def with_views_of(latents: Tensor, anchors: Tensor, state: State) -> Tensor:
 
     Signals are inverted by the network's features; the views of their anchors are known.
     """
-    if not view_sizes(state):
+    if not (n_views := sum(view_sizes(state))):
         return latents
-    views = feature_blocks(state, anchors.shape[1]).views(anchors)
-    return torch.cat([latents[:, : latents.shape[1] - views.shape[1]], views], dim=1)
+    return torch.cat([latents[:, :-n_views], anchors[:, -n_views:]], dim=1)

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core.blocks import view_sizes, with_views_of, without_views
+from anchorinv.core.blocks import network_columns, view_sizes, with_views_of, without_views
 from anchorinv.core.inversion import (
     Inversion,
     InversionLoss,
@@ -329,9 +329,8 @@ _Aim = Callable[[State, Batch], InversionLoss]
 
 
 def _match_anchors(state: State, pending: Batch) -> InversionLoss:
-    own = pending.values.shape[1] - sum(view_sizes(state))
     network = nn.Sequential(*without_views(state))
-    return MatchFeatures(network, pending.values[:, :own].to(device_of(network)))
+    return MatchFeatures(network, network_columns(state, pending.values).to(device_of(network)))
 
 
 def _match_labels(state: State, pending: Batch) -> InversionLoss:

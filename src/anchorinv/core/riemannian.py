@@ -9,14 +9,21 @@ definite; the distance does not depend on the reference.
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchorinv.core.blocks import FEW_CHANNELS, FLOOR, Block, register_block, weighted_mean
+from anchorinv.core.blocks import (
+    FEW_CHANNELS,
+    FLOOR,
+    Block,
+    matrix_function,
+    register_block,
+    upper_triangles,
+    weighted_mean,
+)
 from anchorinv.core.heads import Expected, ScaleFacts, StatisticalHead, register_head, without_row
 from anchorinv.core.types import Batch
 
@@ -56,13 +63,6 @@ def oas_covariances(signals: Tensor) -> Tensor:
     return (1 - shrinkage)[:, None, None] * matrices + sphere
 
 
-def matrix_function(matrices: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a function to the eigenvalues of symmetric matrices (..., c, c)."""
-    values, vectors = torch.linalg.eigh(matrices)
-    result: Tensor = (vectors * apply(values)[..., None, :]) @ vectors.transpose(-1, -2)
-    return result
-
-
 def riemannian_mean(matrices: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the matrix (c, c) with the least affine-invariant squared distances to matrices (n, c, c).
 
@@ -87,16 +87,9 @@ def riemannian_mean(matrices: Tensor, weights: Tensor | None = None) -> Tensor:
 def tangent_vectors(matrices: Tensor, whitening: Tensor) -> Tensor:
     """Return tangent vectors (n, c (c + 1) / 2) of matrices (n, c, c) at a reference.
 
-    Parameters
-    ----------
-    whitening : Tensor, shape (c, c)
-        The reference to the power of -1/2.
+    ``whitening`` (c, c) is the reference to the power of -1/2.
     """
-    logarithms = matrix_function(whitening @ matrices @ whitening, torch.log)
-    rows, cols = torch.triu_indices(len(whitening), len(whitening), device=matrices.device)
-    # Off-diagonal entries count twice: lengths are those of whole matrices.
-    weights = torch.where(rows == cols, 1.0, math.sqrt(2)).to(logarithms)
-    return logarithms[:, rows, cols] * weights
+    return upper_triangles(matrix_function(whitening @ matrices @ whitening, torch.log))
 
 
 def symmetric_matrices(vectors: Tensor) -> Tensor:
