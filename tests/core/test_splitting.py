@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anchorinv.core.cut import BackboneError, classifier_of, made_up
+from anchorinv.core.cut import BackboneError, classifier_of, random_signals
 from anchorinv.core.heads import Cosine
 from anchorinv.core.inversion import Inversion, invert, statistics
 from anchorinv.core.minimise import Optimiser
@@ -94,7 +94,7 @@ def test_features_are_what_the_classifier_was_given(make: type[nn.Module], dim: 
         network.get_submodule(name).register_forward_pre_hook(
             lambda m, args: given.append(args[0].flatten(1))
         )
-    signals = made_up(7, SHAPE).detach()
+    signals = random_signals(7, SHAPE).detach()
     with torch.no_grad():
         network(signals.unsqueeze(1) if make is Planes else signals)
         torch.testing.assert_close(parts(signals), torch.cat(given, dim=1))
@@ -171,7 +171,7 @@ def test_norms_rest_while_a_tail_is_finetuned_and_where_there_is_one_window() ->
     parts = frozen(parts_of(network))
     assert isinstance(parts.tail, Tail)
     before = {name: values.clone() for name, values in parts.tail.state_dict().items()}
-    latents = parts.trunk(made_up(6, SHAPE).detach())
+    latents = parts.trunk(random_signals(6, SHAPE).detach())
     shots = Batch(latents, torch.arange(6) % 2)
     head = Cosine.start(2, parts.dim)
     tail, _, _ = finetune(parts.tail, head, shots, None, Optimiser(3, 1e-2))
@@ -179,8 +179,8 @@ def test_norms_rest_while_a_tail_is_finetuned_and_where_there_is_one_window() ->
         assert torch.equal(values, before[name]) == (name.split(".")[-1] not in ("weight", "bias")), name
     assert all(torch.equal(values, before[name]) for name, values in parts.tail.state_dict().items())
     training = copy.deepcopy(parts).train()
-    one = training(made_up(1, SHAPE).detach())  # a BatchNorm of (1, 96) alone would refuse it
-    torch.testing.assert_close(one, parts(made_up(1, SHAPE).detach()))
+    one = training(random_signals(1, SHAPE).detach())  # a BatchNorm of (1, 96) alone would refuse it
+    torch.testing.assert_close(one, parts(random_signals(1, SHAPE).detach()))
     assert all(module.training for module in training.modules())
     with pytest.raises(RuntimeError):
         training(torch.zeros(1, 99, SHAPE[1]))
@@ -189,8 +189,8 @@ def test_norms_rest_while_a_tail_is_finetuned_and_where_there_is_one_window() ->
 
 def test_inversion_and_the_statistics_of_the_first_norm() -> None:
     parts = frozen(parts_of(Residual()))
-    start = made_up(2, SHAPE).detach()
-    anchors = parts(made_up(4, SHAPE).detach()[:2])
+    start = random_signals(2, SHAPE).detach()
+    anchors = parts(random_signals(4, SHAPE).detach()[:2])
     found = invert(parts, anchors, start, Inversion.lbfgs(20))
     assert (found.errors < found.curve[0]).all()
     network = nn.Sequential(parts.trunk, parts.tail)
@@ -207,7 +207,7 @@ def test_inversion_and_the_statistics_of_the_first_norm() -> None:
 
 def test_threads_do_not_see_each_other() -> None:
     parts = frozen(parts_of(Residual()))
-    batches = [made_up(n, SHAPE).detach() for n in (2, 3, 4, 5)]
+    batches = [random_signals(n, SHAPE).detach() for n in (2, 3, 4, 5)]
     wanted = [parts(batch) for batch in batches]
     wrong: list[int] = []
 

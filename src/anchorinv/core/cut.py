@@ -1,7 +1,7 @@
 """Where to split a network: its recorded calls, the classifier, and the last block before it.
 
 Nothing is assumed about how a network is written: it is run, and its calls are recorded. A *unit* is a call
-that is treated as a whole; the code of the network between units is run as it is.
+that is not looked into; the code of the network between units is run as it is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +23,9 @@ Key = tuple[str, int]
 FEW, MORE = 3, 5
 
 #: Containers of torch, which are opened; any other module of torch is one layer, whatever it calls.
-_ROWS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder)
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder)
 #: Layers whose weights do not mix their inputs.
-_SCALES = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
+_NOT_MIXING = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
 
 
 class BackboneError(ValueError):
@@ -39,9 +39,9 @@ class Call:
     name: str
     index: int
     module: nn.Module
-    given: list[Tensor]
-    returned: Any = None
-    inner: list["Call"] = field(default_factory=list)
+    inputs: list[Tensor]
+    outputs: Any = None
+    children: list["Call"] = field(default_factory=list)
 
     @property
     def key(self) -> Key:
@@ -49,57 +49,53 @@ class Call:
         return self.name, self.index
 
     @property
-    def mixes(self) -> bool:
+    def mixes_inputs(self) -> bool:
         """Whether its weights mix its inputs, as those of a convolution do."""
-        modules = [m for m in self.module.modules() if not isinstance(m, _SCALES)]
+        modules = [m for m in self.module.modules() if not isinstance(m, _NOT_MIXING)]
         return any(p.ndim > 1 for m in modules for p in m.parameters(recurse=False))
 
     @property
-    def whole(self) -> bool:
+    def is_single_layer(self) -> bool:
         """Whether its weights belong to a single layer."""
         of_torch = type(self.module).__module__.startswith("torch.nn.")
-        return (of_torch and not isinstance(self.module, _ROWS)) or not any(c.mixes for c in self.inner)
+        return (of_torch and not isinstance(self.module, _CONTAINERS)) or not any(
+            c.mixes_inputs for c in self.children
+        )
 
     @property
     def output(self) -> Tensor | None:
         """The first tensor of its output."""
-        return next(iter(tensors_of(self.returned)), None)
+        return next(iter(tensors_of(self.outputs)), None)
 
-    def within(self, name: str) -> bool:
+    def is_inside(self, name: str) -> bool:
         """Whether it is the module with this path, or inside it."""
         return self.name == name or self.name.startswith(f"{name}.")
 
     def layers(self) -> Iterator["Call"]:
         """Yield the calls of single layers whose weights mix their inputs, in order."""
-        if self.mixes and self.whole and self.name:
+        if self.mixes_inputs and self.is_single_layer and self.name:
             yield self
-        elif self.mixes:
-            for call in self.inner:
+        elif self.mixes_inputs:
+            for call in self.children:
                 yield from call.layers()
 
-    def below(self) -> Iterator["Call"]:
+    def descendants(self) -> Iterator["Call"]:
         """Yield all calls within it, at any depth."""
-        for inner in self.inner:
+        for inner in self.children:
             yield inner
-            yield from inner.below()
+            yield from inner.descendants()
 
 
 def leaves_of(values: Any) -> list[Any]:
     """Flatten nested tuples, lists and dicts."""
-    inner = values.values() if isinstance(values, dict) else values
     if not isinstance(values, dict | list | tuple):
         return [values]
-    return [leaf for value in inner for leaf in leaves_of(value)]
+    items = values.values() if isinstance(values, dict) else values
+    return [leaf for item in items for leaf in leaves_of(item)]
 
 
 def nested_like(values: Any, leaves: Iterator[Any]) -> Any:
-    """Nest leaves in the structure of some values.
-
-    Examples
-    --------
-    >>> nested_like((0, [0, 0]), iter("abc"))
-    ('a', ['b', 'c'])
-    """
+    """Nest leaves in the structure of some values."""
     if isinstance(values, dict):
         return {name: nested_like(value, leaves) for name, value in values.items()}
     if isinstance(values, list | tuple):
@@ -128,7 +124,7 @@ def record(
     def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         index = counts[name] = counts.get(name, -1) + 1
         call = Call(name, index, module, tensors_of((args, kwargs)))
-        stack[-1].inner.append(call)
+        stack[-1].children.append(call)
         stack.append(call)
 
     def after(module: nn.Module, args: Any, output: Any) -> Any:
@@ -136,7 +132,7 @@ def record(
         if (alter := changes.get(call.key)) is not None:
             changed = (alter(leaf) if is_float(leaf) else leaf for leaf in leaves_of(output))
             output = nested_like(output, changed)
-        call.returned = output
+        call.outputs = output
         return output
 
     with ExitStack() as hooks:
@@ -147,22 +143,22 @@ def record(
                 leave = module.register_forward_hook(after)
                 hooks.callback(enter.remove)
                 hooks.callback(leave.remove)
-        root.returned = network(signals)
+        root.outputs = network(signals)
     return root
 
 
 def gradients(total: Tensor, of: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the gradients of a scalar, None for tensors it does not depend on."""
-    wanted = [tensor for tensor in of if tensor.requires_grad]
-    if not total.requires_grad or not wanted:
+    inputs = [tensor for tensor in of if tensor.requires_grad]
+    if not total.requires_grad or not inputs:
         return [None] * len(of)
-    computed = iter(torch.autograd.grad(total, wanted, allow_unused=True))
+    computed = iter(torch.autograd.grad(total, inputs, allow_unused=True))
     return [next(computed) if tensor.requires_grad else None for tensor in of]
 
 
-def made_up(n: int, shape: tuple[int, int]) -> Tensor:
-    """Return standard normal signals (n, n_chans, n_times), always the same."""
-    return torch.randn(n, *shape, generator=stream(n, "made up")).requires_grad_()
+def random_signals(n: int, shape: tuple[int, int]) -> Tensor:
+    """Return standard normal signals (n, n_chans, n_times), the same in every call."""
+    return torch.randn(n, *shape, generator=stream(n, "random signals")).requires_grad_()
 
 
 def reason_of(error: Exception) -> str:
@@ -170,7 +166,7 @@ def reason_of(error: Exception) -> str:
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
-class Form(NamedTuple):
+class BatchShape(NamedTuple):
     """The shape of a tensor for any batch size: which dimension grows with it, and by how much."""
 
     shape: tuple[int, ...]
@@ -179,7 +175,7 @@ class Form(NamedTuple):
     per_window: int
 
     @classmethod
-    def of(cls, few: Tensor, more: Tensor) -> "Form":
+    def of(cls, few: Tensor, more: Tensor) -> "BatchShape":
         """Compare the same tensor for ``FEW`` and for ``MORE`` windows."""
         pairs = list(zip(few.shape, more.shape, strict=True)) if few.ndim == more.ndim else []
         grown = [i for i, (a, b) in enumerate(pairs) if a != b]
@@ -192,26 +188,26 @@ class Form(NamedTuple):
         sizes = [n * self.per_window if i == self.dim else size for i, size in enumerate(self.shape)]
         return torch.zeros(sizes, dtype=self.dtype, device=like.device)
 
-    def by_window(self, tensor: Tensor) -> Tensor:
+    def to_rows(self, tensor: Tensor) -> Tensor:
         """Rearrange a tensor to (n, ...), one row for each window."""
         assert self.dim is not None
         rows = tensor.movedim(self.dim, 0)
         return rows.reshape(-1, self.per_window, *rows.shape[1:]) if self.per_window > 1 else rows
 
-    def back(self, rows: Tensor) -> Tensor:
-        """Undo :meth:`by_window`."""
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """Undo :meth:`to_rows`."""
         assert self.dim is not None
         merged = rows.flatten(0, 1) if self.per_window > 1 else rows
         return merged.movedim(0, self.dim)
 
     @property
-    def latent(self) -> tuple[int, ...]:
-        """The shape of one window in :meth:`by_window`."""
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one window in :meth:`to_rows`."""
         rest = tuple(size for i, size in enumerate(self.shape) if i != self.dim)
         return (self.per_window, *rest) if self.per_window > 1 else rest
 
 
-def finite(features: Tensor) -> Tensor:
+def check_finite(features: Tensor) -> Tensor:
     """Return features; raise BackboneError unless all are finite."""
     if not features.isfinite().all():
         raise BackboneError("its features of random signals are not finite; check its weights")
@@ -231,12 +227,12 @@ def classifier_of(network: nn.Module, shape: tuple[int, int], name: str | None =
     if hasattr(network, "trunk") and hasattr(network, "tail"):
         return []
     with torch.enable_grad(), torch.device("cpu"):
-        signals = made_up(FEW, shape)
-        fed = signals.unsqueeze(1) if takes_planes(network, signals) else signals
-        return [path for path, _ in find_classifier(network, fed, name)]
+        signals = random_signals(FEW, shape)
+        signals = signals.unsqueeze(1) if takes_4d(network, signals) else signals
+        return [path for path, _ in find_classifier(network, signals, name)]
 
 
-def takes_planes(network: nn.Module, signals: Tensor) -> bool:
+def takes_4d(network: nn.Module, signals: Tensor) -> bool:
     """Return whether a network takes (n, 1, n_chans, n_times) instead of (n, n_chans, n_times)."""
     try:
         record(network, signals)
@@ -257,28 +253,30 @@ def takes_planes(network: nn.Module, signals: Tensor) -> bool:
 def find_classifier(network: nn.Module, signals: Tensor, name: str | None = None) -> list[Key]:
     """Return the calls of the classifier: the last layers with weights on all paths to the output.
 
-    Most networks have one; there are several if their outputs are added. ``name`` is the module, if given.
+    Most networks have one; there are several if their outputs are added. ``name`` overrides the rule.
     """
     if name is not None:
         root = record(network, signals)
         if not (matches := list(_outermost(root, name))):
-            called = ", ".join(dict.fromkeys(call.name for call in root.inner))
+            called = ", ".join(dict.fromkeys(call.name for call in root.children))
             raise BackboneError(
                 f"it calls no module {name!r}, which should be its classifier; it calls {called}"
             )
         return matches
-    known: list[Key] = []
-    while len(known) <= _MOST_CLASSIFIERS:
-        root = record(network, signals, dict.fromkeys(known, Tensor.detach))
-        total = torch.stack([t.sum() for t in tensors_of(root.returned)] or [torch.zeros(())]).sum()
-        layers = [c for c in root.layers() if c.key not in known and c.output is not None]
-        reached = gradients(total, [signals, *(c.output for c in layers if c.output is not None)])
-        live = [c.key for c, slope in zip(layers, reached[1:], strict=True) if slope is not None]
-        if not live and reached[0] is None and known:
-            return known
-        if not live:
+    classifiers: list[Key] = []
+    while len(classifiers) <= _MOST_CLASSIFIERS:
+        root = record(network, signals, dict.fromkeys(classifiers, Tensor.detach))
+        total = torch.stack([t.sum() for t in tensors_of(root.outputs)] or [torch.zeros(())]).sum()
+        layers = [c for c in root.layers() if c.key not in classifiers and c.output is not None]
+        by_signals, *by_layer = gradients(
+            total, [signals, *(c.output for c in layers if c.output is not None)]
+        )
+        used = [c.key for c, slope in zip(layers, by_layer, strict=True) if slope is not None]
+        if not used and by_signals is None and classifiers:
+            return classifiers
+        if not used:
             break
-        known.append(live[-1])
+        classifiers.append(used[-1])
     raise BackboneError(
         "no layer with weights was found that its output depends on, so its features are unknown; name the "
         "classifier: Backbone(network, classifier='...')"
@@ -286,8 +284,8 @@ def find_classifier(network: nn.Module, signals: Tensor, name: str | None = None
 
 
 def _outermost(call: Call, name: str) -> Iterator[Key]:
-    for inner in call.inner:
-        if inner.within(name):
+    for inner in call.children:
+        if inner.is_inside(name):
             yield inner.key
         else:
             yield from _outermost(inner, name)
@@ -302,7 +300,7 @@ class Cut:
     classifiers: frozenset[Key]
 
     @property
-    def before(self) -> tuple[Call, ...]:
+    def trunk(self) -> tuple[Call, ...]:
         """The units of the trunk."""
         return self.units[: self.first]
 
@@ -318,22 +316,22 @@ def find_cut(network: nn.Module, signals: Tensor, classifiers: Sequence[Key], ta
 
     A block with more than half of all weights is opened. ``tail`` names the first module of the tail instead.
     """
-    root, known, opened = record(network, signals), frozenset(classifiers), set[Key]()
+    root, ends, opened = record(network, signals), frozenset(classifiers), set[Key]()
     while True:
-        units = tuple(_units(root, known, opened))
-        places = [i for i, unit in enumerate(units) if unit.key in known]
+        units = tuple(_units(root, ends, opened))
+        end = next(i for i, unit in enumerate(units) if unit.key in ends)
         if tail is not None:
-            first, inside = _unit_of_tail(units, tail, places[0])
+            first, too_large = _unit_of_tail(units, tail, end)
         else:
-            first, inside = _last_block(network, signals, units, places[0], known)
-        if inside is None:
-            return Cut(units, first, known)
-        opened.add(inside.key)
+            first, too_large = _last_block(network, signals, units, end, ends)
+        if too_large is None:
+            return Cut(units, first, ends)
+        opened.add(too_large.key)
 
 
 def _units(call: Call, classifiers: frozenset[Key], opened: set[Key]) -> Iterator[Call]:
-    for inner in call.inner:
-        keys = {nested.key for nested in inner.below()}
+    for inner in call.children:
+        keys = {nested.key for nested in inner.descendants()}
         if inner.key not in classifiers and (inner.key in opened or keys & classifiers):
             yield from _units(inner, classifiers, opened)
         else:
@@ -342,11 +340,11 @@ def _units(call: Call, classifiers: frozenset[Key], opened: set[Key]) -> Iterato
 
 def _unit_of_tail(units: Sequence[Call], tail: str, end: int) -> tuple[int, Call | None]:
     for i, unit in enumerate(units[:end]):
-        if unit.within(tail):
+        if unit.is_inside(tail):
             return i, None
-        if tail.startswith(f"{unit.name}.") and any(nested.within(tail) for nested in unit.below()):
+        if tail.startswith(f"{unit.name}.") and any(nested.is_inside(tail) for nested in unit.descendants()):
             return i, unit
-    names = ", ".join(dict.fromkeys(unit.name for unit in units[:end] if unit.mixes))
+    names = ", ".join(dict.fromkeys(unit.name for unit in units[:end] if unit.mixes_inputs))
     raise BackboneError(
         f"no module {tail!r} is called before its classifier, so the tail cannot start there; modules with "
         f"weights before it: {names or 'none'}"
@@ -356,16 +354,16 @@ def _unit_of_tail(units: Sequence[Call], tail: str, end: int) -> tuple[int, Call
 def _last_block(
     network: nn.Module, signals: Tensor, units: Sequence[Call], end: int, classifiers: frozenset[Key]
 ) -> tuple[int, Call | None]:
-    blocks = [i for i, unit in enumerate(units) if unit.mixes and unit.key not in classifiers]
-    early = [i for i in blocks if i < end]
-    for first in reversed(early):
+    blocks = [i for i, unit in enumerate(units) if unit.mixes_inputs and unit.key not in classifiers]
+    for first in reversed([i for i in blocks if i < end]):
         later = [units[i].key for i in blocks if i >= first]
         if not _reaches_all(network, signals, later, classifiers):
             continue
         unit = units[first]
         weights = {id(p): p.numel() for i in blocks for p in units[i].module.parameters()}
-        own = sum(p.numel() for p in unit.module.parameters())
-        return first, unit if not unit.whole and own > sum(weights.values()) / 2 else None
+        n_weights = sum(p.numel() for p in unit.module.parameters())
+        too_large = not unit.is_single_layer and n_weights > sum(weights.values()) / 2
+        return first, unit if too_large else None
     raise BackboneError(
         "it has no block with weights before its classifier that all features depend on, so nothing could be "
         "finetuned; name the first module of the tail: Backbone(network, tail='...'), or give the network "
@@ -378,6 +376,6 @@ def _reaches_all(
 ) -> bool:
     """Return whether every input of the classifiers depends on one of the blocks, by setting these to NaN."""
     with torch.no_grad():
-        spoilt = record(network, signals.detach(), dict.fromkeys(blocks, lambda t: t * torch.nan))
-    given = [call.given[0] for call in spoilt.below() if call.key in classifiers]
-    return all(bool(values.isnan().all()) for values in given)
+        root = record(network, signals.detach(), dict.fromkeys(blocks, lambda t: t * torch.nan))
+    features = [call.inputs[0] for call in root.descendants() if call.key in classifiers]
+    return all(bool(values.isnan().all()) for values in features)

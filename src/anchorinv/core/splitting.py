@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -18,45 +18,45 @@ from anchorinv.core.cut import (
     FEW,
     MORE,
     BackboneError,
+    BatchShape,
     Call,
     Cut,
-    Form,
     Key,
+    check_finite,
     equal,
     find_classifier,
     find_cut,
-    finite,
     gradients,
     is_float,
     leaves_of,
-    made_up,
     nested_like,
+    random_signals,
     reason_of,
     record,
-    takes_planes,
+    takes_4d,
     tensors_of,
 )
 
 REMEDY = "pass Backbone(network, tail='...', classifier='...'), or a network with submodules trunk and tail"
-#: The output of a call: its nesting, and for each leaf its form, or the leaf itself if it is not a tensor.
-Made = tuple[Any, tuple[Any, ...]]
+#: The output of a call: its nesting, and for each leaf its shape, or the leaf itself if it is not a tensor.
+OutputSpec = tuple[Any, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """How a network is run in two parts: which calls belong to which, and what is passed on.
 
-    ``forms`` describes the outputs of calls and ``inputs`` the inputs of classifiers; ``kept`` lists the
+    ``outputs`` describes the outputs of calls and ``inputs`` the inputs of classifiers; ``kept`` lists the
     outputs of the trunk that the tail needs, by call and position.
     """
 
-    before: frozenset[Key]
-    after: frozenset[Key]
+    trunk: frozenset[Key]
+    tail: frozenset[Key]
     classifiers: tuple[Key, ...]
     shape: tuple[int, int]
-    planes: bool
-    forms: Mapping[Key, Made]
-    inputs: Mapping[Key, Form]
+    input_4d: bool
+    outputs: Mapping[Key, OutputSpec]
+    inputs: Mapping[Key, BatchShape]
     kept: tuple[tuple[Key, int], ...] = ()
     with_signals: bool = False
 
@@ -64,14 +64,14 @@ class Plan:
         return self  # immutable
 
     @property
-    def pieces(self) -> list[tuple[int, ...]]:
+    def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of the tensors in one window's latents."""
-        own = [self.forms[key][1][place].latent for key, place in self.kept]
-        return ([self.shape] if self.with_signals else []) + own
+        kept = [self.outputs[key][1][place].row_shape for key, place in self.kept]
+        return [self.shape, *kept] if self.with_signals else kept
 
-    def fed(self, signals: Tensor) -> Tensor:
+    def network_input(self, signals: Tensor) -> Tensor:
         """Return signals in the shape that the network takes."""
-        return signals.unsqueeze(1) if self.planes else signals
+        return signals.unsqueeze(1) if self.input_4d else signals
 
 
 @dataclass(slots=True, eq=False)
@@ -96,22 +96,22 @@ class Run:
         """End the pass, as nothing more is needed; while torch traces, continue with zeros instead."""
         self.done = True
         if not torch.compiler.is_compiling():  # an exception would confuse torch's exporter
-            raise _Reached
-        return self.returned(key)
+            raise _PassComplete
+        return self.output(key)
 
-    def returned(self, key: Key) -> Any:
+    def output(self, key: Key) -> Any:
         """Return the output of a call in the trunk, with zeros in place of tensors that are not needed."""
-        nesting, forms = self.plan.forms[key]
-        leaves = [
-            (self.known[key, i] if (key, i) in self.known else form.zeros(self.n, self.like))
-            if isinstance(form, Form)
-            else form
-            for i, form in enumerate(forms)
-        ]
-        return nested_like(nesting, iter(leaves))
+        nesting, leaves = self.plan.outputs[key]
+        values = []
+        for i, leaf in enumerate(leaves):
+            if (key, i) in self.known:
+                values.append(self.known[key, i])
+            else:
+                values.append(leaf.zeros(self.n, self.like) if isinstance(leaf, BatchShape) else leaf)
+        return nested_like(nesting, iter(values))
 
 
-class _Reached(Exception):  # noqa: N818 (not an error)
+class _PassComplete(Exception):  # noqa: N818 (not an error)
     """Ends a pass when its results are complete."""
 
 
@@ -130,7 +130,7 @@ class Unit(nn.Module):
         self.name = name
         self.inner = module if here else None
         # Not registered as a submodule: it has no weights.
-        self.__dict__["shell"] = None if here else _emptied(module)
+        self.__dict__["shell"] = None if here else _without_tensors(module)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -147,19 +147,19 @@ class Unit(nn.Module):
         key, plan = run.key(self.name), run.plan
         if key in plan.classifiers:
             if run.in_tail:
-                rows = plan.inputs[key].by_window(tensors_of((args, kwargs))[0])
+                rows = plan.inputs[key].to_rows(tensors_of((args, kwargs))[0])
                 run.features[key] = rows.flatten(1)
             if not run.in_tail or len(run.features) == len(plan.classifiers):
                 return run.finish(key)
-            return run.returned(key)
-        if key in plan.before:
+            return run.output(key)
+        if key in plan.trunk:
             if run.in_tail:
-                return run.returned(key)
+                return run.output(key)
             output = self._run(args, kwargs)
             leaves = leaves_of(output)
             run.known |= {(k, i): leaves[i] for k, i in plan.kept if k == key}
             return output
-        if key in plan.forms and (run.done or (key in plan.after and not run.in_tail)):
+        if key in plan.outputs and (run.done or (key in plan.tail and not run.in_tail)):
             return run.finish(key)
         return self._run(args, kwargs)
 
@@ -172,7 +172,7 @@ class Unit(nn.Module):
         return self.inner(*args, **kwargs)
 
 
-def _emptied(module: nn.Module) -> nn.Module:
+def _without_tensors(module: nn.Module) -> nn.Module:
     """Copy a module without its tensors."""
     memo: dict[int, Any] = {id(t): None for t in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, memo)
@@ -185,14 +185,14 @@ class _Part(nn.Module):
         super().__init__()
         self.network, self.plan = network, plan
         # Whether the network changes its input in place.
-        self.copies = False
+        self.copies_input = False
 
     def run(self, run: Run, signals: Tensor) -> Run:
         """Run the network on signals until the results of this part are complete."""
         token = _running.set(run)
         try:
-            self.network(self.plan.fed(signals))
-        except _Reached:
+            self.network(self.plan.network_input(signals))
+        except _PassComplete:
             pass
         finally:
             _running.reset(token)
@@ -206,9 +206,9 @@ class Trunk(_Part):
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return latents (n, ...)."""
-        plan, given = self.plan, signals.clone() if self.copies else signals
-        run = self.run(Run(plan, False, signals.shape[0], signals), given)
-        pieces = [plan.forms[key][1][i].by_window(run.known[key, i]) for key, i in plan.kept]
+        plan, copied = self.plan, signals.clone() if self.copies_input else signals
+        run = self.run(Run(plan, False, signals.shape[0], signals), copied)
+        pieces = [plan.outputs[key][1][i].to_rows(run.known[key, i]) for key, i in plan.kept]
         pieces = [signals, *pieces] if plan.with_signals else pieces
         return pieces[0] if len(pieces) == 1 else torch.cat([piece.flatten(1) for piece in pieces], dim=1)
 
@@ -218,14 +218,14 @@ class Tail(_Part):
 
     def forward(self, latents: Tensor) -> Tensor:
         """Return features (n, dim)."""
-        plan, latents = self.plan, latents.clone() if self.copies else latents
-        shapes = plan.pieces
+        plan, latents = self.plan, latents.clone() if self.copies_input else latents
+        shapes = plan.shapes
         rows = [latents] if len(shapes) == 1 else torch.split(latents, [math.prod(s) for s in shapes], dim=1)
         pieces = [row.reshape(-1, *shape) for row, shape in zip(rows, shapes, strict=True)]
         # The network's code before the tail runs on the signals if the tail depends on them, else on zeros.
         signals = pieces.pop(0) if plan.with_signals else latents.new_zeros(latents.shape[0], *plan.shape)
         pairs = zip(plan.kept, pieces, strict=True)
-        known = {(key, i): plan.forms[key][1][i].back(piece) for (key, i), piece in pairs}
+        known = {(key, i): plan.outputs[key][1][i].from_rows(piece) for (key, i), piece in pairs}
         run = self.run(Run(plan, True, latents.shape[0], latents, known), signals)
         features = [run.features[key] for key in plan.classifiers]
         return features[0] if len(features) == 1 else torch.cat(features, dim=1)
@@ -242,35 +242,30 @@ class SplitNetwork(nn.Module):
         #: Number of activations for one window.
         self.n_activations = 0
 
-    def note_changes(self, signals: Tensor) -> None:
+    def detect_in_place(self, signals: Tensor) -> None:
         """Find out which parts change their input in place, and have these copy it."""
         values = signals.detach()
         for part in (self.trunk, self.tail):
-            given = values.clone()
-            made = part(given)
-            if isinstance(part, _Part) and not torch.equal(given, values):
-                part.copies = True
-                made = part(values)
-            values = made
+            inputs = values.clone()
+            outputs = part(inputs)
+            if isinstance(part, _Part) and not torch.equal(inputs, values):
+                part.copies_input = True
+                outputs = part(values)
+            values = outputs
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return features (n, dim); with a single window in training, norms use their running statistics."""
-        with _norms_at_rest(self, self.training and len(signals) == 1):
-            features: Tensor = self.tail(self.trunk(signals))
-        return features
-
-
-@contextmanager
-def _norms_at_rest(network: nn.Module, wanted: bool) -> Iterator[None]:
-    # One window has no variance over windows.
-    norms = [m for m in network.modules() if isinstance(m, _NormBase) and m.training] if wanted else []
-    for norm in norms:
-        norm.eval()
-    try:
-        yield
-    finally:
+        norms = []
+        if self.training and len(signals) == 1:  # one window has no variance over windows
+            norms = [m for m in self.modules() if isinstance(m, _NormBase) and m.training]
         for norm in norms:
-            norm.train()
+            norm.eval()
+        try:
+            features: Tensor = self.tail(self.trunk(signals))
+        finally:
+            for norm in norms:
+                norm.train()
+        return features
 
 
 _NO_GRADIENT = (
@@ -310,14 +305,17 @@ def split(
         if isinstance(first, nn.Module) and isinstance(last, nn.Module):
             parts = SplitNetwork(first, last)
         else:
-            parts = _attempted(lambda: _divided(network, shape, tail, classifier))
-        return _attempted(lambda: _checked(parts.eval(), shape))
+            with _backbone_errors():
+                parts = _split_by_calls(network, shape, tail, classifier)
+        with _backbone_errors():
+            return _checked_parts(parts.eval(), shape)
 
 
-def _attempted(make: Callable[[], SplitNetwork]) -> SplitNetwork:
-    """Call a function; turn whatever the network's own code raises into a BackboneError."""
+@contextmanager
+def _backbone_errors() -> Iterator[None]:
+    """Turn any error of the network's code into a BackboneError."""
     try:
-        return make()
+        yield
     except BackboneError:
         raise
     except Exception as error:
@@ -346,51 +344,50 @@ def _as_buffer(network: nn.Module, path: str, *, persistent: bool) -> None:
     module.register_buffer(name, values.detach(), persistent=persistent)
 
 
-def _divided(
+def _split_by_calls(
     network: nn.Module, shape: tuple[int, int], tail: str | None, classifier: str | None
 ) -> SplitNetwork:
-    few, more = made_up(FEW, shape), made_up(MORE, shape)
-    planes = takes_planes(network, few)
-    few_fed, more_fed = (signals.unsqueeze(1) if planes else signals for signals in (few, more))
-    found = find_classifier(network, few_fed, classifier)
-    cut = find_cut(network, few_fed, found, tail)
+    few, more = random_signals(FEW, shape), random_signals(MORE, shape)
+    input_4d = takes_4d(network, few)
+    few_input, more_input = (signals.unsqueeze(1) if input_4d else signals for signals in (few, more))
+    cut = find_cut(network, few_input, find_classifier(network, few_input, classifier), tail)
     units = {unit.key: unit for unit in cut.units}
-    again = {call.key: call for call in record(network, more_fed).below()}
+    again = {call.key: call for call in record(network, more_input).descendants()}
     if missing := [key for key in units if key not in again]:
         raise BackboneError(f"whether it calls {missing[0][0]} depends on the number of windows; {REMEDY}")
     order = tuple(key for key in units if key in cut.classifiers)
     plan = Plan(
-        before=frozenset(unit.key for unit in cut.before),
-        after=frozenset(unit.key for unit in cut.tail),
+        trunk=frozenset(unit.key for unit in cut.trunk),
+        tail=frozenset(unit.key for unit in cut.tail),
         classifiers=order,
         shape=shape,
-        planes=planes,
-        forms={unit.key: _forms(unit, again[unit.key]) for unit in cut.units},
-        inputs={key: Form.of(units[key].given[0], again[key].given[0]) for key in order},
+        input_4d=input_4d,
+        outputs={unit.key: _output_spec(unit, again[unit.key]) for unit in cut.units},
+        inputs={key: BatchShape.of(units[key].inputs[0], again[key].inputs[0]) for key in order},
     )
-    if any(form.dim is None for form in plan.inputs.values()):
+    if any(inputs.dim is None for inputs in plan.inputs.values()):
         raise BackboneError(f"the input of its classifier has no batch dimension; {REMEDY}")
-    _refuse_shared(cut)
+    _refuse_shared_weights(cut)
     end = _part(network, cut, cut.tail)
-    plan = _with_needed(end, plan, units, few)
-    parts = SplitNetwork(Trunk(_part(network, cut, cut.before), plan), Tail(end, plan)).eval()
-    _give_to_one(parts, network, cut, few)
+    plan = _with_kept(end, plan, units, few)
+    parts = SplitNetwork(Trunk(_part(network, cut, cut.trunk), plan), Tail(end, plan)).eval()
+    _assign_free_weights(parts, network, cut, few)
     with torch.no_grad():
-        rows = [plan.inputs[key].by_window(units[key].given[0]).flatten(1) for key in order]
-        features = finite(torch.cat(rows, dim=1))
+        rows = [plan.inputs[key].to_rows(units[key].inputs[0]).flatten(1) for key in order]
+        features = check_finite(torch.cat(rows, dim=1))
         if not equal(parts(few.detach()), features):
             raise BackboneError(f"its features differ if it is run in two parts; {REMEDY}")
     return parts
 
 
-def _forms(few: Call, more: Call) -> Made:
-    pairs = zip(leaves_of(few.returned), leaves_of(more.returned), strict=True)
-    forms = tuple(Form.of(a, b) if isinstance(a, Tensor) else a for a, b in pairs)
-    return nested_like(few.returned, repeat(None)), forms
+def _output_spec(few: Call, more: Call) -> OutputSpec:
+    pairs = zip(leaves_of(few.outputs), leaves_of(more.outputs), strict=True)
+    outputs = tuple(BatchShape.of(a, b) if isinstance(a, Tensor) else a for a, b in pairs)
+    return nested_like(few.outputs, repeat(None)), outputs
 
 
-def _refuse_shared(cut: Cut) -> None:
-    parts = [cut.before, cut.tail, [unit for unit in cut.units if unit.key in cut.classifiers]]
+def _refuse_shared_weights(cut: Cut) -> None:
+    parts = [cut.trunk, cut.tail, [unit for unit in cut.units if unit.key in cut.classifiers]]
     seen: dict[int, int] = {}
     for i, units in enumerate(parts):
         for unit in units:
@@ -413,28 +410,28 @@ def _part(network: nn.Module, cut: Cut, here: Sequence[Call]) -> nn.Module:
     return part
 
 
-def _with_needed(tail: nn.Module, plan: Plan, units: Mapping[Key, Call], signals: Tensor) -> Plan:
+def _with_kept(tail: nn.Module, plan: Plan, units: Mapping[Key, Call], signals: Tensor) -> Plan:
     """Return the plan with the outputs of the trunk that the tail depends on."""
-    asked: dict[tuple[Key, int], Tensor] = {}
-    for key in (key for key in units if key in plan.before):
-        for i, leaf in enumerate(leaves_of(units[key].returned)):
+    candidates: dict[tuple[Key, int], Tensor] = {}
+    for key in (key for key in units if key in plan.trunk):
+        for i, leaf in enumerate(leaves_of(units[key].outputs)):
             if is_float(leaf):
-                asked[key, i] = leaf.detach().clone().requires_grad_()
+                candidates[key, i] = leaf.detach().clone().requires_grad_()
     # Cloned, since the network may change its input in place.
-    run = Run(plan, True, len(signals), signals, {place: leaf.clone() for place, leaf in asked.items()})
+    run = Run(plan, True, len(signals), signals, {place: leaf.clone() for place, leaf in candidates.items()})
     Tail(tail, plan).run(run, signals.clone())
     features = torch.cat([run.features[key] for key in plan.classifiers], dim=1)
-    of_signals, *slopes = gradients(features.sum(), [signals, *asked.values()])
-    kept = tuple(place for place, slope in zip(asked, slopes, strict=True) if slope is not None)
+    of_signals, *slopes = gradients(features.sum(), [signals, *candidates.values()])
+    kept = tuple(place for place, slope in zip(candidates, slopes, strict=True) if slope is not None)
     for key, i in kept:
-        if plan.forms[key][1][i].dim is None:
+        if plan.outputs[key][1][i].dim is None:
             raise BackboneError(f"the output of {key[0]} has no batch dimension; {REMEDY}")
     if not kept and of_signals is None:
         raise BackboneError(_NO_GRADIENT)
     return replace(plan, kept=kept, with_signals=of_signals is not None)
 
 
-def _give_to_one(parts: SplitNetwork, network: nn.Module, cut: Cut, signals: Tensor) -> None:
+def _assign_free_weights(parts: SplitNetwork, network: nn.Module, cut: Cut, signals: Tensor) -> None:
     """Assign each weight that is used outside of submodules to the part that needs it."""
     inside = tuple(f"{unit.name}." for unit in cut.units)
     between = [name for name, _ in network.named_parameters() if not name.startswith(inside)]
@@ -455,13 +452,13 @@ def _give_to_one(parts: SplitNetwork, network: nn.Module, cut: Cut, signals: Ten
                 _as_buffer(part, f"network.{name}", persistent=False)
 
 
-def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
+def _checked_parts(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
     """Check that the parts can be trained, inverted and finetuned, and set their sizes."""
-    signals = made_up(FEW, shape)
+    signals = random_signals(FEW, shape)
     if not any(True for _ in parts.tail.parameters()):
         raise BackboneError(f"its tail has no weights to finetune; {REMEDY}")
     with torch.no_grad():
-        parts.note_changes(signals)
+        parts.detect_in_place(signals)
         latents = parts.trunk(signals)
         features = parts.tail(latents)
         if features.ndim != 2 or len(features) != FEW:
@@ -469,9 +466,9 @@ def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
                 f"its features must be (n, dim), but for {FEW} windows they are {tuple(features.shape)}; "
                 f"flatten them"
             )
-        finite(features)
-        others = [parts(signals[:1]), parts.tail(latents.flip(0)).flip(0)[:1]]
-        if not all(equal(each, features[:1]) for each in others):
+        check_finite(features)
+        single, reversed_batch = parts(signals[:1]), parts.tail(latents.flip(0)).flip(0)
+        if not (equal(single, features[:1]) and equal(reversed_batch[:1], features[:1])):
             raise BackboneError(
                 "in evaluation mode its features of a window depend on the other windows of the batch, or on "
                 "chance; use norms with running statistics, and dropout modules"
@@ -480,7 +477,6 @@ def _checked(parts: SplitNetwork, shape: tuple[int, int]) -> SplitNetwork:
     if slope is None or not slope.isfinite().all() or not slope.any():
         raise BackboneError(_NO_GRADIENT)
     parts.latent_shape, parts.dim = tuple(latents.shape[1:]), features.shape[1]
-    layers = [call for call in record(parts, signals).below() if not call.inner]
-    made = [t for call in layers for t in tensors_of(call.returned)]
-    parts.n_activations = sum(t.numel() for t in made) // FEW
+    layers = [call for call in record(parts, signals).descendants() if not call.children]
+    parts.n_activations = sum(t.numel() for call in layers for t in tensors_of(call.outputs)) // FEW
     return parts
