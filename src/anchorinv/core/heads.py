@@ -260,13 +260,7 @@ class StatisticalHead(Head):
 
 
 def without_row(values: Tensor, row: int) -> Tensor:
-    """Return all rows but one.
-
-    Examples
-    --------
-    >>> without_row(torch.tensor([1, 2, 3]), 1)
-    tensor([1, 3])
-    """
+    """Return all rows but one."""
     return torch.cat([values[:row], values[row + 1 :]])
 
 
@@ -380,12 +374,6 @@ class Mlp(Head):
         All layers but the last.
     last : Linear
         32 -> classes.
-
-    Examples
-    --------
-    >>> head = Mlp.start(3, 10)
-    >>> head(torch.zeros(2, 10)).shape, head.without(0)(torch.zeros(2, 10)).shape
-    (torch.Size([2, 3]), torch.Size([2, 2]))
     """
 
     kind = "mlp"
@@ -454,12 +442,6 @@ class DotRegression(Head):
         Classes known so far.
     weight : float, default=10.0
         Of the loss.
-
-    Examples
-    --------
-    >>> head = DotRegression(simplex_etf(4, 8), 2)
-    >>> head(head.vertices[:1]).shape, head.add_classes(1)(head.vertices[:1]).shape
-    (torch.Size([1, 2]), torch.Size([1, 3]))
     """
 
     kind = "dot-regression"
@@ -541,14 +523,7 @@ def simplex_etf(n: int, dim: int, *, rng: torch.Generator | None = None) -> Tens
 
 
 def class_means(features: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean feature of each class 0, 1, ..., max (n_classes, dim): Eq. 4 of the paper.
-
-    Examples
-    --------
-    >>> class_means(torch.tensor([[0.0, 2.0], [4.0, 4.0], [2.0, 0.0]]), torch.tensor([0, 1, 0]))
-    tensor([[1., 1.],
-            [4., 4.]])
-    """
+    """Return the mean feature of each class 0, 1, ..., max (n_classes, dim): Eq. 4 of the paper."""
     members = F.one_hot(targets).to(features.dtype)  # (n, n_classes)
     return members.T @ features / members.sum(0)[:, None]
 

@@ -102,13 +102,7 @@ class NoMemory(Memory):
 
 @dataclass(frozen=True, slots=True)
 class ClassMeans(Memory):
-    """Keep the mean latent of each class, and replay it (NC-FSCIL).
-
-    Examples
-    --------
-    >>> ClassMeans().n_kept([80, 60])
-    2
-    """
+    """Keep the mean latent of each class, and replay it (NC-FSCIL)."""
 
     stores = ("replay",)
     keeps = "features of real samples"
@@ -257,11 +251,6 @@ class InvertedAnchors(Anchors):
         Added to the error; none in the paper's text.
     with_signals : bool, default=False
         Also keep the inverted signals; learning only needs their latents.
-
-    Examples
-    --------
-    >>> InvertedAnchors.inverts, InvertedAnchors.stores, InvertedAnchors.may_store
-    (True, ('anchors',), ('replay', 'signals'))
     """
 
     may_store = ("replay", "signals")

@@ -59,12 +59,6 @@ def confusion(true: Labels, predicted: Labels, classes: Labels) -> Counts:
     Returns
     -------
     (k, k) int64, rows true, columns predicted.
-
-    Examples
-    --------
-    >>> confusion(["feet", "left", "feet"], ["feet", "feet", "feet"], ["left", "feet"])
-    array([[0, 1],
-           [0, 2]])
     """
     if len(true) != len(predicted):
         raise ValueError(f"{len(true)} true labels but {len(predicted)} predicted ones; give one per sample")
@@ -83,11 +77,6 @@ def per_class_f1(confusion: ArrayLike) -> NDArray[np.float64]:
     """Compute 2·TP / (2·TP + FP + FN) for each class; (k,) in [0, 1].
 
     0 for a class that is never predicted, also for one that neither occurs nor is predicted (0/0).
-
-    Examples
-    --------
-    >>> per_class_f1([[3, 1, 0], [1, 3, 0], [2, 0, 0]]).round(2)
-    array([0.6 , 0.75, 0.  ])
     """
     counts = _check_confusion(confusion)
     margins = counts.sum(axis=0) + counts.sum(axis=1)  # (k,) 2·TP + FP + FN

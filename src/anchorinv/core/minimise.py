@@ -219,11 +219,6 @@ class OneCycle:
         The share of the steps in which the rate rises.
     first, last : float
         The rates of the first and of the last step, as shares of the highest.
-
-    Examples
-    --------
-    >>> [round(OneCycle()(step, 11), 3) for step in (0, 1, 2, 3, 10)]
-    [0.04, 0.422, 0.96, 0.98, 0.0]
     """
 
     rise: float = 0.3

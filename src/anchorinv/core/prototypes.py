@@ -103,13 +103,7 @@ SELECTIONS: dict[str, Selection] = {
 
 
 def selection(name: str, measure: str = "cosine") -> Selection:
-    """Return one of ``SELECTIONS``, with one of ``MEASURES`` where it uses a distance.
-
-    Examples
-    --------
-    >>> selection("random-closest-30", "euclidean").share
-    0.3
-    """
+    """Return one of ``SELECTIONS``, with one of ``MEASURES`` where it uses a distance."""
     rule = SELECTIONS[name]
     return replace(rule, measure=MEASURES[measure]) if isinstance(rule, Closest | RandomClosest) else rule
 
@@ -214,13 +208,6 @@ def aggregated(samples: Batch, size: int, *, rng: torch.Generator | None) -> Ten
 
     In random order with a generator. Fewer than ``size`` samples are refused; a remainder joins the last
     mean. A size of 1 returns the samples.
-
-    Examples
-    --------
-    >>> people = torch.tensor([0, 0, 1, 1])
-    >>> aggregated(Batch(torch.tensor([[0.0], [0], [2], [2]]), people, people), 2, rng=None)
-    tensor([[1.],
-            [1.]])
     """
     n = len(samples)
     if size == 1:

@@ -141,13 +141,6 @@ class ProjectedRidge(StatisticalHead):
         Added to the diagonal of the Gram matrix.
     scale : float, default=4.0
         What outputs are multiplied by before the softmax.
-
-    Examples
-    --------
-    >>> head = ProjectedRidge.empty(torch.eye(2), penalty=0.1)
-    >>> head = head.learned(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
-    >>> head(torch.tensor([[2.0, 0.0]])).argmax(1).tolist()
-    [0]
     """
 
     kind = "projected-ridge"

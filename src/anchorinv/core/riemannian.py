@@ -236,12 +236,6 @@ class RiemannianMeans(StatisticalHead):
         Tangent vectors at the reference.
     scale : float, default=1.0
         Factor of squared distances before the softmax.
-
-    Examples
-    --------
-    >>> head = RiemannianMeans.empty(3).learned(torch.tensor([[0.0, 0, 0], [1, 0, 1]]), torch.tensor([0, 1]))
-    >>> head(torch.tensor([[0.9, 0.0, 0.9]])).argmax(1).tolist()
-    [1]
     """
 
     kind = "riemannian-means"
