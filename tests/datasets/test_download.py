@@ -14,9 +14,9 @@ from anchorinv.datasets.download import (
     HttpClient,
     RemoteFile,
     check_space,
+    count_missing,
     download,
     remote_files,
-    still_to_come,
     unpack,
 )
 from anchorinv.errors import Problems
@@ -50,7 +50,7 @@ def test_files_come_whole_once_and_with_progress(server, tmp_path):
     assert all((tmp_path / f.name).read_bytes() == CONTENT for f in files)
     assert ticks[-1].done == ticks[-1].total > 0
     assert server.most_busy <= 2
-    assert still_to_come(files, tmp_path) == (0, 0, 0)
+    assert count_missing(files, tmp_path) == (0, 0, 0)
     asked = len(server.asked)
     download(files, tmp_path, client())
     assert len(server.asked) == asked, "what is there is not asked for again"

@@ -70,7 +70,7 @@ def download(
 
     client = remote.HttpClient(jobs, tries, timeout, pause)
     files = remote.remote_files(name, client, mirror=mirror, only=only)
-    n_files, n_bytes, unknown = remote.still_to_come(files, to)
+    n_files, n_bytes, unknown = remote.count_missing(files, to)
     size = f"{n_bytes / 1e9:.2f} GB" if n_bytes > 1e8 else f"{n_bytes / 1e6:.2f} MB"
     more = f", and {unknown} files of unknown size" if unknown else ""
     terms = remote.REMOTES[name].licence

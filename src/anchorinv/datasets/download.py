@@ -86,9 +86,9 @@ class HttpClient:
 
     def _request(self, method: str, url: str, headers: dict[str, str] | None = None) -> Any:
         requests = import_extra("requests", extra="download")
-        ours = {"User-Agent": f"anchorinv/{__version__}", "Accept-Encoding": "identity"}
+        headers = {"User-Agent": f"anchorinv/{__version__}", "Accept-Encoding": "identity"} | (headers or {})
         options = {"timeout": self.timeout, "allow_redirects": True, "stream": method == "GET"}
-        response = requests.request(method, url, headers=ours | (headers or {}), **options)
+        response = requests.request(method, url, headers=headers, **options)
         status = response.status_code
         if status >= 400:
             response.close()
@@ -111,18 +111,18 @@ class HttpClient:
 
     def _resume(self, url: str, part: Path, most: int) -> None:
         tags = part.with_name(part.name + ".json")
-        have, tag = part.stat().st_size if part.is_file() else 0, ""
+        n_bytes, tag = part.stat().st_size if part.is_file() else 0, ""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             tag = str(read_json(tags)["mark"])
         # Without an ETag it may be another file by now.
-        headers = {"Range": f"bytes={have}-", "If-Range": tag} if have and tag else {}
+        headers = {"Range": f"bytes={n_bytes}-", "If-Range": tag} if n_bytes and tag else {}
         with contextlib.closing(self._request("GET", url, headers)) as response:
             if response.status_code == 416:  # longer than on the server
                 part.unlink(missing_ok=True)
                 raise OSError("the file on the server has become shorter")
-            start = have if response.status_code == 206 else 0
+            start = n_bytes if response.status_code == 206 else 0
             fields = response.headers
-            whole = fields.get("Content-Range", "").rpartition("/")[2] or fields.get("Content-Length", "")
+            total = fields.get("Content-Range", "").rpartition("/")[2] or fields.get("Content-Length", "")
             with part.open("r+b" if start else "wb") as file:
                 file.seek(start)
                 file.truncate()
@@ -138,8 +138,8 @@ class HttpClient:
                     with self._lock:
                         self.received += len(block)
                 size = file.tell()
-        if whole.isdigit() and size != int(whole):
-            raise OSError(f"connection cut after {size} of {whole} bytes")
+        if total.isdigit() and size != int(total):
+            raise OSError(f"connection cut after {size} of {total} bytes")
         tags.unlink()
 
 
@@ -280,7 +280,7 @@ def _fetch(file: RemoteFile, path: Path, known: str | None, client: HttpClient) 
     raise ValueError(f"its checksum is not the published one, so it was deleted; {remedy}")
 
 
-def still_to_come(files: Sequence[RemoteFile], to: Path) -> tuple[int, int, int]:
+def count_missing(files: Sequence[RemoteFile], to: Path) -> tuple[int, int, int]:
     """Return the number of missing files, their bytes, and how many have no listed size."""
     missing = [file for file in files if not confined_path(to, file.name).is_file()]
     return len(missing), sum(file.size or 0 for file in missing), sum(file.size is None for file in missing)
@@ -332,7 +332,7 @@ def confined_path(folder: Path, name: str) -> Path:
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in name or not path.parts or name.startswith("/"):
         raise ValueError(f"{name!r} would be outside {folder}; do not trust its source")
-    place = folder.joinpath(*path.parts)
-    if not place.resolve().is_relative_to(folder.resolve()):
+    target = folder.joinpath(*path.parts)
+    if not target.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{name!r} would be outside {folder}, through a link; remove the link")
-    return place
+    return target

@@ -106,9 +106,8 @@ class NpzSet:
             "split": words,
             "hold_out": hold_out,
         }
-        return DatasetPlan(
-            path.parent, list(self._sources(path, split, preprocessing)), preprocessing, self.classes, meta
-        )
+        sources = list(self._sources(path, split, preprocessing))
+        return DatasetPlan(path.parent, sources, preprocessing, self.classes, meta)
 
     def _find(self, raw: Path) -> Path:
         if raw.is_file():
@@ -126,32 +125,30 @@ class NpzSet:
         """Yield the recordings of a file, training and test parts separately."""
         trials = read_trials(path, self)
         values = trials.columns[self.split_by]
-        sides = np.full(len(values), "", dtype="<U5")
-        for side in ("train", "test"):
-            wanted = [value for value, its in split.items() if its == side]
-            sides[np.isin(values, wanted)] = side
-            if side not in sides:
-                lacks = f"{path} has no trial of {self.split_by} {ranges(wanted)}, which {side}"
+        splits = np.array([split.get(value, "") for value in values.tolist()])  # "" where left out
+        for part in ("train", "test"):
+            if part not in splits:
+                of_part = ranges(value for value, its_part in split.items() if its_part == part)
+                lacks = f"{path} has no trial of {self.split_by} {of_part}, which {part}"
                 raise ValueError(f"{lacks}; take the whole file")
         keys = np.stack([trials.columns[name] for name in self.recording], axis=1)
         files: tuple[Path, ...] = (path,)
-        for key in np.unique(keys[sides != ""], axis=0):
+        for key in np.unique(keys[splits != ""], axis=0):
             of_recording = (keys == key).all(axis=1)
             name = "_".join(
                 self.classes[value] if column == "y" else f"{column}{value}"
                 for column, value in zip(self.recording, key.tolist(), strict=True)
             )
-            for side in ("train", "test"):
-                (chosen,) = (of_recording & (sides == side)).nonzero()
-                test = values[of_recording & (sides == "test")]
-                if side == "train" and self.margin and len(test):
+            test = values[of_recording & (splits == "test")]
+            for part in ("train", "test"):
+                (chosen,) = (of_recording & (splits == part)).nonzero()
+                if part == "train" and self.margin and len(test):
                     distance = np.abs(values[chosen][:, None] - test).min(axis=1)
                     chosen = chosen[distance >= self.margin]
                 if len(chosen):
-                    unique = name if self.split_by in self.recording else f"{name}_{side}"
-                    yield RecordingSource(
-                        unique, files, partial(self._read, trials, chosen, side, preprocessing)
-                    )
+                    unique = name if self.split_by in self.recording else f"{name}_{part}"
+                    read = partial(self._read, trials, chosen, part, preprocessing)
+                    yield RecordingSource(unique, files, read)
                     # The file is hashed with the first recording only; if it has changed, all are read again.
                     files = ()
 
@@ -289,8 +286,8 @@ def split_values(data_set: NpzSet, hold_out: str | None) -> tuple[dict[int, str]
         unused, test = test, [value for value in data_set.train if value in held]
         train = [value for value in data_set.train if value not in held]
         if not test or not train:
-            taken = f"a {data_set.split_by} of {ranges(data_set.train)}, or a range or list"
-            raise ValueError(f"--hold-out takes {taken} that leaves some to train on; got {hold_out!r}")
+            form = f"a {data_set.split_by} of {ranges(data_set.train)}, or a range or list"
+            raise ValueError(f"--hold-out takes {form} that leaves some to train on; got {hold_out!r}")
     words = f"by {data_set.split_by}: {ranges(train)} train, {ranges(test)} test"
     if unused:
         words += f"; held out from the training part, {ranges(unused)} left out"
@@ -300,12 +297,12 @@ def split_values(data_set: NpzSet, hold_out: str | None) -> tuple[dict[int, str]
 def _parse_values(text: str, *, allowed: set[int]) -> set[int]:
     """Return the numbers of "2", "16-20" or "8, 10"; none if the text, or a number, is invalid."""
     numbers = set[int]()
-    for words in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", words)
-        these = set(range(int(match[1]), int(match[2] or match[1]) + 1)) if match else set[int]()
-        if not these or not these <= allowed:
+    for item in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", item)
+        span = set(range(int(match[1]), int(match[2] or match[1]) + 1)) if match else set[int]()
+        if not span or not span <= allowed:
             return set()
-        numbers |= these
+        numbers |= span
     return numbers
 
 
@@ -351,8 +348,8 @@ def _problems(arrays: Mapping[str, npt.NDArray[Any]], data_set: NpzSet) -> Itera
             yield f"{name} is {values.dtype} {values.shape}, expected a whole number for each trial"
         elif n is not None and len(values) != n:
             yield f"{name} has {len(values)} values for {n} trials"
-        elif odd := sorted(value for value in set(values.tolist()) if value not in allowed):
-            yield f"{name} has {listed(odd, most=3)}, expected {ranges(allowed)}"
+        elif invalid := sorted(value for value in set(values.tolist()) if value not in allowed):
+            yield f"{name} has {listed(invalid, most=3)}, expected {ranges(allowed)}"
 
 
 def _number(array: npt.NDArray[Any]) -> float:

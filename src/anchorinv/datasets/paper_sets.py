@@ -110,9 +110,8 @@ def plan_bci2a(
     sources = []
     for name in used:
         paths = (files[name], labels[name]) if form == "gdf" and name in labels else (files[name],)
-        sources.append(
-            RecordingSource(name, paths, partial(_read_session, name, form, preprocessing, *paths))
-        )
+        read = partial(_read_session, name, form, preprocessing, *paths)
+        sources.append(RecordingSource(name, paths, read))
     meta = {
         "name": "bci2a",
         "form": form,
@@ -145,10 +144,10 @@ def _choose(raw: Path, forms: dict[str, dict[str, Path]], form: str | None) -> s
         raise ValueError(f"a form is one of {', '.join(FORMS)}, got {form!r}")
     if form is None and len(forms) > 1:
         raise ValueError(f"{raw} holds {listed(sorted(forms))} files; choose one with --form")
-    wanted = f"{form} files" if form else "A01T.gdf ... A09E.gdf with label files, or A01T.mat ... A09E.mat"
+    files = f"{form} files" if form else "A01T.gdf ... A09E.gdf with label files, or A01T.mat ... A09E.mat"
     form = form or next(iter(forms), "")
     if form not in forms:
-        raise ValueError(f"{raw} holds no {wanted}; download them with anchorinv download bci2a --to DIR")
+        raise ValueError(f"{raw} holds no {files}; download them with anchorinv download bci2a --to DIR")
     return form
 
 
@@ -222,8 +221,8 @@ def read_gdf(path: Path) -> SessionTrials:
     with reading(path):
         raw = open_mne(path)
         if raw.info["sfreq"] != SFREQ or len(raw.ch_names) < N_CHANS:
-            wanted = f"expected {N_CHANS} and three EOG channels at {SFREQ:g} Hz"
-            raise ValueError(f"{path} has {len(raw.ch_names)} channels at {raw.info['sfreq']:g} Hz; {wanted}")
+            got = f"{path} has {len(raw.ch_names)} channels at {raw.info['sfreq']:g} Hz"
+            raise ValueError(f"{got}; expected {N_CHANS} and three EOG channels at {SFREQ:g} Hz")
         # By the names of events: mne's numbers for them differ from file to file.
         events = np.array([str(name) for name in raw.annotations.description])
         onsets = np.rint(raw.annotations.onset * SFREQ).astype(np.int64) - raw.first_samp
@@ -265,11 +264,11 @@ def read_bnci(path: Path) -> SessionTrials:
             starts = starts.astype(np.int64)
             windows += [signals[start + WINDOW[0] : start + WINDOW[1], :N_CHANS].T for start in starts]
             numbers = _class_indices(path, fields["y"])
-            marks = np.ravel(fields["artifacts"]) if "artifacts" in fields else np.zeros(len(starts))
-            if not len(numbers) == len(marks) == len(starts):
+            artefacts = np.ravel(fields["artifacts"]) if "artifacts" in fields else np.zeros(len(starts))
+            if not len(numbers) == len(artefacts) == len(starts):
                 raise ValueError(f"{path}: a run has {len(starts)} trials but {len(numbers)} labels")
             labels.append(numbers)
-            rejected.append(marks.astype(bool))
+            rejected.append(artefacts.astype(bool))
         if not windows:
             raise ValueError(f"{path} holds no trials")
     stacked = np.stack(windows)
@@ -301,9 +300,10 @@ def _overlapping(starts: npt.NDArray[Any]) -> bool:
 
 def _zero_missing(window: npt.NDArray[np.float64], low: npt.NDArray[Any], high: npt.NDArray[Any]) -> int:
     """Set to 0 what is NaN or at a limit (n_chans,), in place, and count it."""
-    near = RESOLUTION / 2
+    tolerance = RESOLUTION / 2
     missing = ~np.isfinite(window)
-    missing |= (np.abs(window - low[:, None]) < near) | (np.abs(window - high[:, None]) < near)
+    for limit in (low, high):
+        missing |= np.abs(window - limit[:, None]) < tolerance
     window[missing] = 0.0
     return int(missing.sum())
 
@@ -345,9 +345,9 @@ def plan_nhie(
     table = _find_grades(raw)
     listing = _read_grades(table)
     files = _find_recordings(raw)
-    known = {recording.name for recording in listing}
+    graded = {recording.name for recording in listing}
     missing = [f"{r.name} is in {table.name} but not in the folder" for r in listing if r.name not in files]
-    missing += [f"{files[name].name} has no grade in {table.name}" for name in sorted(set(files) - known)]
+    missing += [f"{files[name].name} has no grade in {table.name}" for name in sorted(set(files) - graded)]
     if not allow_missing:
         raise_if_any(str(raw), missing, "download them, or pass --allow-missing to do without")
     # The whole table is split, so that a partial download has the same test babies.
@@ -387,13 +387,13 @@ def _find_grades(raw: Path) -> Path:
 
 def _read_grades(table: Path) -> list[_GradedRecording]:
     """Read the table of grades, sorted by name; all its problems are in one message."""
-    wanted = ("file_ID", "baby_ID", "grade", "sampling_freq")
-    read = read_table(table, [name.casefold() for name in wanted], delimiters=",;")
-    if absent := [name for name in wanted[:3] if name.casefold() not in read.columns]:
-        raise ValueError(f"{table} has no column {listed(absent)}; it has {listed(read.names)}")
+    names = ("file_ID", "baby_ID", "grade", "sampling_freq")
+    content = read_table(table, [name.casefold() for name in names], delimiters=",;")
+    if absent := [name for name in names[:3] if name.casefold() not in content.columns]:
+        raise ValueError(f"{table} has no column {listed(absent)}; it has {listed(content.names)}")
     problems, recordings = [], dict[str, _GradedRecording]()
-    for row in zip(*read.columns.values(), strict=True):
-        cells = {name: cell.strip() for name, cell in zip(read.columns, row, strict=True)}
+    for row in zip(*content.columns.values(), strict=True):
+        cells = {name: cell.strip() for name, cell in zip(content.columns, row, strict=True)}
         name, grade = re.sub(r"\.(edf|csv|csv\.xz)$", "", cells["file_id"]), cells["grade"]
         if grade not in ("1", "2", "3", "4"):
             problems.append(f"{name} has grade {grade!r}; a grade is 1, 2, 3 or 4")

@@ -84,17 +84,7 @@ class RecordingSource:
 
 @dataclass(frozen=True, slots=True)
 class DatasetPlan:
-    """A data set to be prepared.
-
-    Examples
-    --------
-    >>> rest = LabelledWindow(0, "rest", subject="anna", session="1", split="train")
-    >>> source = RecordingSource("a", (), lambda: PreparedRecording(np.zeros((100, 2)), [rest]))
-    >>> preprocessing = Preprocessing(("C3", "C4"), sfreq=50.0, n_times=100)
-    >>> plan = DatasetPlan(Path(), [source], preprocessing, ("rest",), {"name": "mine"})
-    >>> prepare_in_memory(plan).signals([0]).shape
-    (1, 2, 100)
-    """
+    """A data set to be prepared."""
 
     root: Path  # that source files are named relative to
     sources: Sequence[RecordingSource]  # in the order of the set
@@ -103,8 +93,7 @@ class DatasetPlan:
     meta: dict[str, Any]  # further settings that determine the result, as in ``meta.json``
 
     def __post_init__(self) -> None:
-        known = self.preprocessing
-        if known.ch_names is None or known.sfreq is None or known.n_times is None:
+        if None in (self.preprocessing.ch_names, self.preprocessing.sfreq, self.preprocessing.n_times):
             raise ValueError("a prepared set needs names of channels, a rate and the length of its windows")
 
     @property
@@ -255,8 +244,8 @@ def _valid_entries(plan: DatasetPlan, path: Path, journal: Path) -> list[dict[st
                 entry = json.loads(line)
             except ValueError:  # ends in the middle of a line
                 break
-            same = entry["name"] == source.name and entry["seen"] == source.state
-            if not same or blake2b(samples.read(entry["n_bytes"])).hexdigest() != entry["blake2b"]:
+            unchanged = entry["name"] == source.name and entry["seen"] == source.state
+            if not unchanged or blake2b(samples.read(entry["n_bytes"])).hexdigest() != entry["blake2b"]:
                 break
             entries.append(entry)
     return entries
@@ -333,9 +322,9 @@ def grouped_split(
     numbers, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)[1:]
     n_folds = min(_FOLDS, n_groups, int(counts.max(initial=0)))
     if n_groups < 2:
-        need = "a train and a test part need two groups or more (subjects, sessions, files or trials)"
-        got = f"got {n_groups}; add recordings, or set the split in a table (--manifest, column split)"
-        raise ValueError(f"{need}, {got}")
+        expected = "a train and a test part need two groups or more (subjects, sessions, files or trials)"
+        remedy = "add recordings, or set the split in a table (--manifest, column split)"
+        raise ValueError(f"{expected}, got {n_groups}; {remedy}")
     if n_folds < 2:
         raise ValueError("each class has one recording, too few for a train and a test part; add recordings")
     folds = StratifiedGroupKFold(n_folds, shuffle=seed is not None, random_state=seed)

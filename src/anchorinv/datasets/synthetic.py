@@ -12,7 +12,7 @@ trial. Volume conduction mixes the sources into electrodes on the same ring, the
 
 Subjects and sessions differ in gain, noise level and electrode shift, sessions also in offset, subjects also
 in the frequency of their rhythms. All classes are made from one vocabulary (angle, band, rise or fall, time),
-so what a network learns on some of them helps with, but does not settle, the others.
+so features learned on some of them help with the others without separating them by themselves.
 
 Each recording has its own random stream, addressed by (seed, class, subject, session, repetition): generating
 more of any of these never changes earlier recordings.
@@ -127,18 +127,18 @@ def _nearness(angles: npt.NDArray[np.float64], focus: float) -> Array:
 
 def _setup(spec: SyntheticSpec, subject: int, session: int) -> Setup:
     """Return how one subject is recorded in one session."""
-    own = spec.spread * spec.stream(_SUBJECT, subject).standard_normal(4)
+    of_subject = spec.spread * spec.stream(_SUBJECT, subject).standard_normal(4)
     rng = spec.stream(_SESSION, subject, session)
-    day = spec.spread * rng.standard_normal(3)
-    uneven, offset, placement = spec.spread * rng.standard_normal((3, spec.n_chans))
-    angles = _ring(spec.n_chans) + 0.15 * own[0] + 0.1 * day[0] + 0.03 * placement
+    of_session = spec.spread * rng.standard_normal(3)
+    gain, offset, shift = spec.spread * rng.standard_normal((3, spec.n_chans))
+    angles = _ring(spec.n_chans) + 0.15 * of_subject[0] + 0.1 * of_session[0] + 0.03 * shift
     mixing = _nearness(angles, spec.kind.focus)
     return Setup(
         mixing=mixing / np.linalg.norm(mixing, axis=1, keepdims=True),
-        gain=np.exp(0.2 * own[1] + 0.15 * day[1] + 0.08 * uneven[:, None]).astype(np.float32),
+        gain=np.exp(0.2 * of_subject[1] + 0.15 * of_session[1] + 0.08 * gain[:, None]).astype(np.float32),
         offset=(4 * offset[:, None]).astype(np.float32),
-        noise=spec.spread * math.exp(0.2 * own[2] + 0.2 * day[2]),
-        tempo=math.exp(0.03 * own[3]),
+        noise=spec.spread * math.exp(0.2 * of_subject[2] + 0.2 * of_session[2]),
+        tempo=math.exp(0.03 * of_subject[3]),
     )
 
 
@@ -161,7 +161,7 @@ def _coloured_noise(
 
 
 def _log_gain(spec: SyntheticSpec, label: int, rngs: Generators) -> Array:
-    """Return what a class does to each rhythm of each source: (n, n_bands, n_sources, n_times)."""
+    """Return the change of log-amplitude of each rhythm by a class: (n, n_bands, n_sources, n_times)."""
     rng, n_bands = spec.stream(_CLASS, label), len(spec.kind.bands)
     n_events = int(rng.integers(2, 4))
     angles = rng.uniform(0, 2 * np.pi, n_events)
@@ -239,8 +239,8 @@ class SyntheticRecordings:
         """Return the recordings where ``mask``, boolean of shape (n,), is true."""
         keep = np.asarray(mask)
         if keep.dtype != np.bool_ or keep.shape != (len(self),):
-            wanted = f"select takes a boolean mask of shape ({len(self)},), got {keep.dtype} {keep.shape}"
-            raise ValueError(f"{wanted}; compare a field: recordings.select(recordings.sessions == 0)")
+            expected = f"select takes a boolean mask of shape ({len(self)},), got {keep.dtype} {keep.shape}"
+            raise ValueError(f"{expected}; compare a field: recordings.select(recordings.sessions == 0)")
         parts = (self.signals[keep], self.labels[keep], self.subjects[keep], self.sessions[keep])
         return SyntheticRecordings(*parts, sfreq=self.sfreq, ch_names=self.ch_names, kind=self.kind)
 
