@@ -20,7 +20,7 @@ from anchorinv.progress import tick
 from anchorinv.signal import events
 from anchorinv.signal.arrays import read_table
 from anchorinv.signal.headers import FILES, MAX_ROWS, check_rate, read_text, reading
-from anchorinv.signal.readers import FORMATS, companions, is_windowed, open_mne, open_recording
+from anchorinv.signal.readers import FORMATS, companions, is_windowed, open_recording
 
 COLUMNS = ("path", "label", "subject", "session", "split", "start", "stop")
 DATATYPES = ("eeg", "emg", "ieeg")
@@ -331,14 +331,14 @@ def _read_bids(path: Path, sidecars: Sidecars) -> tuple[list[events.Event], floa
         raise ValueError(f"{path} has an unsupported format; export it as EDF or BrainVision")
     if not path.is_file():
         raise ValueError(f"{path} is a link to a missing file; fetch it first (datalad get)")
-    with reading(path):
-        raw = open_mne(path)
-        sfreq, n_times = float(raw.info["sfreq"]), int(raw.n_times)
+    recording = open_recording(path)
+    sfreq = recording.sfreq
+    assert sfreq is not None  # the formats of BIDS state it
     if sidecars.sfreq is not None and abs(sidecars.sfreq - sfreq) > 1e-3 * sfreq:
         sidecar = f"its JSON sidecar says {sidecars.sfreq:g} Hz"
         raise ValueError(f"{path} has {sfreq:g} Hz, and {sidecar}; correct the one that is wrong")
-    tabled = events.read_event_table(sidecars.events) if sidecars.events is not None else []
-    return tabled or events.read_events(path), n_times / sfreq
+    table = events.read_event_table(sidecars.events) if sidecars.events is not None else []
+    return table or events.read_events(path), recording.n_times / sfreq
 
 
 def read_sidecars(root: Path, path: Path, datatype: str) -> Sidecars:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 
 from anchorinv.errors import listed
-from anchorinv.signal.headers import MAX_CHANNELS, MAX_SFREQ, MIN_SFREQ
+from anchorinv.signal.headers import MAX_ABSOLUTE, MAX_CHANNELS, MAX_SFREQ, MIN_SFREQ
 
 #: Units per volt, the unit in which recordings are read.
 UNITS = {"V": 1.0, "mV": 1e3, "µV": 1e6, "nV": 1e9}
@@ -204,7 +204,7 @@ class Preprocessing:
     filter: Filter | None = None
     unrepeatable: Text | None = None
     reference: Text | None = None
-    limit: Annotated[float, Field(gt=0, le=1e30)] | None = None
+    limit: Annotated[float, Field(gt=0, le=MAX_ABSOLUTE)] | None = None
     gaps: Literal["hold", "zero"] = "hold"
     sfreq: Rate | None = None
     resampling: Literal["polyphase", "fourier"] = "polyphase"
