@@ -2,7 +2,8 @@
 
 ``python docs/confidence_study.py emg-longterm=data/emg ecg-beats=data/ecg ...`` computes a record on the test
 parts of prepared folders, by the shipped configs' classes, seeds and shots, and prints the table of
-docs/results.md; without a folder it prints the table of the record that is there. Nothing is chosen here.
+docs/results.md; without a folder it prints the table of the record that is there. Sets that are not computed
+keep their lines. Nothing is chosen here.
 """
 
 import json
@@ -28,6 +29,7 @@ RECORD = HERE / "results" / "confidence.ndjson"
 ASKED, COVERAGE = 0.05, 0.9
 ARTEFACTS = 400  # windows of each kind
 RECORDS = "ecg-beats, records never seen"
+RESAMPLES = 2000  # of the clusters, for an interval
 
 
 def artefacts(signals: np.ndarray, sfreq: float, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -72,6 +74,9 @@ def lines(name: str, data: Dataset, left_out: np.ndarray | None = None) -> Itera
         encode = lambda signals, m=model: m._features(torch.from_numpy(m.standardisation_(signals)))  # noqa: E731
         windows = data.signals(test)
         features, labels = encode(windows), data.labels[test]
+        # Windows of a person (or record) and day depend on each other, these clusters hardly do.
+        days = data.sessions if name == "emg-longterm" else np.full(len(data.labels), "")
+        clusters = np.char.add(np.char.add(data.subjects.astype(str), " "), days.astype(str))[test]
         known = np.isin(labels, [*protocol.base_classes, *protocol.sessions])
         some = np.random.default_rng(seed).permutation(np.flatnonzero(known))[:ARTEFACTS]
         odd = artefacts(windows[some].astype(float), data.sfreq, np.random.default_rng(seed))
@@ -87,12 +92,16 @@ def lines(name: str, data: Dataset, left_out: np.ndarray | None = None) -> Itera
                     state = recipe.learn_session(state, session, rng=stream(seed, trial, index))
                 if index in (0, len(sessions) - 1) and (index or not trial):
                     yield {"set": name, "seed": seed, "trial": trial, "session": index} | measured(
-                        state, features, labels, odd
+                        state, features, labels, clusters, odd
                     )
 
 
 def measured(
-    state: State, features: torch.Tensor, labels: np.ndarray, odd: dict[str, torch.Tensor]
+    state: State,
+    features: torch.Tensor,
+    labels: np.ndarray,
+    clusters: np.ndarray,
+    odd: dict[str, torch.Tensor],
 ) -> dict[str, object]:
     """Return all measures after a session."""
     classes = list(state.classes)
@@ -111,20 +120,43 @@ def measured(
         if mask.any():
             reliability = Reliability.of(probabilities[known][mask], columns[mask])
             facts |= {f"ece {kind}": reliability.ece, f"brier {kind}": reliability.brier}
-            facts[f"false rejections {kind}"] = float((p_values[known][mask] <= ASKED).mean())
+            rejected = p_values[known][mask] <= ASKED
+            facts[f"false rejections {kind}"] = float(rejected.mean())
+            names, places = np.unique(clusters[known][mask], return_inverse=True)
+            counts = zip(np.bincount(places, rejected), np.bincount(places), strict=True)
+            facts[f"rejected {kind}"] = {
+                str(cluster).strip(): [int(n_rejected), int(n)]
+                for cluster, (n_rejected, n) in zip(names, counts, strict=True)
+            }
     for kind, values in odd.items():
         facts[kind] = float((judged(state, values)[1] <= ASKED).mean())
     return facts
 
 
+def interval(lines: list[dict[str, list[int]]]) -> tuple[float, float]:
+    """Return the 95 % interval of the share of rejected windows, by a bootstrap over clusters.
+
+    Each line has the numbers of rejected and of all windows by cluster, for one base seed and trial.
+    """
+    totals: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(2))
+    for line in lines:
+        for cluster, counts in line.items():
+            totals[cluster] += counts
+    sums = np.array([totals[cluster] for cluster in sorted(totals)])
+    drawn = np.random.default_rng(0).integers(0, len(sums), (RESAMPLES, len(sums)))
+    rejected, n = sums[drawn].sum(1).T
+    low, high = np.quantile(rejected / n, (0.025, 0.975))
+    return float(low), float(high)
+
+
 def table() -> str:
     """Return the record as a Markdown table: means over base seeds and trials."""
-    rows: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    rows: dict[tuple[str, int], dict[str, list]] = defaultdict(lambda: defaultdict(list))
     for line in RECORD.read_text(encoding="utf-8").splitlines():
         facts = json.loads(line)
         place = rows[facts["set"], facts["session"]]
         for key, value in facts.items():
-            if isinstance(value, float):
+            if isinstance(value, float | dict):
                 place[key].append(value)
     heads = ["ece base", "ece new", "brier base", "brier new", "auroc", "false rejections base"]
     heads += ["false rejections new", "false acceptances", "coverage", "set size"]
@@ -135,7 +167,11 @@ def table() -> str:
         cells = []
         for head in heads:
             mean = np.mean(place[head]) if place[head] else None
-            cells.append("–" if mean is None else f"{mean:.3f}" if head in plain else f"{100 * mean:.1f} %")
+            cell = "–" if mean is None else f"{mean:.3f}" if head in plain else f"{100 * mean:.1f} %"
+            if counts := place[head.replace("false rejections", "rejected")] if "rejections" in head else []:
+                low, high = interval(counts)
+                cell += f" ({100 * low:.1f} to {100 * high:.1f})"
+            cells.append(cell)
         out.append(f"| {name}, {session or 'none'} | " + " | ".join(cells) + " |")
     return "\n".join(out)
 
@@ -143,7 +179,10 @@ def table() -> str:
 def main() -> None:
     """Compute what was asked for, and print the table."""
     if folders := dict(argument.split("=", 1) for argument in sys.argv[1:]):
-        found = []
+        found, names = [], {RECORDS} if "ecg-beats" in folders else set()
+        names |= set(folders)
+        for line in RECORD.read_text(encoding="utf-8").splitlines():
+            found += [] if json.loads(line)["set"] in names else [json.loads(line)]
         for name, folder in folders.items():
             data = Dataset.open(folder)
             found += lines(name, data)
