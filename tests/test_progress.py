@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from anchorinv.errors import shown
-from anchorinv.progress import is_heard, tell, tick
+from anchorinv.progress import has_listener, tell, tick
 from anchorinv.terminal import Terminal, progress_bars
 from tests.hostile import check_readable, names
 
@@ -65,10 +65,10 @@ class TestLines:
 
     def test_sentences_are_said_at_once(self):
         file = io.StringIO()
-        assert not is_heard()
+        assert not has_listener()
         tell("nobody hears this")
         with progress_bars(Terminal(file=file)):
-            assert is_heard()
+            assert has_listener()
             tell("about 3 min")
         assert file.getvalue() == "about 3 min\n"
 
@@ -114,7 +114,7 @@ class TestNotebook:
         monkeypatch.setitem(sys.modules, "IPython.display", None)
         file = io.StringIO()
         with progress_bars(Terminal(force_jupyter=True, force_terminal=False, file=file)):
-            assert is_heard()
+            assert has_listener()
 
 
 @given(names)

@@ -10,7 +10,16 @@ import torch
 from anchorinv import AnchorInvClassifier
 from anchorinv.core.types import Batch
 from anchorinv.progress import listening
-from anchorinv.settings import PER_VALUE, PER_WINDOW, PRODUCT, Forecast, announce, foresee, n_steps, recipe_of
+from anchorinv.settings import (
+    PER_VALUE,
+    PER_WINDOW,
+    PRODUCT,
+    Forecast,
+    announce,
+    forecast_of,
+    n_steps,
+    recipe_of,
+)
 from tests.core.small import untouched_generators
 from tests.models import SETTINGS, SMALL, windows
 
@@ -39,13 +48,13 @@ def recipe(method, **changes):
 def test_a_network_is_timed_by_its_steps():
     made = recipe("protonet", epochs=10)
     with untouched_generators():
-        found = foresee(made, batch(), clock=Slow(0, 5, 1, 3))  # warm, one step, three of them
+        found = forecast_of(made, batch(), clock=Slow(0, 5, 1, 3))  # warm, one step, three of them
     assert n_steps(made.base_spec, 48) == 30 and found.seconds == pytest.approx(30.0) and found.maybe == 0
 
 
 def test_an_inversion_takes_longer():
     plain, inverting = (
-        foresee(recipe(method), batch(), clock=Slow(0, 5, 1, 3)) for method in ("protonet", "anchorinv")
+        forecast_of(recipe(method), batch(), clock=Slow(0, 5, 1, 3)) for method in ("protonet", "anchorinv")
     )
     assert inverting.seconds > plain.seconds and inverting.n_bytes == plain.n_bytes
 
@@ -53,7 +62,7 @@ def test_an_inversion_takes_longer():
 def test_networks_that_may_be_needed_are_told_apart():
     clock = (0, 10 * PRODUCT, 0, 5, 1, 3)
     always, maybe = (
-        foresee(recipe("discriminant", network=n), batch(), clock=Slow(*clock))
+        forecast_of(recipe("discriminant", network=n), batch(), clock=Slow(*clock))
         for n in ("always", "rehearse")
     )
     classical = 48 * (PER_WINDOW + 4 * 64 * PER_VALUE)
@@ -62,13 +71,13 @@ def test_networks_that_may_be_needed_are_told_apart():
 
 
 def test_a_machine_that_is_half_as_fast_takes_twice_as_long():
-    one, two = (foresee(recipe("lda"), batch(), clock=Slow(0, k * PRODUCT)).seconds for k in (10, 20))
+    one, two = (forecast_of(recipe("lda"), batch(), clock=Slow(0, k * PRODUCT)).seconds for k in (10, 20))
     assert two == pytest.approx(2 * one) and one > 0
 
 
 def test_what_else_the_machine_does_is_not_counted(monkeypatch):
     monkeypatch.setattr("time.thread_time", Slow(0, 5, 1, 3))
-    assert foresee(recipe("protonet", epochs=10), batch()).seconds == pytest.approx(30.0)
+    assert forecast_of(recipe("protonet", epochs=10), batch()).seconds == pytest.approx(30.0)
 
 
 def test_only_what_takes_seconds_is_told():

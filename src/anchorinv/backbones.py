@@ -79,7 +79,7 @@ class Backbone:
     def name(self) -> str:
         """Its short name, or the module and name of its class or function."""
         network = self.network
-        if isinstance(network, str | _NotGiven):
+        if isinstance(network, str | NotGiven):
             return network if isinstance(network, str) else network.name
         kind = type(network) if isinstance(network, nn.Module) else network
         home = getattr(kind, "__module__", None) or type(kind).__module__
@@ -152,14 +152,14 @@ class BackboneFor:
         """Build the network with initial or pretrained weights, split into trunk and tail."""
         shape = (self.n_chans, self.n_times)
         with _named(self.backbone), torch.device("cpu"):
-            network = self._whole()
+            network = self._network()
             classifier = self.backbone.classifier or _usual_classifier(network)
             if self.backbone.weights is not None:
                 load_weights(network, Path(self.backbone.weights), classifier_of(network, shape, classifier))
             tail = self.backbone.tail or _TAILS.get(self.backbone.model or "")
             return split(network, shape, tail=tail, classifier=classifier)
 
-    def _whole(self) -> nn.Module:
+    def _network(self) -> nn.Module:
         source, sizes = self.backbone.network, (self.n_chans, self.n_times, self.n_classes)
         if self.geometry is not None:
             return Conformer(self.geometry)
@@ -197,7 +197,7 @@ def architecture_for(
     """Return what builds the networks: the geometry of the Conformer, or another backbone."""
     if (backbone := as_backbone(backbone)) is None:
         return geometry
-    rate, installed = (sfreq, version_here()) if backbone.model else (None, None)
+    rate, installed = (sfreq, braindecode_version()) if backbone.model else (None, None)
     sizes = geometry if backbone.name == OWN else None
     return BackboneFor(backbone, geometry.n_chans, geometry.n_times, n_classes, rate, installed, sizes)
 
@@ -222,37 +222,35 @@ class MissingBackbone(ValueError):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True)
-class _NotGiven:
+class NotGiven:
+    """A placeholder for a custom network that a file names."""
+
     name: str
 
     def __call__(self, n_chans: int, n_times: int, n_classes: int) -> nn.Module:
+        """Raise MissingBackbone."""
         raise MissingBackbone(
             f"its network is {self.name}, which is not stored in the file; load it in Python and pass the "
             f"network or its factory: AnchorInvClassifier.load(path, backbone=...)"
         )
 
 
-def not_given(name: str) -> Backbone:
-    """Return a placeholder for a custom network; building it raises MissingBackbone."""
-    return Backbone(_NotGiven(name))
-
-
-def elsewhere(architecture: Geometry | BackboneFor) -> BackboneFor | None:
+def external_backbone(architecture: Geometry | BackboneFor) -> BackboneFor | None:
     """Return a backbone that a file has to name; None for the Conformer, which its geometry describes."""
     if isinstance(architecture, Geometry) or architecture.geometry is not None:
         return None
     return architecture
 
 
-def asked_for(spec: BackboneFor | None) -> Any:
+def backbone_setting(spec: BackboneFor | None) -> Any:
     """Return the shortest ``backbone=`` setting of an estimator that gives a backbone."""
-    if spec is None or isinstance(spec.backbone.network, _NotGiven):
+    if spec is None or isinstance(spec.backbone.network, NotGiven):
         return None
     backbone = spec.backbone
     return backbone.network if backbone == Backbone(backbone.network) else backbone
 
 
-def version_here() -> str:
+def braindecode_version() -> str:
     """Return the installed version of braindecode; raise MissingExtra if there is none."""
     try:
         return version("braindecode")
@@ -267,7 +265,7 @@ def braindecode_models() -> ModuleType:
     braindecode imports torchaudio, whose wheel on PyPI is linked against CUDA and fails to import next to a
     CPU build of torch. torchaudio works without its compiled part if it does not find the file.
     """
-    version_here()  # first: if both are missing, the error should name braindecode, not torchaudio
+    braindecode_version()  # first: if both are missing, the error should name braindecode, not torchaudio
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations between these libraries, which users cannot act on
         try:
@@ -287,7 +285,7 @@ def model_of(name: str, n_chans: int, n_times: int, n_classes: int, sfreq: float
         known = sorted(n for n, value in vars(models).items() if n[:1].isupper() and isinstance(value, type))
         near = get_close_matches(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else f"it has {listed(known, most=80)}"
-        raise BackboneError(f"braindecode {version_here()} has no model {name!r}; {hint}")
+        raise BackboneError(f"braindecode {braindecode_version()} has no model {name!r}; {hint}")
     rate = {} if sfreq is None else {"sfreq": sfreq}
     try:
         with warnings.catch_warnings():

@@ -19,7 +19,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin as FeatureNames
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from anchorinv.backbones import elsewhere
+from anchorinv.backbones import external_backbone
 from anchorinv.core.blocks import network_columns
 from anchorinv.core.closed_form import calibrated, check_calibration, uncalibrated
 from anchorinv.core.heads import PrototypeHead, StatisticalHead
@@ -60,6 +60,7 @@ from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 from anchorinv.terminal import progress_bars
 from anchorinv.validation import (
     Signals,
+    apply_weights,
     check_drift,
     check_kind,
     check_new_classes,
@@ -75,23 +76,22 @@ from anchorinv.validation import (
     warn,
     warn_mistakes,
     warn_single_shots,
-    weighed,
 )
 
-Given = ParamSpec("Given")
-Learned = TypeVar("Learned")
+Params = ParamSpec("Params")
+Returned = TypeVar("Returned")
 
 # One lock for all models of a process, as dropout draws from torch's global generator.
-_turn = threading.RLock()
+_lock = threading.RLock()
 
 
-def one_at_a_time(learn: Callable[Given, Learned]) -> Callable[Given, Learned]:
+def one_at_a_time(learn: Callable[Params, Returned]) -> Callable[Params, Returned]:
     """Let a function that learns wait for other threads; ``torch.inference_mode`` is switched off in it."""
 
     @wraps(learn)
-    def in_turn(*args: Given.args, **kwargs: Given.kwargs) -> Learned:
+    def in_turn(*args: Params.args, **kwargs: Params.kwargs) -> Returned:
         # Gradients, now or in a later lesson, need ordinary tensors.
-        with _turn, torch.inference_mode(False):
+        with _lock, torch.inference_mode(False):
             return learn(*args, **kwargs)
 
     return in_turn
@@ -102,8 +102,8 @@ def _after_fork() -> None:
 
     torch's threads do not survive a fork either: with more than one, OpenMP would wait for them forever.
     """
-    global _turn
-    _turn = threading.RLock()
+    global _lock
+    _lock = threading.RLock()
     torch.set_num_threads(1)
 
 
@@ -584,7 +584,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         """
         self._check_fitted()
         if note is not None or author is not None:
-            with _turn:
+            with _lock:
                 self._know(history_=annotate(self.history_, note=note, author=author))
         save_bundle(path, self.to_bundle(), with_signals=with_signals, allow_recordings=allow_recordings)
 
@@ -629,7 +629,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             sfreq=now.sfreq_,
             ch_names=now.ch_names_,
             preprocessing=now.preprocessing,
-            backbone=elsewhere(now.architecture_),
+            backbone=external_backbone(now.architecture_),
         )
 
     @classmethod
@@ -674,7 +674,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         labels = read_labels(signals.labels if y is None else y, len(signals.values))
         groups = groups_by(self.group_by, signals) if groups is None else groups
         group_ids = read_groups(groups, len(labels))
-        signals, labels, weights, kept = weighed(signals, labels, sample_weight, self.method)
+        signals, labels, weights, kept = apply_weights(signals, labels, sample_weight, self.method)
         self._check_rejection(check_several(labels))
         return signals, labels, None if group_ids is None else group_ids[kept], weights
 
@@ -684,7 +684,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         signals = self._read_known(X)
         labels = read_labels(signals.labels if y is None else y, len(signals.values))
         check_kind(labels, self.classes_)
-        return weighed(signals, labels, sample_weight, self.method)[:3]
+        return apply_weights(signals, labels, sample_weight, self.method)[:3]
 
     def _read_known(self, X: Any) -> Signals:
         self._check_fitted()

@@ -44,6 +44,6 @@ def tell(sentence: str) -> None:
         listener(Tick(sentence, 1, 1, sentence=True))
 
 
-def is_heard() -> bool:
+def has_listener() -> bool:
     """Return whether there is a listener, so that messages need not be computed otherwise."""
     return _listener.get() is not None

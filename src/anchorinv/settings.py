@@ -38,7 +38,7 @@ from anchorinv.persistence.limits import (
     inversion_batch,
     network_of,
 )
-from anchorinv.progress import is_heard, listening, tell
+from anchorinv.progress import has_listener, listening, tell
 from anchorinv.signal.preprocessing import AS_GIVEN, Preprocessing
 from anchorinv.terminal import duration
 from anchorinv.validation import SWAP, Signals, warn
@@ -260,7 +260,7 @@ def training_of(epochs: int | None, batch_size: int, lr: float, n_samples: int) 
 
 
 #: Seconds below which no forecast is shown.
-WORTH_TELLING = 5.0
+MIN_FORECAST = 5.0
 #: Seconds that closed forms take for each value of the windows, and for each window if settings are
 #: rehearsed; on a core on which the product of two 512 x 512 matrices takes the third number.
 PER_VALUE, PER_WINDOW, PRODUCT = 0.33e-6, 2.3e-3, 3.0e-3
@@ -294,14 +294,14 @@ class Forecast:
 
 def announce(recipe: Recipe, samples: Batch, *, clock: Clock | None = None) -> None:
     """Report the forecast of a training to progress listeners, if it takes more than a few seconds."""
-    if is_heard():
-        forecast = foresee(recipe, samples, clock=clock)
-        if forecast.seconds + forecast.maybe >= WORTH_TELLING:
+    if has_listener():
+        forecast = forecast_of(recipe, samples, clock=clock)
+        if forecast.seconds + forecast.maybe >= MIN_FORECAST:
             shape = " x ".join(map(str, samples.values.shape[1:]))
             tell(f"training on {len(samples)} windows of {shape}: {forecast}")
 
 
-def foresee(recipe: Recipe, samples: Batch, *, clock: Clock | None = None) -> Forecast:
+def forecast_of(recipe: Recipe, samples: Batch, *, clock: Clock | None = None) -> Forecast:
     """Forecast the training of a method on base signals (n, n_chans, n_times).
 
     A few steps of a network are timed on some of the signals and discarded; no random state changes. The

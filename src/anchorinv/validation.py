@@ -383,7 +383,7 @@ def read_weights(sample_weight: Any, n_signals: int) -> np.ndarray | None:
     return None if (weights == 1).all() else weights
 
 
-def weighed(
+def apply_weights(
     signals: Signals, labels: np.ndarray, sample_weight: Any, method: str
 ) -> tuple[Signals, np.ndarray, np.ndarray | None, Any]:
     """Return signals, labels and weights where the weight is not 0, and their index among all."""

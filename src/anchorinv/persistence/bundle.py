@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchorinv import __version__
-from anchorinv.backbones import BackboneFor, MissingBackbone, asked_for, version_here
+from anchorinv.backbones import BackboneFor, MissingBackbone, backbone_setting, braindecode_version
 from anchorinv.core.cut import BackboneError
 from anchorinv.core.networks import Geometry
 from anchorinv.core.privacy import privacy_facts, privacy_from
@@ -101,7 +101,7 @@ def params_of(bundle: Bundle) -> dict[str, Any]:
         "preprocessing": bundle.preprocessing,
         "sfreq": bundle.sfreq,
         "privacy": privacy_from(bundle.settings.get("privacy")),
-        "backbone": asked_for(bundle.backbone),
+        "backbone": backbone_setting(bundle.backbone),
     }
 
 
@@ -305,7 +305,7 @@ def _or_another_version(header: Header) -> Iterator[None]:
             raise BackboneError(
                 f"{error}; pass the backbone that it was trained with, {facts.network}"
             ) from None
-        if facts.version == (installed := version_here()):
+        if facts.version == (installed := braindecode_version()):
             raise
         raise BackboneError(
             f"{error}; it was written with braindecode {facts.version}, here is {installed}: "

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from torch import Tensor, nn
 
 from anchorinv import __version__
-from anchorinv.backbones import Backbone, BackboneFor, as_backbone, not_given
+from anchorinv.backbones import Backbone, BackboneFor, NotGiven, as_backbone
 from anchorinv.core.blocks import TrunkWithViews, add_views, without_views
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork
@@ -28,9 +28,9 @@ from anchorinv.core.privacy import privacy_from
 from anchorinv.core.registry import METHODS, Keeps
 from anchorinv.core.types import Batch, Curve, State
 from anchorinv.errors import LONGEST_NAME, check_names
-from anchorinv.files import check_model_path, missing, replacing
+from anchorinv.files import check_model_path, replacing
 from anchorinv.persistence import limits
-from anchorinv.persistence.limits import Name, in_one_sentence, unpack_head, with_prefix
+from anchorinv.persistence.limits import Name, as_value_error, unpack_head, with_prefix
 from anchorinv.persistence.provenance import Origin
 from anchorinv.signal.preprocessing import Preprocessing
 
@@ -77,7 +77,7 @@ def unpacked(
 
     ``backbone`` builds a network of the same architecture; its weights are replaced and never initialised.
     """
-    with in_one_sentence():
+    with as_value_error():
         shape = (facts["shape"][0], facts["shape"][1])
         with torch.device("meta"):
             trunk, tail = _network_like(facts, shape, backbone)
@@ -268,7 +268,7 @@ class BackboneFacts(_Facts):
         if self.kind == "braindecode":
             network = Backbone(self.network)
         elif network is None:
-            network = not_given(self.network)
+            network = Backbone(NotGiven(self.network))
         backbone = Backbone(network.network, self.tail, self.classifier)
         sizes = geometry.n_chans, geometry.n_times, self.n_classes
         return BackboneFor(backbone, *sizes, self.sfreq, self.version)
@@ -389,8 +389,6 @@ def read_container(path: Path) -> tuple[int, bytes, bytes]:
             start = file.read(_START)
             n_header = _header_length(path, start, size)
             header, payload = file.read(n_header), file.read(size - _START - n_header)
-    except FileNotFoundError:
-        raise missing(path, "model file") from None
     except OSError as error:
         raise OSError(f"{path} cannot be read: {error.strerror or error}") from None
     front, digest = start[: _FRONT.size], start[_FRONT.size :]

@@ -434,12 +434,12 @@ def _check_head(header: "Header", sizes: tuple[int, ...], tensors: Mapping[str, 
 
 def unpack_head(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Head:
     """Return the head among packed tensors, not yet checked."""
-    with in_one_sentence():
+    with as_value_error():
         return HEADS[facts["kind"]].unpacked(with_prefix("head", tensors), facts)
 
 
 @contextmanager
-def in_one_sentence() -> Iterator[None]:
+def as_value_error() -> Iterator[None]:
     """Turn errors that malformed tensors and facts raise into a ValueError."""
     try:
         yield
