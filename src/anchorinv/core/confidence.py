@@ -1,7 +1,7 @@
-"""How sure a model may be: calibrated probabilities, p-values of novelty, conformal sets of classes.
+"""Calibrated probabilities, p-values of novelty, and conformal sets of classes.
 
-All of it rests on windows that a model of the same kind had not learned from, see ``discriminant.py``; here
-is what is kept of them, a few hundred numbers, and how it is used.
+All are based on held-out windows, see ``discriminant.py``. This file has the quantiles that are kept of them,
+a few hundred numbers, and how they are used.
 """
 
 import math
@@ -21,9 +21,9 @@ MANY = 100
 MOST_SCORES = 200
 #: Scores above this quantile are too few to count: there a tail is extrapolated.
 TAIL = 0.1
-#: How the risk of a false rejection is shared between the statistics of a head: the first tells known from
-#: unknown classes, the others tell what is no such signal at all. These speak up only where they are surer
-#: than ``GATE``, and so do not blur the first.
+#: How the rate of false rejections is divided between the statistics of a head. The first separates known
+#: from unknown classes, the others detect artefacts. These count only below a p-value of ``GATE``, so that
+#: they add no noise to the first.
 SHARES = {1: (1.0,), 3: (0.6, 0.2, 0.2), 5: (0.52, 0.12, 0.12, 0.12, 0.12)}
 #: Files of former versions have tables of so many statistics only, the first of those that there are today.
 FORMER = {5: 3}
@@ -40,7 +40,7 @@ _MOST_FACTOR = 1e3
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Sorted scores of windows that were held out: what a new score is compared with.
+    """Sorted scores of held-out windows, with which new scores are compared.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Scores:
         return cls(torch.stack([s.values for s in each]), torch.stack([s.counts for s in each]))
 
     def lower(self, other: "Scores") -> "Scores":
-        """Return the table of the lower quantiles of both: beside it, more is unusual."""
+        """Return the table of the lower quantiles of both, by which more scores are unusual."""
         return Scores(torch.minimum(self.values, other.values), self.counts)
 
     @property
@@ -140,13 +140,13 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Confidence:
-    """What held-out windows say about a model's answers.
+    """Calibration of a model's predictions by held-out windows.
 
     Parameters
     ----------
     factors : Tensor, shape (n_shots + 2,)
-        What logits are multiplied by where they speak for classes of :data:`SHOTS` examples, then for base
-        classes, and last for these once others were taught (temperature scaling: Guo et al., ICML 2017).
+        Inverse temperatures (Guo et al., ICML 2017): of classes taught with :data:`SHOTS` examples, then of
+        base classes, and last of base classes after others were taught.
     base, taught : Scores, shape (n_statistics + 1,)
         The statistics of :meth:`~anchorinv.core.heads.Head.novelty`, of base classes and of classes taught
         with ten examples, and last :meth:`surprise`, what they say together.
@@ -189,7 +189,7 @@ class Confidence:
         return logits * factors[one.index(max(one))]
 
     def factors_of(self, n_classes: int, counts: Tensor | None, n_base: int) -> Tensor:
-        """Return what logits are multiplied by where they speak for each class (n_classes,)."""
+        """Return the inverse temperature of logits that predict each class (n_classes,)."""
         factors = _factors_of(self._known_factors, n_classes, _as_tuple(counts), n_base)
         return torch.tensor(factors, dtype=torch.float64)
 

@@ -1,14 +1,13 @@
-"""A linear discriminant on statistics of each class, and what its confidence rests on: windows kept aside.
+"""A linear discriminant on statistics of each class, and its confidence, measured on held-out windows.
 
 The statistics are count, mean and scatter of each class, no samples. Classes share one within-class
 covariance, and their means have a prior estimated from the base classes, see ``posterior.py``. Everything
 follows in closed form, so the order of examples does not matter, and a class is forgotten exactly.
 
-Its confidence is measured by learning over and over: neighbouring windows, or whole groups, are kept aside a
-fifth at a time, and a model of the others is asked about them. Neighbours are kept aside together, because a
-model is used on another day than it was trained on. Classes are taught with ten shots, one by one and a third
-of them at once, and with three shots, to see how sure a model may be of such classes, and how far their
-windows lie from what it knows.
+Its confidence is measured by cross-validation: neighbouring windows, or whole groups, are held out a fifth at
+a time, and predicted by a model of the others. Neighbours are held out together, because a model is used on
+another day than it was trained on. Base classes are also removed and taught again with ten shots, one at a
+time and a third of them at once, and with three shots, to calibrate taught classes.
 """
 
 import math
@@ -36,8 +35,8 @@ from anchorinv.core.types import Batch, stream
 from anchorinv.progress import tick
 
 FOLDS = 5
-#: Stretches of neighbours in each fold. With one, models lack a fifth of all days or records in a row, far
-#: more than the final one does, and too few windows are rejected; with many, neighbours stay behind.
+#: Segments of neighbouring windows in each fold. With one, models lack a fifth of all days or records in a
+#: row, and too few windows are rejected; with many, neighbours of held-out windows stay in the training part.
 STRETCHES = 6
 TEN = SHOTS[-1]
 #: Base classes, to say how sure a model may be of them after lessons.
@@ -283,7 +282,7 @@ def square_of(triangle: Tensor, dim: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What a model said of windows that it had not learned from.
+    """Predictions for held-out windows.
 
     Parameters
     ----------
@@ -417,7 +416,7 @@ class _Fold:
 
 
 def neighbouring_folds(targets: Tensor, groups: Tensor | None) -> Iterator[Tensor]:
-    """Yield which windows (n,) are kept aside in turn: some stretches of each class, or of whole groups."""
+    """Yield masks (n,) of held-out windows: segments of each class, or of whole groups."""
     if int(targets.bincount().min()) < _LEAST:
         return
     numbers = [] if groups is None else list(dict.fromkeys(groups.tolist()))  # in the order they come in
@@ -434,7 +433,7 @@ def neighbouring_folds(targets: Tensor, groups: Tensor | None) -> Iterator[Tenso
 
 
 def _dealt(n: int) -> Tensor:
-    """Return the fold of each of n neighbours (n,): stretches of them are dealt out in turn."""
+    """Return the fold of each of n neighbours (n,): consecutive segments are assigned in turn."""
     return (torch.arange(n) * min(FOLDS * STRETCHES, n) // n) % min(FOLDS, n)
 
 
@@ -454,8 +453,8 @@ class _Rounds:
         lessons = torch.cat([known[:0], *(a.statistics[a.near_taught] for a in self.one)])
         lessons = lessons if len(lessons) else known  # none near a taught class may have been kept aside
         tables = [[Scores.of(column) for column in known.T], [Scores.of(column) for column in lessons.T]]
-        # What is no such signal at all is none by base windows either: the first statistic alone is told by
-        # taught windows, of which few classes show little, the others by whichever of both are nearer.
+        # Artefacts are unusual by base windows as well: only the first statistic is compared with windows
+        # near taught classes alone, the others with base or taught windows, whichever have lower quantiles.
         pairs = zip(*tables, strict=True)
         tables[1] = [own if i == 0 else base.lower(own) for i, (base, own) in enumerate(pairs)]
         apart = replace(confidence, base=Scores.stack(tables[0]), taught=Scores.stack(tables[1]))
@@ -470,15 +469,15 @@ class _Rounds:
     def _factors(self) -> Tensor:
         """Return those of taught classes by their shots, of base classes, and of these after lessons."""
         base = _factor([self.plain], lambda answers: ~answers.taught, _FACTORS)
-        # Of more shots nobody is less sure, nor surer after lessons; what speaks against it is chance.
+        # Factors rise with the number of shots, and do not rise after lessons; deviations are due to chance.
         most = [factor for factor in _FACTORS if factor <= base]
         lessons = {**{n: [rounds] for n, rounds in self.third.items()}, TEN: [self.one, self.third[TEN]]}
         taught = [_factor(lessons[n], lambda answers: answers.says_taught, most) for n in SHOTS]
         after = base
         # Of few classes a third, or one, is too much of what a model knows to stand for a lesson to come.
         if len(self.plain[0].logits[0]) >= FEWEST_CLASSES:
-            # What is right for answers is too unsure for windows of base classes, and too sure for taught
-            # ones, some of which are taken for base classes: half of the way errs least on both.
+            # This factor is underconfident for windows of base classes, and overconfident for those of taught
+            # classes, some of which are mistaken for base classes: the geometric mean errs least on both.
             both = _factor(lessons[TEN], lambda answers: ~answers.says_taught, most)
             after, taught[-1] = math.sqrt(base * both), math.sqrt(taught[-1] * both)
         return torch.tensor([*torch.tensor([*taught, base]).cummax(0).values, after])

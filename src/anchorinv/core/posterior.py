@@ -19,19 +19,19 @@ from torch import Tensor
 
 #: New classes lie further apart than base classes do: the between-class variance is multiplied by this.
 BETWEEN = 4.0
-#: Directions of most variance within classes in which a window is looked at by themselves: what is no such
-#: signal at all, as one ten times as large, is far off in these, and lost among hundreds of others.
+#: Directions of largest within-class variance that have a novelty statistic of their own: artefacts, such as
+#: a signal ten times as large, are far off in these, which the distance in all directions hardly shows.
 LEADING = 8
-#: ... and the first of them by themselves: how large a signal is, is mostly there.
+#: The first of them, which mostly measure amplitude, have another.
 FIRST = 2
-#: The share of all directions, those of least variance within classes, that is looked at by itself as well:
-#: what holds among the features of every real window, white noise breaks, and so does a channel that is off.
+#: Share of all directions, those of smallest within-class variance, with a statistic of their own: white
+#: noise and disconnected channels violate what holds among the features of every real window.
 TRAILING = 1 / 6
-#: How much of the log-determinant counts, as a share of what fairness asks for, and at the most: all of it
-#: keeps new classes down, none of it lets them win too often.
+#: Weight of the log-determinant, relative to equal margins (see ``_determinant_weights``), and its maximum:
+#: with all of it new classes are predicted too rarely, with none of it too often.
 DETERMINANT = 0.75
 MOST_DETERMINANT = 0.6
-#: ... and of a Gaussian, which model files of former versions have.
+#: The weight for Gaussian densities, which model files of former versions have.
 _GAUSSIAN_DETERMINANT = 0.5
 _LEAST = 1e-6
 _ROUNDS = 8
@@ -67,7 +67,7 @@ class Eigenvectors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
-    """What is known of classes.
+    """Sufficient statistics of classes.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ class Posterior:
 
     @cached_property
     def _expanded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What squared distances are made of, multiplied out: a live window has a dozen products less."""
+        """Coefficients of the squared distances, expanded: saves a dozen products for a live window."""
         means = F.pad(self.means, (0, 0, 0, 1))
         means_on_axes, precisions = (
             means @ self.axes.T,
@@ -227,7 +227,7 @@ class Posterior:
 
     @cached_property
     def _of_one(self) -> tuple[list[float], list[float], np.ndarray, np.ndarray, np.ndarray]:
-        """What the novelty of one window takes: the means are along the directions, whose parts come last."""
+        """Values for the novelty of one window; means are projected on the directions, masks come last."""
         number, n_leading = np.arange(len(self.directions)), min(LEADING, self.directions.shape[1])
         parts = np.stack([number < n_leading, number < FIRST, number >= n_leading])
         directions, means = self.directions.numpy(), (self.means @ self.directions.T).numpy()
@@ -360,7 +360,7 @@ class _Dense:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
-    """A covariance of low rank and a sphere, and all of its powers, which cost as little as the rank is.
+    """A covariance of low rank plus a sphere; its powers cost little where the rank is low.
 
     Its root and directions are those of ``_Dense``, turned alike: distances are the same.
 
