@@ -86,7 +86,7 @@ def test_a_sample_that_is_held_stays() -> None:
         (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         newton.step(losses.detach(), gradient)
         if step == 5:
-            newton.hold(torch.tensor([True, False]))
+            newton.freeze(torch.tensor([True, False]))
             newton.finish()
             kept = leaf.detach().clone()
     newton.finish()

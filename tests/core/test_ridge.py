@@ -17,7 +17,7 @@ from anchorinv.core.ridge import (
     FitRidge,
     ProjectedRidge,
     RidgeStatistics,
-    chosen_penalty,
+    choose_penalty,
     rectified,
     ridge_weights,
 )
@@ -68,7 +68,7 @@ def test_other_outputs_stay_when_a_class_is_forgotten() -> None:
 
 def test_the_penalty_has_the_least_error_on_windows_kept_aside() -> None:
     values, rng = rectified(FEATURES, PROJECTION), stream(3)
-    chosen = chosen_penalty(values, TARGETS, rng=rng)
+    chosen = choose_penalty(values, TARGETS, rng=rng)
     order = torch.randperm(60, generator=stream(rng, "penalty"))
     aside, known = (part.numpy() for part in order.split([12, 48]))
     wanted = F.one_hot(TARGETS).double().numpy()
@@ -86,7 +86,7 @@ def test_both_ways_to_solve_agree(n: int) -> None:
     """More windows than projections, and fewer."""
     features, targets = randn(n, 7, seed=5), torch.arange(n) % 2
     projection = randn(7, 50, seed=6)
-    chosen = chosen_penalty(rectified(features, projection), targets, rng=stream(1))
+    chosen = choose_penalty(rectified(features, projection), targets, rng=stream(1))
     assert chosen in PENALTIES
 
 
@@ -123,7 +123,7 @@ def test_the_network_is_that_of_protonet_and_the_projection_that_of_the_seed() -
 def test_features_of_nothing_are_told_apart_by_nothing() -> None:
     head = ProjectedRidge.empty(PROJECTION, penalty=1e-8).learned(torch.zeros(4, 7).double(), TARGETS[:4])
     assert head(torch.zeros(2, 7).double()).isfinite().all()
-    assert math.isfinite(chosen_penalty(torch.zeros(10, 25).double(), TARGETS[:10], rng=stream(0)))
+    assert math.isfinite(choose_penalty(torch.zeros(10, 25).double(), TARGETS[:10], rng=stream(0)))
 
 
 def state(prototypes: torch.Tensor) -> State:

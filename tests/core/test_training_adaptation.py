@@ -78,7 +78,7 @@ def test_every_shot_is_kept_aside_once_and_never_learned_from_meanwhile(
         return 0.0
 
     monkeypatch.setattr("anchorinv.core.training.finetune", spied)
-    monkeypatch.setattr("anchorinv.core.training._errors", noted)
+    monkeypatch.setattr("anchorinv.core.training._error_rate", noted)
     replace(PLAN, lrs=(1e-3,)).errors(tail, head, shots, replay)
     folds = aside[::3]
     assert len(folds) == len(learned) == 3

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorinv.core.blocks import BLOCKS, Block, weighted_mean
-from anchorinv.core.networks import apply_there, encode, frozen
+from anchorinv.core.networks import apply_on_device, encode, frozen
 from anchorinv.core.riemannian import Covariance
 from anchorinv.core.types import stream
 from anchorinv.progress import tick
@@ -31,7 +31,7 @@ CLASSICAL = (
 MOST_FEATURES = 768
 #: Maximum number of features per base window, for a reliable covariance.
 SHARE = 0.5
-_FEWEST = 8
+_FEWEST_FEATURES = 8
 #: A feature whose deviation is a smaller share than this of 1 plus its mean never varied.
 _CONSTANT = 1e-6
 #: Maximum number of rectified random projections, with enough windows.
@@ -86,7 +86,7 @@ class NetworkBlock(Block):
 
     def forward(self, signals: Tensor) -> Tensor:
         """Return components (n, size)."""
-        components: Tensor = (apply_there(self.network, signals) - self.centre) @ self.components.T
+        components: Tensor = (apply_on_device(self.network, signals) - self.centre) @ self.components.T
         return components
 
 
@@ -137,8 +137,8 @@ class Encoder(nn.Module):
         self.random: Tensor
         self.register_buffer("centre", torch.zeros(n_columns))
         self.register_buffer("gain", torch.ones(n_columns))
-        whole = n_components == n_columns
-        self.register_buffer("components", torch.empty(0 if whole else n_components, n_columns))
+        n_rows = n_components if n_components < n_columns else 0
+        self.register_buffer("components", torch.empty(n_rows, n_columns))
         self.register_buffer("random", torch.empty(n_components, n_random))
         self.shift: Tensor
         self.register_buffer("shift", torch.zeros(n_components + n_random))
@@ -173,8 +173,8 @@ class Encoder(nn.Module):
 
     def project(self, columns: Tensor) -> Tensor:
         """Return features (n, dim) of the blocks' outputs (n, n_columns)."""
-        evened = (columns - self.centre) * self.gain
-        components = evened @ self.components.T if len(self.components) else evened
+        scaled = (columns - self.centre) * self.gain
+        components = scaled @ self.components.T if len(self.components) else scaled
         return torch.cat([components, torch.relu(components @ self.random)], dim=1) - self.shift
 
     def refitted(self, columns: Tensor, known: Tensor) -> "Encoder":
@@ -205,8 +205,10 @@ def make_blocks(
     """Return blocks for signals of a shape (n_chans, n_times), not fitted yet."""
     if (n_blocks := tuple(names).count(NETWORK)) != len(networks):
         raise ValueError(f"{n_blocks} blocks {NETWORK!r} cannot have {len(networks)} networks")
-    left = iter(networks)
-    return [NetworkBlock(*shape, next(left)) if name == NETWORK else BLOCKS[name](*shape) for name in names]
+    remaining = iter(networks)
+    return [
+        NetworkBlock(*shape, next(remaining)) if name == NETWORK else BLOCKS[name](*shape) for name in names
+    ]
 
 
 def suitable(shape: tuple[int, int], names: Sequence[str] = CLASSICAL) -> tuple[str, ...]:
@@ -251,16 +253,16 @@ def fit_encoder(
     spreads = torch.tensor(shares).to(deviation).repeat_interleave(sizes)
     gain = torch.where(deviation > _CONSTANT * (1 + centre.abs()), spreads / deviation, 0.0)
     n_windows = len(signals) if weights is None else float(weights.sum())
-    room = int(min(most_features, max(_FEWEST, share * n_windows)))
+    room = int(min(most_features, max(_FEWEST_FEATURES, share * n_windows)))
     n_components = columns.shape[1] if columns.shape[1] <= room else min(room, len(signals))
     n_random = min(most_random, room - n_components)
     encoder = Encoder(shape, names, n_components, n_random, networks).to(signals.dtype)
     encoder.blocks = nn.ModuleList(blocks)
     encoder.centre, encoder.gain = centre.to(signals), gain.to(signals)
     if n_components < columns.shape[1]:
-        evened = (columns - centre) * gain
-        evened = evened if weights is None else weights.sqrt()[:, None] * evened
-        encoder.components = principal_components(evened, n_components).to(signals)
+        scaled = (columns - centre) * gain
+        scaled = scaled if weights is None else weights.sqrt()[:, None] * scaled
+        encoder.components = principal_components(scaled, n_components).to(signals)
     drawn = torch.randn(encoder.random.shape, generator=stream(rng, "random projections"))
     encoder.random = (drawn / math.sqrt(n_components)).to(signals)
     return frozen(encoder)

@@ -104,10 +104,10 @@ class MatchFeatures:
         """Return the mean absolute error of each signal (n,)."""
         return (self.network(signals) - self.anchors[part]).abs().mean(1)
 
-    def smoothly(self, signals: Tensor, part: slice) -> tuple[Tensor, Tensor]:
+    def with_squares(self, signals: Tensor, part: slice) -> tuple[Tensor, Tensor]:
         """Return the mean square, which is smooth at the same minimum, and the error (n,)."""
-        away = self.network(signals) - self.anchors[part]
-        return away.square().mean(1), away.detach().abs().mean(1)
+        difference = self.network(signals) - self.anchors[part]
+        return difference.square().mean(1), difference.detach().abs().mean(1)
 
 
 def match_labels(logits: Callable[[Tensor], Tensor], targets: Tensor) -> InversionLoss:
@@ -153,26 +153,30 @@ def invert_with(loss: InversionLoss, start: Tensor, plan: Inversion, device: tor
 def _invert_chunk(loss: InversionLoss, part: slice, start: Tensor, plan: Inversion) -> Inverted:
     # The leaf's memory layout is (n, n_times, n_chans), which the front end uses without a copy.
     leaf = start.transpose(1, 2).contiguous().clone().requires_grad_()
-    smooth = loss.smoothly if plan.use_lbfgs and isinstance(loss, MatchFeatures) else None
+    squared = loss.with_squares if plan.use_lbfgs and isinstance(loss, MatchFeatures) else None
     errors: list[Tensor] = []
 
     def objective(step: int) -> Tensor:
         signals = leaf.transpose(1, 2)
-        losses, error = smooth(signals, part) if smooth else (each := loss(signals, part), each.detach())
+        if squared:
+            losses, error = squared(signals, part)
+        else:
+            losses = loss(signals, part)
+            error = losses.detach()
         errors.append(error)
         return losses
 
     optimiser = Optimiser(
-        plan.steps, plan.lr, plan.betas, EPS * plan.batch, plan.stop, use_lbfgs=smooth is not None
+        plan.steps, plan.lr, plan.betas, EPS * plan.batch, plan.stop, use_lbfgs=squared is not None
     )
     minimise(objective, [leaf], optimiser, task="inverting")
     with torch.no_grad():
         after = loss(leaf.transpose(1, 2), part)
     before = errors[0] if errors else after
     worse = ~(after <= before)  # overflow counts as worse, too
-    reached = torch.where(worse, before, after)
-    kept = torch.where(worse[:, None, None], start, leaf.detach().transpose(1, 2)).contiguous()
-    return Inverted(kept, reached, torch.stack([each.mean() for each in (*errors, reached)]))
+    final = torch.where(worse, before, after)
+    signals = torch.where(worse[:, None, None], start, leaf.detach().transpose(1, 2)).contiguous()
+    return Inverted(signals, final, torch.stack([error.mean() for error in (*errors, final)]))
 
 
 #: (network, signals (n, n_chans, n_times)) -> penalty, (n,) or one number for the batch.
@@ -212,11 +216,11 @@ def roughness(network: nn.Module, signals: Tensor) -> Tensor:
 def statistics(network: nn.Module, signals: Tensor) -> Tensor:
     """Return DeepInv's ‖mean - running mean‖ + ‖variance - running variance‖ at the first BatchNorm."""
     front = next((module for module in network.modules() if isinstance(module, FrontEnd)), None)
-    norm, seen_mean, seen_variance = _first_norm(network)
+    norm, running_mean, running_variance = _first_norm(network)
     steps = front.filtered(signals) if front else _input_of(norm, network, signals)  # (n, width, ...)
     over = [dim for dim in range(steps.ndim) if dim != 1]
     mean, variance = steps.mean(over), steps.var(over, correction=0)
-    distance: Tensor = (mean - seen_mean).norm() + (variance - seen_variance).norm()
+    distance: Tensor = (mean - running_mean).norm() + (variance - running_variance).norm()
     return distance
 
 
@@ -231,23 +235,23 @@ def _first_norm(network: nn.Module) -> tuple[_BatchNorm, Tensor, Tensor]:
     )
 
 
-class _Reached(Exception):  # noqa: N818 (not an error: stops the forward pass)
+class _InputReached(Exception):  # noqa: N818 (not an error: stops the forward pass)
     pass
 
 
 def _input_of(module: nn.Module, network: nn.Module, signals: Tensor) -> Tensor:
     """Return the input of a module when its network is applied to signals."""
-    given: list[Tensor] = []
+    inputs: list[Tensor] = []
 
     def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
-        given.append(args[0])
-        raise _Reached
+        inputs.append(args[0])
+        raise _InputReached
 
     hook = module.register_forward_pre_hook(stop)
     try:
         network(signals)
-    except _Reached:
-        return given[0]
+    except _InputReached:
+        return inputs[0]
     finally:
         hook.remove()
     raise ValueError("the first BatchNorm of this backbone is not used; deepinv needs one, deepdream none")

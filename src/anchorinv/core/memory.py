@@ -118,7 +118,7 @@ class ClassMeans(Memory):
         return len(counts)
 
 
-class _Quota(Memory):
+class _PerClass(Memory):
     """A memory of ``per_class`` samples of each base class, and of all shots of a new one."""
 
     __slots__ = ()
@@ -130,7 +130,7 @@ class _Quota(Memory):
 
 
 @dataclass(frozen=True, slots=True)
-class Anchors(_Quota):
+class Anchors(_PerClass):
     """Keep anchors in the feature space and replay nothing: for heads that are fitted to them.
 
     Parameters
@@ -164,7 +164,7 @@ class Anchors(_Quota):
             own = own.with_values(encode(state.tail, own.values))
             features = aggregated(own, self.aggregate, rng=stream(rng, "aggregate", label))
             if state.session == 0:
-                quota = _as_many(self.per_class, features, state)
+                quota = _n_anchors(self.per_class, features, state)
                 features = self.select(features, quota, stream(rng, "anchors", label))
             anchors.append(Batch(features, torch.full((len(features),), label)))
         return replace(state, anchors=concat(*anchors))
@@ -178,18 +178,20 @@ class Anchors(_Quota):
         return replace(state, anchors=concat(*anchors))
 
 
-def _as_many(per_class: int, features: Tensor, state: State) -> int:
+def _n_anchors(per_class: int, features: Tensor, state: State) -> int:
     """Return the anchors of a base class: with views an anchor is larger, and fewer are kept.
 
     So the memory stays the same after as many new classes have been learned from :data:`SHOTS` shots.
     """
     n_columns = features.shape[1]
-    own = n_columns - sum(view_sizes(state))
-    return per_class if own == n_columns else max(2, (per_class + SHOTS) * own // n_columns - SHOTS)
+    n_network = n_columns - sum(view_sizes(state))
+    if n_network == n_columns:
+        return per_class
+    return max(2, (per_class + SHOTS) * n_network // n_columns - SHOTS)
 
 
 @dataclass(frozen=True, slots=True)
-class LatentSamples(_Quota):
+class LatentSamples(_PerClass):
     """Keep the latents of real samples, and replay them: exact, without recordings or inversion.
 
     Parameters
@@ -210,11 +212,13 @@ class LatentSamples(_Quota):
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add latents of some samples of each base class, and of all shots."""
-        return replace(state, replay=concat(state.replay, _chosen(state, latents, self.per_class, rng)))
+        return replace(
+            state, replay=concat(state.replay, _samples_to_keep(state, latents, self.per_class, rng))
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class RealSamples(_Quota):
+class RealSamples(_PerClass):
     """Keep recordings and replay them, as many as LatentSamples: an upper bound without privacy."""
 
     stores = ("recordings",)
@@ -225,7 +229,9 @@ class RealSamples(_Quota):
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add the signals of some samples of each base class, and of all shots."""
-        return replace(state, recordings=concat(state.recordings, _chosen(state, train, self.per_class, rng)))
+        return replace(
+            state, recordings=concat(state.recordings, _samples_to_keep(state, train, self.per_class, rng))
+        )
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Encode new recordings."""
@@ -263,7 +269,7 @@ class InvertedAnchors(Anchors):
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Invert the anchors that have no replay yet (Eq. 9)."""
-        return _inverted(state, _match_anchors, self.inversion, self, rng=rng)
+        return _with_inverted_replay(state, _match_anchors, self.inversion, self, rng=rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,15 +300,15 @@ class InvertedLabels(Memory):
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
         """Invert the labels that have no replay yet."""
-        whole = replace(self.inversion, chunk=max(1, len(state.anchors or ())))
-        return _inverted(state, _match_labels, whole, self, rng=rng)
+        one_chunk = replace(self.inversion, chunk=max(1, len(state.anchors or ())))
+        return _with_inverted_replay(state, _match_labels, one_chunk, self, rng=rng)
 
     def n_kept(self, counts: Sequence[int]) -> int:
         """Return the same number for every class, however few samples it has."""
         return self.per_class * len(counts)
 
 
-def _chosen(state: State, samples: Batch, per_class: int, rng: torch.Generator) -> Batch:
+def _samples_to_keep(state: State, samples: Batch, per_class: int, rng: torch.Generator) -> Batch:
     """Return all shots, or of base classes the samples that ``random_anchors`` would take for anchors."""
     if state.session > 0:
         return samples
@@ -314,7 +320,7 @@ def _chosen(state: State, samples: Batch, per_class: int, rng: torch.Generator) 
 
 
 #: (state, anchors without replay) -> the inversion loss of their signals.
-_Aim = Callable[[State, Batch], InversionLoss]
+_MakeLoss = Callable[[State, Batch], InversionLoss]
 
 
 def _match_anchors(state: State, pending: Batch) -> InversionLoss:
@@ -328,9 +334,9 @@ def _match_labels(state: State, pending: Batch) -> InversionLoss:
     return match_labels(network, state.columns(pending.labels).to(device))
 
 
-def _inverted(
+def _with_inverted_replay(
     state: State,
-    aim: _Aim,
+    make_loss: _MakeLoss,
     inversion: Inversion,
     memory: InvertedAnchors | InvertedLabels,
     *,
@@ -348,8 +354,8 @@ def _inverted(
     # A copy: a prior may use hooks while another thread predicts.
     network = nn.Sequential(*map(copy.deepcopy, (state.trunk, state.tail) if memory.priors else ()))
     measured = start.to(like.device) if memory.priors else start
-    goal, weights = with_priors(aim(state, pending), memory.priors, network, measured)
-    result = invert_with(goal, start, inversion, like.device)
+    loss, weights = with_priors(make_loss(state, pending), memory.priors, network, measured)
+    result = invert_with(loss, start, inversion, like.device)
     session = state.session + 1
     curves = [Curve("invert", session, result.curve)]
     curves += [

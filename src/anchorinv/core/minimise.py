@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from anchorinv.core.types import take_up
+from anchorinv.core.types import restore_generator
 from anchorinv.progress import tick
 
 #: Sufficient decrease of a step (Armijo).
-ENOUGH = 1e-4
+ARMIJO = 1e-4
 #: Factor that shortens a bad step; and the shortest step, after which the history is discarded.
 SHORTER, SHORTEST = 0.4, 1e-3
 #: Length of the first step relative to the signals', before any curvature is known.
@@ -26,7 +26,7 @@ class BatchedLBFGS:
 
     Adam needs thousands of steps for an inversion. With curvature from past steps and gradients, a tenth of
     the steps is enough (Nocedal & Wright, Numerical Optimization, 2006, algorithm 7.4). One evaluation of the
-    loss is one step: a step that went too far is taken back and shortened when the next one is asked for, so
+    loss is one step: a step that went too far is taken back and shortened in the next call, so
     that the loop around it is the same as Adam's.
 
     Parameters
@@ -42,50 +42,50 @@ class BatchedLBFGS:
         n = len(leaf)
         self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # (step, change of gradient, 1 / their product)
         self._length = leaf.new_ones(n)
-        self._held = torch.zeros(n, dtype=torch.bool, device=leaf.device)
-        # After the last good step: position, loss, gradient.
-        self._at: tuple[Tensor, Tensor, Tensor] | None = None
-        self._way = torch.zeros_like(leaf).detach()
+        self._frozen = torch.zeros(n, dtype=torch.bool, device=leaf.device)
+        # Position, loss and gradient after the last good step.
+        self._accepted: tuple[Tensor, Tensor, Tensor] | None = None
+        self._search = torch.zeros_like(leaf).detach()
 
     @torch.no_grad()
     def step(self, losses: Tensor, gradient: Tensor) -> None:
         """Take the next step, given the losses (n,) and gradients after the last one."""
-        if self._at is None:
-            self._at = self._leaf.detach().clone(), losses.clone(), gradient.clone()
-            self._way = self._direction()
+        if self._accepted is None:
+            self._accepted = self._leaf.detach().clone(), losses.clone(), gradient.clone()
+            self._search = self._direction()
         else:
             good = self._evaluate(losses, gradient)
-            way = self._direction()
-            self._way = torch.where(_over(good, way), way, self._way)
+            direction = self._direction()
+            self._search = torch.where(_per_sample(good, direction), direction, self._search)
         # Frozen samples stay where they are.
-        length = self._length.masked_fill(self._held, 0)
-        self._leaf.copy_(torch.addcmul(self._at[0], _over(length, self._way), self._way))
+        length = self._length.masked_fill(self._frozen, 0)
+        self._leaf.copy_(torch.addcmul(self._accepted[0], _per_sample(length, self._search), self._search))
 
-    def hold(self, samples: Tensor) -> None:
+    def freeze(self, samples: Tensor) -> None:
         """Freeze some samples (n,) bool."""
-        self._held |= samples
+        self._frozen |= samples
 
     @torch.no_grad()
     def finish(self) -> None:
         """Return to the last good steps: the latest one was not evaluated."""
-        if self._at is not None:
-            self._leaf.copy_(self._at[0])
+        if self._accepted is not None:
+            self._leaf.copy_(self._accepted[0])
 
     def _evaluate(self, losses: Tensor, gradient: Tensor) -> Tensor:
         """Accept good steps, shorten the others, and return which were good (n,)."""
-        assert self._at is not None
-        place, loss, slope = self._at
-        promised = self._length * _dot(slope, self._way)
-        good = (losses <= loss + ENOUGH * promised) & ~self._held
+        assert self._accepted is not None
+        place, loss, slope = self._accepted
+        promised = self._length * _dot(slope, self._search)
+        good = (losses <= loss + ARMIJO * promised) & ~self._frozen
         step, change = self._leaf - place, gradient - slope
         along = _dot(step, change)
         # Without positive curvature along the step, the pair is skipped.
         informative = good & (along > 1e-10 * _dot(change, change))
-        mask = _over(informative, step)
+        mask = _per_sample(informative, step)
         self._pairs.append((step * mask, change * mask, torch.where(informative, 1 / along, 0)))
         self._pairs = self._pairs[-self._memory :]
-        accept = _over(good, place)
-        self._at = (
+        accept = _per_sample(good, place)
+        self._accepted = (
             torch.where(accept, self._leaf, place),
             torch.where(good, losses, loss),
             torch.where(accept, gradient, slope),
@@ -99,18 +99,20 @@ class BatchedLBFGS:
 
     def _direction(self) -> Tensor:
         """Return the search direction (n, ...) by the two-loop recursion."""
-        assert self._at is not None
-        place, _, gradient = self._at
-        way = -gradient
+        assert self._accepted is not None
+        place, _, gradient = self._accepted
+        direction = -gradient
         kept = []
         for step, change, inverse in reversed(self._pairs):
-            share = inverse * _dot(step, way)
-            way = torch.addcmul(way, _over(-share, way), change)
+            share = inverse * _dot(step, direction)
+            direction = torch.addcmul(direction, _per_sample(-share, direction), change)
             kept.append(share)
-        way = way * _over(self._scale(place, gradient), way)
+        direction = direction * _per_sample(self._scale(place, gradient), direction)
         for (step, change, inverse), share in zip(self._pairs, reversed(kept), strict=True):
-            way = torch.addcmul(way, _over(share - inverse * _dot(change, way), way), step)
-        return way
+            direction = torch.addcmul(
+                direction, _per_sample(share - inverse * _dot(change, direction), direction), step
+            )
+        return direction
 
     def _scale(self, place: Tensor, gradient: Tensor) -> Tensor:
         """Return the initial scale of the step (n,): by the last pair, or a cautious one."""
@@ -131,8 +133,8 @@ def _norm(a: Tensor) -> Tensor:
     return norm
 
 
-def _over(values: Tensor, like: Tensor) -> Tensor:
-    """Shape a value per sample (n,) so that it applies to all of the sample's."""
+def _per_sample(values: Tensor, like: Tensor) -> Tensor:
+    """Reshape one value per sample (n,) to broadcast over the samples (n, ...)."""
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
@@ -203,7 +205,7 @@ class Snapshot:
         """Restore everything and return the curve so far; its length is the next step."""
         for name, tensor in self._tensors.items():
             tensor.copy_(values[name])
-        take_up(values["generator"])
+        restore_generator(values["generator"])
         return list(values["curve"].to(self._tensors["tensor.0"].device))
 
 
@@ -313,7 +315,7 @@ def minimise(
     buffers: Iterable[Tensor] = (),
     checkpoint: Checkpoint | None = None,
     every: int = 1,
-    ended: Callable[[], bool] | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Tensor:
     """Minimise an objective over ``params``, leaf tensors, in place; return the loss curve (n_steps,).
 
@@ -324,45 +326,45 @@ def minimise(
     buffers : iterable of Tensor, default=()
         Tensors that the objective changes, such as running statistics; kept in a checkpoint.
     every : int, default=1
-        Every this many steps, checkpoints are made and ``ended`` decides whether to stop.
+        Every this many steps, checkpoints are made and ``should_stop`` decides whether to stop.
     """
     # No steps is a valid setting (frozen prototypes), not an error.
     if plan.steps == 0:
         return torch.zeros(0)
     # Listed, because inverting gives one tensor and training a module's generator.
     params = list(params)
-    newton = BatchedLBFGS(params[0]) if plan.use_lbfgs else None
-    steps = AdamSteps(params, plan)
-    bookmark = Snapshot(params, buffers, steps.moments)
-    left = checkpoint.load() if checkpoint else None
-    curve = bookmark.restore(left) if left else []
+    lbfgs = BatchedLBFGS(params[0]) if plan.use_lbfgs else None
+    adam_steps = AdamSteps(params, plan)
+    snapshot = Snapshot(params, buffers, adam_steps.moments)
+    saved = checkpoint.load() if checkpoint else None
+    curve = snapshot.restore(saved) if saved else []
     with torch.enable_grad():
         for step in range(len(curve), plan.steps):
             losses = objective(step)
             # Zero for unused weights.
             raw = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
-            gradients = [_laid_out_as(*pair) for pair in zip(params, raw, strict=True)]
+            gradients = [_with_strides_of(*pair) for pair in zip(params, raw, strict=True)]
             curve.append(losses.detach())
-            newton.step(curve[-1], gradients[0]) if newton else steps.step(gradients, plan.rate(step))
+            lbfgs.step(curve[-1], gradients[0]) if lbfgs else adam_steps.step(gradients, plan.rate(step))
             if step % 10 == 9 or step + 1 == plan.steps:
                 tick(task, step + 1, plan.steps, curve[-1].mean().item())
             converged = torch.tensor(False)
             if plan.stop and len(curve) % plan.stop.window == 0:
                 converged = plan.stop.reached(torch.stack(curve))
-                if newton:
-                    newton.hold(converged)
+                if lbfgs:
+                    lbfgs.freeze(converged)
             pause = (step + 1) % every == 0
-            if converged.all() or (pause and ended and ended()):
+            if converged.all() or (pause and should_stop and should_stop()):
                 tick(task, plan.steps, plan.steps, curve[-1].mean().item())
                 break
             if pause and checkpoint:
-                checkpoint.save(partial(bookmark.values, curve))
-    if newton:
-        newton.finish()
+                checkpoint.save(partial(snapshot.values, curve))
+    if lbfgs:
+        lbfgs.finish()
     losses = torch.stack(curve).cpu()
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
 
-def _laid_out_as(param: Tensor, gradient: Tensor) -> Tensor:
+def _with_strides_of(param: Tensor, gradient: Tensor) -> Tensor:
     # The fused optimiser ignores strides.
     return gradient if gradient.stride() == param.stride() else torch.empty_like(param).copy_(gradient)

@@ -110,8 +110,10 @@ class Geometry:
         kernel = min(25 if stride == 1 else 16 * stride, n_times // 4)
         n_steps = (n_times - kernel) // stride + 1
         # Attention is quadratic in the tokens, and short signals contain less information.
-        wanted = min(61, max(40, n_times // 16))
-        pool_stride = min(range(1, n_steps // 5 + 1), key=lambda p: abs((n_steps - 5 * p) // p + 1 - wanted))
+        n_tokens = min(61, max(40, n_times // 16))
+        pool_stride = min(
+            range(1, n_steps // 5 + 1), key=lambda p: abs((n_steps - 5 * p) // p + 1 - n_tokens)
+        )
         return cls(n_chans, n_times, kernel, stride, pool=5 * pool_stride, pool_stride=pool_stride)
 
 
@@ -153,7 +155,7 @@ def moved(module: Module, device: torch.device) -> Module:
     return module if device_of(module) == device else copy.deepcopy(module).to(device)
 
 
-def apply_there(module: nn.Module, values: Tensor) -> Tensor:
+def apply_on_device(module: nn.Module, values: Tensor) -> Tensor:
     """Apply a module to values (n, ...) on its device; the result is on the values' device."""
     result: Tensor = module(values.to(device_of(module)))
     return result.to(values.device)
@@ -162,7 +164,7 @@ def apply_there(module: nn.Module, values: Tensor) -> Tensor:
 @torch.no_grad()
 def encode(module: nn.Module, values: Tensor) -> Tensor:
     """Apply a frozen module to values (n, ...) chunk by chunk, on the module's device."""
-    return torch.cat([apply_there(module, chunk) for chunk in torch.split(values, CHUNK)])
+    return torch.cat([apply_on_device(module, chunk) for chunk in torch.split(values, CHUNK)])
 
 
 #: The values of a device setting, for messages; the number is the index of a GPU.

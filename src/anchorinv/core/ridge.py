@@ -39,7 +39,7 @@ HELD_OUT = 0.2
 #: Factor of outputs before the softmax (not in the publication): 1 among three of 0 has 95 %.
 SCALE = 4.0
 #: Smallest penalty relative to the mean square of a projection, given second moments in single precision.
-_LEAST = 1e-5
+_SMALLEST_PENALTY = 1e-5
 
 
 @register_head
@@ -113,11 +113,11 @@ class FitRidge:
         shares = (targets / targets.sum(0)).sum(1) / len(state.classes)  # of each sample; they add up to 1
         centre, level = shares @ features.values, shares @ targets
         roots = shares.sqrt()[:, None]
-        centred, wanted = roots * (features.values - centre), roots * (targets - level)
+        centred, outputs = roots * (features.values - centre), roots * (targets - level)
         # With fewer samples than dimensions, the smaller of two equivalent systems.
         inner = centred @ centred.T
         penalised = inner + self.penalty * inner.trace() / len(inner) * torch.eye(len(inner)).to(inner)
-        weights = torch.linalg.solve(penalised, wanted).T @ centred
+        weights = torch.linalg.solve(penalised, outputs).T @ centred
         return LinearHead(
             head.prototypes.detach().clone(), weights, level - weights @ centre, scale=head.scale
         )
@@ -226,7 +226,7 @@ class ProjectedRidge(StatisticalHead):
 
     @property
     def weights(self) -> Tensor:
-        """Of the outputs (n_random, n_classes), float64; computed when they are first asked for."""
+        """Of the outputs (n_random, n_classes), float64; computed at first use."""
         if self._weights is None:
             gram = square_of(self.gram.double(), self.projection.shape[1])
             self._weights = ridge_weights(gram, self.sums.double().T, self.penalty)
@@ -266,7 +266,7 @@ class RidgeStatistics(Memory):
         projection = drawn.to(features)
         # Scaled so that projections are of order one.
         projection = projection / features.square().sum(1).mean().sqrt().clamp(min=1e-12)
-        penalty = chosen_penalty(rectified(features, projection), targets, rng=rng)
+        penalty = choose_penalty(rectified(features, projection), targets, rng=rng)
         head = ProjectedRidge.empty(projection, penalty=penalty)
         choice = Curve("penalty", 0, torch.tensor([penalty]))
         learned = frozen(head.learned(features, targets))
@@ -280,7 +280,7 @@ def rectified(features: Tensor, projection: Tensor) -> Tensor:
 
 def ridge_weights(gram: Tensor, sums: Tensor, penalty: float) -> Tensor:
     """Return (gram + penalty · I)⁻¹ sums, of sums (n_random, n_classes); the penalty is above rounding."""
-    penalty = max(penalty, _LEAST * float(gram.diagonal().mean()) + 1e-12)
+    penalty = max(penalty, _SMALLEST_PENALTY * float(gram.diagonal().mean()) + 1e-12)
     factor, failed = torch.linalg.cholesky_ex(gram + penalty * torch.eye(len(gram)).to(gram))
     if not failed:
         return torch.cholesky_solve(sums, factor)
@@ -291,27 +291,26 @@ def ridge_weights(gram: Tensor, sums: Tensor, penalty: float) -> Tensor:
 
 
 @torch.no_grad()
-def chosen_penalty(values: Tensor, targets: Tensor, *, rng: torch.Generator) -> float:
+def choose_penalty(values: Tensor, targets: Tensor, *, rng: torch.Generator) -> float:
     """Return the penalty with the least squared error on a fifth of the base windows, held out at random.
 
     The windows are projected features (n, n_random), float64, with their columns (n,).
     """
     order = torch.randperm(len(values), generator=stream(rng, "penalty"))
     n_held_out = max(1, round(HELD_OUT * len(values)))
-    wanted = F.one_hot(targets, int(targets.max()) + 1).double()
-    (held_out, known), (goals, answers) = (
-        array[order].tensor_split([n_held_out]) for array in (values, wanted)
-    )
-    least = _LEAST * float(known.square().mean() * len(known)) + 1e-12
+    one_hot = F.one_hot(targets, int(targets.max()) + 1).double()
+    held_out, train = values[order].tensor_split([n_held_out])
+    held_out_targets, train_targets = one_hot[order].tensor_split([n_held_out])
+    least = _SMALLEST_PENALTY * float(train.square().mean() * len(train)) + 1e-12
     # The smaller of two equivalent systems, and one decomposition for all penalties.
-    inner, sums, seen = known.T @ known, known.T @ answers, held_out
-    if len(known) < values.shape[1]:
-        inner, sums, seen = known @ known.T, answers, held_out @ known.T
+    inner, sums = train.T @ train, train.T @ train_targets
+    if len(train) < values.shape[1]:
+        inner, sums, held_out = train @ train.T, train_targets, held_out @ train.T
     eigenvalues, vectors = torch.linalg.eigh(inner)
-    along, seen = vectors.T @ sums, seen @ vectors
+    rotated_sums, rotated = vectors.T @ sums, held_out @ vectors
     errors = {}
     for penalty in PENALTIES:
         if penalty >= least:
-            outputs = seen @ (along / (eigenvalues.clamp(min=0) + penalty)[:, None])
-            errors[penalty] = float((outputs - goals).square().mean())
+            outputs = rotated @ (rotated_sums / (eigenvalues.clamp(min=0) + penalty)[:, None])
+            errors[penalty] = float((outputs - held_out_targets).square().mean())
     return min(errors, key=errors.__getitem__, default=PENALTIES[-1])

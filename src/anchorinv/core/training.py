@@ -22,7 +22,7 @@ from anchorinv.core.types import Batch, columns, concat, scoped_seed, stream
 SHARE = 0.1
 #: Minimum number of groups, and of held-out samples, for a meaningful loss.
 LEAST_GROUPS = 5
-LEAST_KEPT = 20
+LEAST_HELD_OUT = 20
 
 
 def holdout(labels: Tensor, groups: Tensor | None = None, *, rng: torch.Generator) -> Tensor:
@@ -33,36 +33,36 @@ def holdout(labels: Tensor, groups: Tensor | None = None, *, rng: torch.Generato
     """
     if groups is not None and groups.shape != labels.shape:
         raise ValueError(f"{len(groups)} groups for {len(labels)} samples; one per sample is needed")
-    kept = _of_classes(labels, rng) if groups is None else _whole(labels, groups, rng)
-    return kept if kept.sum() >= LEAST_KEPT else torch.zeros_like(kept)
+    held_out = _holdout_of_classes(labels, rng) if groups is None else _holdout_of_groups(labels, groups, rng)
+    return held_out if held_out.sum() >= LEAST_HELD_OUT else torch.zeros_like(held_out)
 
 
-def _of_classes(labels: Tensor, rng: torch.Generator) -> Tensor:
-    kept = torch.zeros(len(labels), dtype=torch.bool)
+def _holdout_of_classes(labels: Tensor, rng: torch.Generator) -> Tensor:
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):
         places = (labels == label).nonzero().flatten()
-        if (n_kept := int(len(places) * SHARE)) == 0:  # the other classes alone would decide
-            return torch.zeros_like(kept)
+        if (n_held_out := int(len(places) * SHARE)) == 0:  # the other classes alone would decide
+            return torch.zeros_like(held_out)
         order = torch.randperm(len(places), generator=stream(rng, "aside", label))
-        kept[places[order[:n_kept]]] = True
-    return kept
+        held_out[places[order[:n_held_out]]] = True
+    return held_out
 
 
-def _whole(labels: Tensor, groups: Tensor, rng: torch.Generator) -> Tensor:
-    kept = torch.zeros(len(labels), dtype=torch.bool)
+def _holdout_of_groups(labels: Tensor, groups: Tensor, rng: torch.Generator) -> Tensor:
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
     names = sorted(set(groups.tolist()))
     if len(names) < LEAST_GROUPS:
-        return kept
+        return held_out
     classes = set(labels.tolist())
     order = torch.randperm(len(names), generator=stream(rng, "aside"))
     for place in order.tolist():
-        if kept.sum() >= SHARE * len(labels):
+        if held_out.sum() >= SHARE * len(labels):
             break
-        more = kept | (groups == names[place])
+        more = held_out | (groups == names[place])
         # A group that is much of the data, or all of a class, is not held out.
         if more.sum() <= 2 * SHARE * len(labels) and set(labels[~more].tolist()) == classes:
-            kept = more
-    return kept
+            held_out = more
+    return held_out
 
 
 class BestWeights:
@@ -87,7 +87,7 @@ class BestWeights:
         return [*self._kept, self._loss, self._stale]
 
     @torch.no_grad()
-    def ended(self) -> bool:
+    def should_stop(self) -> bool:
         """Evaluate the held-out loss, keep the weights if it is the lowest so far, return whether to stop."""
         if (loss := self.loss()) < self._loss:
             self._loss.fill_(loss)
@@ -192,8 +192,8 @@ def train(
         chosen = order[batch * plan.batch_size : (batch + 1) * plan.batch_size]
         signals, targets = samples.values[chosen], samples.labels[chosen]
         if plan.gain:
-            loudness = torch.randn(*signals.shape[:2], 1, generator=stream(rng, "gain", step))
-            signals = signals * torch.exp(plan.gain * loudness).to(signals)
+            log_gains = torch.randn(*signals.shape[:2], 1, generator=stream(rng, "gain", step))
+            signals = signals * torch.exp(plan.gain * log_gains).to(signals)
         return head.loss(network(signals.to(device)), targets.to(device), weights)
 
     network.train()
@@ -207,7 +207,7 @@ def train(
             buffers=[*network.buffers(), *head.buffers(), *(best.buffers if best else ())],
             checkpoint=checkpoint,
             every=n_batches,
-            ended=best.ended if best else None,
+            should_stop=best.should_stop if best else None,
         )
     if best:
         best.restore()
@@ -395,7 +395,7 @@ class CrossValidatedFinetune:
         if n_folds < 2:
             return None
         shot_folds = _folds(shots, n_folds)
-        kept = None if replay is None else _few(replay, self.most)
+        kept = None if replay is None else _evenly_spaced(replay, self.most)
         replay_folds = None if kept is None else _folds(kept, n_folds)
         errors = torch.empty(len(self.lrs), len(set(self.lengths)), n_folds)
         for fold in range(n_folds):
@@ -403,12 +403,12 @@ class CrossValidatedFinetune:
             old = None
             if kept is not None and replay_folds is not None:
                 old, validation = kept[replay_folds != fold], concat(validation, kept[replay_folds == fold])
-            start = _placed(head, tail, learned) if self.from_mean else head
+            start = _with_mean_prototypes(head, tail, learned) if self.from_mean else head
             for row, lr in zip(errors, self.lrs, strict=True):
-                row[:, fold] = self._validated(tail, start, learned, old, validation, lr)
+                row[:, fold] = self._error_rates(tail, start, learned, old, validation, lr)
         return errors.flatten(0, 1)
 
-    def _validated(
+    def _error_rates(
         self, tail: nn.Module, head: Head, shots: Batch, replay: Batch | None, validation: Batch, lr: float
     ) -> Tensor:
         """Finetune, and return the error rate on what is held out after each number of steps (n_lengths,)."""
@@ -419,14 +419,14 @@ class CrossValidatedFinetune:
             if step in lengths:
                 if self.refresh and replay is not None:
                     head = follow_replay(head, replay, tail, moved)
-                rates[lengths.index(step)] = _errors(moved, head, validation)
+                rates[lengths.index(step)] = _error_rate(moved, head, validation)
 
         plan = Optimiser(lengths[-1], lr, self.betas)
         finetune(tail, head, shots, replay, plan, replay_weight=self.replay_weight, watch=watch)
         return rates
 
 
-def _errors(tail: nn.Module, head: Head, validation: Batch) -> float:
+def _error_rate(tail: nn.Module, head: Head, validation: Batch) -> float:
     """Return the mean error rate over classes.
 
     Not the loss: confidence keeps rising long after the error has stopped falling.
@@ -437,14 +437,14 @@ def _errors(tail: nn.Module, head: Head, validation: Batch) -> float:
     return float(class_means(wrong[:, None].to(validation.values), targets).mean())
 
 
-def _placed(head: Head, tail: nn.Module, shots: Batch) -> Head:
+def _with_mean_prototypes(head: Head, tail: nn.Module, shots: Batch) -> Head:
     if not isinstance(head, Cosine):
         return head
     means = class_means(encode(tail, shots.values), columns(shots.labels, shots.classes))
     return Cosine(means, head.fixed, scale=head.scale, width=head.width)
 
 
-def _few(samples: Batch, most: int) -> Batch:
+def _evenly_spaced(samples: Batch, most: int) -> Batch:
     """Return at most ``most`` samples of each class, evenly spaced."""
     chosen = []
     for label in samples.classes:

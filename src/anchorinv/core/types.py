@@ -57,7 +57,7 @@ def scoped_seed(rng: torch.Generator, device: torch.device | None = None) -> Ite
             generator.set_state(position)
 
 
-def take_up(position: torch.Tensor) -> None:
+def restore_generator(position: torch.Tensor) -> None:
     """Set the state of torch's global generator; for use inside :func:`scoped_seed`."""
     torch.set_rng_state(position.clone())
 
@@ -93,7 +93,7 @@ class Standardisation:
 
     def __call__(self, signals: np.ndarray) -> np.ndarray:
         """Return standardised signals (n, n_chans, n_times), float32."""
-        # Subtract before the cast: a large offset would eat a float32's digits.
+        # Subtract before the cast: a large offset would cost digits of a float32.
         shifted: np.ndarray = np.subtract(signals, self.mean, dtype=np.float64)
         shifted /= self.std
         return shifted.astype(np.float32)
@@ -159,8 +159,8 @@ class Batch:
 
 def concat(*batches: Batch | None) -> Batch:
     """Concatenate batches of the same kind of samples; None is an empty one."""
-    some = [batch for batch in batches if batch is not None]
-    return Batch(torch.cat([b.values for b in some]), torch.cat([b.labels for b in some]))
+    present = [batch for batch in batches if batch is not None]
+    return Batch(torch.cat([b.values for b in present]), torch.cat([b.labels for b in present]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
