@@ -416,21 +416,24 @@ def _differing(values: Mapping[str, Hashable], remedy: str) -> Iterator[_Problem
 
 def _length_problems(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Problem]:
     n_times = _window_length(reports, options)
-    for report in reports:
-        for segment in report.segments:
-            seconds = segment.length / report.rate
-            if options.window is None and segment.length != n_times:
-                differing = f"a part of {seconds:g} s, most have {n_times / report.rate:g} s"
-                yield "", f"{report.name} has {differing}; cut all to one length, or pass --window"
-            elif segment.length < n_times:
-                yield "", f"{report.name} has {seconds:g} s, a window takes {options.window:g} s"
+    for report, segment in _segments(reports):
+        seconds = segment.length / report.rate
+        if options.window is None and segment.length != n_times:
+            differing = f"a part of {seconds:g} s, most have {n_times / report.rate:g} s"
+            yield "", f"{report.name} has {differing}; cut all to one length, or pass --window"
+        elif segment.length < n_times:
+            yield "", f"{report.name} has {seconds:g} s, a window takes {options.window:g} s"
+
+
+def _segments(reports: Sequence[QualityReport]) -> list[tuple[QualityReport, LabelledSegment]]:
+    return [(report, segment) for report in reports for segment in report.segments]
 
 
 def _window_length(reports: Sequence[QualityReport], options: OwnOptions) -> int:
     """Return the samples per window: of the options, or of most segments."""
     if options.window is not None:
         return round(options.window * reports[0].rate)
-    lengths = Counter(segment.length for report in reports for segment in report.segments)
+    lengths = Counter(segment.length for _, segment in _segments(reports))
     return lengths.most_common(1)[0][0] if lengths else 1
 
 
@@ -472,13 +475,12 @@ def _split_leaks(reports: Sequence[QualityReport], *, given: bool) -> Iterator[_
         return
     subjects, sessions = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     both = "is in train and in test; keep a"
-    for report in reports:
-        for segment in report.segments:
-            subject, session = segment.subject, segment.session
-            if subject:
-                subjects[subject].add(segment.split)
-            if session:
-                sessions[f"{session} of {subject}" if subject else session].add(segment.split)
+    for _, segment in _segments(reports):
+        subject, session = segment.subject, segment.session
+        if subject:
+            subjects[subject].add(segment.split)
+        if session:
+            sessions[f"{session} of {subject}" if subject else session].add(segment.split)
     if names := [name for name, splits in sessions.items() if len(splits) > 1]:
         yield "shared-recordings", f"session {listed(names)} {both} session on one side"
     if names := [name for name, splits in subjects.items() if len(splits) > 1]:
@@ -488,9 +490,8 @@ def _split_leaks(reports: Sequence[QualityReport], *, given: bool) -> Iterator[_
 def _small_classes(reports: Sequence[QualityReport], options: OwnOptions) -> Iterator[_Problem]:
     n_times = _window_length(reports, options)
     windows: Counter[tuple[str, str]] = Counter()
-    for report in reports:
-        for segment in report.segments:
-            windows[segment.label, segment.split] += len(report.starts(segment, n_times, options.overlap))
+    for report, segment in _segments(reports):
+        windows[segment.label, segment.split] += len(report.starts(segment, n_times, options.overlap))
     for label in sorted({label for label, _ in windows}):
         if (n := windows[label, "train"]) < options.at_least:
             yield "few", f"class {label!r} has {n} training samples, {options.at_least} needed"
@@ -500,23 +501,23 @@ def _small_classes(reports: Sequence[QualityReport], options: OwnOptions) -> Ite
 
 def _split(reports: Sequence[QualityReport], options: OwnOptions) -> tuple[list[QualityReport], str]:
     """Assign segments to train and test where the table does not: by subject, session, file or trial."""
-    segments = [(report.name, segment) for report in reports for segment in report.segments]
+    segments = _segments(reports)
     if all(segment.split for _, segment in segments):
         return list(reports), _GIVEN
     groupings = {
         "subject": [segment.subject for _, segment in segments],
         "session": [segment.session for _, segment in segments],
-        "file": [name for name, _ in segments],
+        "file": [report.name for report, _ in segments],
         "trial": [f"{report.name} {i}" for report in reports for i in _separate_trials(report)],
     }
     by = next((name for name, groups in groupings.items() if len(set(groups)) > 1), "trial")
     labels = [segment.label for _, segment in segments]
-    sides = iter(grouped_split(labels, groupings[by], seed=options.seed))
-    divided = []
+    splits = iter(grouped_split(labels, groupings[by], seed=options.seed))
+    assigned = []
     for report in reports:
-        parts = tuple(replace(segment, split=str(next(sides))) for segment in report.segments)
-        divided.append(replace(report, segments=parts))
-    return divided, f"80-20 by {by}, {'first fold' if options.seed is None else f'seed {options.seed}'}"
+        parts = tuple(replace(segment, split=str(next(splits))) for segment in report.segments)
+        assigned.append(replace(report, segments=parts))
+    return assigned, f"80-20 by {by}, {'first fold' if options.seed is None else f'seed {options.seed}'}"
 
 
 def _separate_trials(report: QualityReport) -> list[int]:
@@ -545,7 +546,7 @@ def _plan(
         step=max(1, round(n_times * (1 - options.overlap))),
         by_trial=any(report.preprocessing.by_trial for report in reports),
     )
-    labels = {segment.label for report in reports for segment in report.segments}
+    labels = {segment.label for _, segment in _segments(reports)}
     steps = [*preprocessing.steps, *([f"resampled to {options.resample:g} Hz"] if options.resample else [])]
     if options.window:
         steps.append(f"windows of {options.window:g} s, {100 * options.overlap:g} % overlap")
