@@ -62,17 +62,14 @@ class ModelGraph(nn.Module):
         self.register_buffer("std", torch.from_numpy(np.asarray(standardisation.std, np.float64)))
         self.register_buffer("columns", torch.from_numpy(np.asarray(model._columns, np.int64)))
         self.n_base, self.reject, self.p_values = state.n_base, model.reject, None
+        self.outputs = ["probabilities", "label"]
         if state.confidence is not None:
+            self.outputs.append("novelty")
             counts = state.head.counts if isinstance(state.head, StatisticalHead) else None
             self.p_values = PValues(state.confidence)
             self.factors: Tensor
             factors = state.confidence.factors_of(len(state.classes), counts, state.n_base)
             self.register_buffer("factors", factors)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the outputs."""
-        return ("probabilities", "label") if self.p_values is None else ("probabilities", "label", "novelty")
 
     def forward(self, signals: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs, in the order of ``outputs``."""
@@ -91,15 +88,7 @@ class ModelGraph(nn.Module):
 
 
 class PValues(nn.Module):
-    """Statistics of windows -> p-values of novelty: :meth:`Confidence.p_values` in operators of torch alone.
-
-    Examples
-    --------
-    >>> scores = Scores.stack([Scores.of(torch.linspace(0, 1, 100))] * 2)
-    >>> confidence = Confidence(torch.ones(4), scores, scores, Scores.stack([scores.rows[0]] * 5))
-    >>> PValues(confidence)(torch.tensor([[0.3], [3.0]]), torch.tensor([False, False])).round(decimals=2)
-    tensor([0.6500, 0.0000])
-    """
+    """Statistics of windows -> p-values of novelty: :meth:`Confidence.p_values` in torch's operators."""
 
     def __init__(self, confidence: Confidence) -> None:
         super().__init__()
@@ -139,12 +128,11 @@ class _Table(nn.Module):
         self.register_buffer("logs", torch.from_numpy(logs))
 
     def forward(self, scores: Tensor) -> Tensor:
-        places, logs = self.places, self.logs
-        right = (scores[:, None] > places[:-1]).sum(1).clamp(min=1)
-        low, high = places[right - 1], places[right]
+        right = (scores[:, None] > self.places[:-1]).sum(1).clamp(min=1)
+        low, high = self.places[right - 1], self.places[right]
         # Clamp the share, not the score, which several tables use: the exporter would mix up the bounds.
         share = ((scores - low) / (high - low)).clamp(0, 1)
-        return logs[right - 1] + share * (logs[right] - logs[right - 1])
+        return self.logs[right - 1] + share * (self.logs[right] - self.logs[right - 1])
 
 
 def onnx_graph(model: AnchorInvClassifier) -> "ModelProto":
@@ -152,7 +140,7 @@ def onnx_graph(model: AnchorInvClassifier) -> "ModelProto":
     graph = ModelGraph(model).eval()
     example = torch.zeros(3, model.n_chans_, model.n_times_)
     try:
-        return onnx_of(graph, (example,), inputs=[INPUT], outputs=list(graph.outputs))
+        return onnx_of(graph, (example,), inputs=[INPUT], outputs=graph.outputs)
     except ImportError as error:
         raise missing_extra(error.name, "onnx") from None
     except Exception as error:  # a custom module can make torch raise anything
@@ -191,7 +179,7 @@ def onnx_of(
     assert program is not None
     proto = program.model_proto
     proto.functions.extend(eigh_function(size, opset=OPSET) for size in sorted(sizes))
-    if not any(each.domain == DOMAIN for each in proto.opset_import):
+    if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     inlined: ModelProto = onnx.inliner.inline_local_functions(proto)
     return inlined
@@ -290,7 +278,7 @@ def eigh_function(size: int, *, opset: int) -> "FunctionProto":
     turns = np.zeros((2, even, even))
     turns[0, places, seats] = 1
     turns[1, places, seats[places ^ 1]] = np.where(places % 2, -1, 1)
-    straight, across = (from_array(each.reshape(even // 2, 2, even)) for each in turns)
+    straight, across = (from_array(turn.reshape(even // 2, 2, even)) for turn in turns)
     # An odd size is padded by a row whose eigenvalue is larger than all others; it is cropped at the end.
     pads, corner = from_array(np.repeat([0, size % 2], [4, 2])), from_array(np.diag(places >= size) + 0.0)
     identity = from_array(np.eye(even))
@@ -412,13 +400,14 @@ def export_model(
     tick("graph", 1, 1)
     checked: dict[str, Difference] = {}
     if check or windows is not None:
-        session = _session(graph)
-        tried = {"random": random_windows(model)} | ({} if windows is None else {"data": windows})
-        checked = {name: difference(model, session, each) for name, each in tried.items()}
-        for name, each in checked.items():
-            if not each.largest <= TOLERANCE:
+        runtime = import_extra("onnxruntime", extra="onnx")
+        session = runtime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        inputs = {"random": random_windows(model)} | ({} if windows is None else {"data": windows})
+        checked = {name: difference(model, session, signals) for name, signals in inputs.items()}
+        for name, result in checked.items():
+            if not result.largest <= TOLERANCE:
                 raise ValueError(
-                    f"the graph differs from the model on {name} windows: {each}; at most {TOLERANCE:g} is "
+                    f"the graph differs from the model on {name} windows: {result}; at most {TOLERANCE:g} is "
                     f"allowed, so nothing was written; please report this with the method, {model.method}"
                 )
     facts = graph_facts(model) | {"sha256": hashlib.sha256(graph).hexdigest(), "bytes": len(graph)}
@@ -438,7 +427,6 @@ def graph_paths(path: Path) -> tuple[Path, Path]:
 def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
     """Return the description of a graph, as plain values for JSON."""
     preprocessing, classes = model.preprocessing_, model.classes_.tolist()
-    shape = ["n", model.n_chans_, model.n_times_]
     outputs = [
         {
             "name": name,
@@ -453,7 +441,7 @@ def graph_facts(model: AnchorInvClassifier) -> dict[str, Any]:
         "package": f"anchorinv {__version__}",
         "method": METHODS.name_of(model.method),
         "opset": OPSET,
-        "input": {"name": INPUT, "shape": shape, "type": "float32"},
+        "input": {"name": INPUT, "shape": ["n", model.n_chans_, model.n_times_], "type": "float32"},
         "outputs": outputs,
         "classes": classes,
         "reject": model.reject,
@@ -486,17 +474,10 @@ def difference(model: AnchorInvClassifier, session: "InferenceSession", windows:
         probabilities, labels = model.predict_proba(signals), model.predict(signals)
         novelty = model.novelty(signals) if "novelty" in outputs else None
     rejected = None if model.reject is None else model.reject_label_
-    names_of = np.array([*model.classes_.tolist(), rejected], dtype=object)  # the last is at -1
+    classes = np.array([*model.classes_.tolist(), rejected], dtype=object)  # the last is at REJECTED, -1
     return Difference(
         len(signals),
         float(np.abs(outputs["probabilities"] - probabilities).max()),
         0.0 if novelty is None else float(np.abs(outputs["novelty"] - novelty).max()),
-        int((names_of[outputs["label"]] != labels.astype(object)).sum()),
+        int((classes[outputs["label"]] != labels.astype(object)).sum()),
     )
-
-
-def _session(graph: bytes) -> "InferenceSession":
-    session: InferenceSession = import_extra("onnxruntime", extra="onnx").InferenceSession(
-        graph, providers=["CPUExecutionProvider"]
-    )
-    return session

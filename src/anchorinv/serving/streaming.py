@@ -27,14 +27,7 @@ from anchorinv.errors import raise_if_any
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.signal.drift import MIN_WINDOWS, Drift, Statistics, drift
 from anchorinv.signal.pipeline import Pipeline, Window, Windows
-from anchorinv.signal.preprocessing import (
-    UNITS,
-    Preprocessing,
-    conversion,
-    pick_channels,
-    renamed,
-    unit_of,
-)
+from anchorinv.signal.preprocessing import UNITS, Preprocessing, conversion, pick_channels, renamed, unit_of
 from anchorinv.validation import warn_drift
 
 #: Windows classified at once.
@@ -551,10 +544,12 @@ class DriftMonitor:
         self._model, self._batch = model, batch
         self._pending: list[np.ndarray] = []
         self._statistics: Statistics | None = None
+        self.n_seen = 0  # windows so far
 
     def __call__(self, signals: np.ndarray) -> None:
         """Add windows (n, n_chans, n_times)."""
         self._pending.append(signals)
+        self.n_seen += len(signals)
         if sum(map(len, self._pending)) >= self._batch:
             self._update()
 
@@ -568,11 +563,6 @@ class DriftMonitor:
         return drift(
             self._statistics, model.statistics_, model.ch_names_, n_times=model.n_times_, sfreq=model.sfreq_
         )
-
-    @property
-    def n_seen(self) -> int:
-        """Windows so far."""
-        return (self._statistics.n if self._statistics else 0) + sum(map(len, self._pending))
 
     def _update(self) -> None:
         if self._pending:
