@@ -75,7 +75,7 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path, undrawn):
     late = ("deepinv", "anchorinv")
     run = made(tmp_path / "run", study, skip=lambda part: part.method in late and part.trial in (1, 2))
     page = make_report([run], tmp_path / "report").read_text()
-    assert "is not finished: 24 of 28 jobs are there" in page
+    assert "is not finished: 24 of 28 jobs are finished" in page
     assert "Missing jobs: deepinv: 2; anchorinv: 2." in page
     assert "over 1 to 3 trials" in page
 

@@ -159,8 +159,8 @@ def fitted_run(
             f"needs the recordings: pass --data {experiment.data.name}=FOLDER to anchorinv report"
         )
     data = open_data(experiment, datasets)
-    known = run.about["data"].get(experiment.data.name, {}).get("fingerprint")
-    if experiment.synthetic is None and known != data.fingerprint:
+    fingerprint = run.about["data"].get(experiment.data.name, {}).get("fingerprint")
+    if experiment.synthetic is None and fingerprint != data.fingerprint:
         raise Unavailable("needs the recordings of the run; these have another fingerprint")
     seed, person = experiment.protocol.seeds[0], people(experiment, data)[0]
     condition = Condition.of(variant, experiment, data, seed, person)
@@ -202,22 +202,22 @@ class Anchors:
 def selected_anchors(fitted: FittedRun, selections: Sequence[str], latents: Batch) -> dict[str, Anchors]:
     """Return the anchors of each selection, and the signals that the run inverted from them."""
     settings = fitted.experiment.anchors
-    own = {
+    by_anchors = {
         state.anchors.values.numpy().tobytes(): state
         for (_, method), state in fitted.replay.items()
         if METHODS[method].uses_anchors and state.anchors is not None
     }
-    shown = {}
+    selected = {}
     for name in selections:
         memory = InvertedAnchors(settings.per_class, selection(name, settings.measure))
         anchors = memory.keep(fitted.state, fitted.base, latents, rng=stream(fitted.seed, "base")).anchors
         assert anchors is not None
-        state = own.get(anchors.values.numpy().tobytes())
+        state = by_anchors.get(anchors.values.numpy().tobytes())
         inverted = None
         if state is not None and state.replay is not None:
             inverted = state.replay.with_values(encode(fitted.state.tail, state.replay.values))
-        shown[name] = Anchors(anchors, inverted)
-    return shown
+        selected[name] = Anchors(anchors, inverted)
+    return selected
 
 
 @figure_style()
@@ -351,9 +351,9 @@ def inverted_pairs(fitted: FittedRun, n_classes: int = 2) -> list[Pair]:
     plan = replace(inversion_of(settings), steps=max(settings.steps, LEAST_STEPS), from_zeros=True)
     typical = []
     for label in classes:  # the sample whose features are most like its class's mean, by cosine
-        own = fitted.base.of(label).values
-        features = encode(network, own)
-        typical.append(own[torch.cosine_similarity(features, features.mean(0, keepdim=True)).argmax()])
+        signals = fitted.base.of(label).values
+        features = encode(network, signals)
+        typical.append(signals[torch.cosine_similarity(features, features.mean(0, keepdim=True)).argmax()])
     real = torch.stack(typical)
     anchors, zeros = encode(network, real), torch.zeros_like(real)
     before = (encode(network, zeros) - anchors).abs().mean(1)
@@ -420,9 +420,9 @@ def _draw_spectra(ax: Axes, pair: Pair, sfreq: float) -> None:
     for values, shade, name in ((pair.real, REAL, "real"), (pair.inverted, INVERTED, "inverted")):
         frequencies, power = welch(values, sfreq, nperseg=min(256, values.shape[-1]))
         level = np.log10(np.maximum(power, 1e-12))[:, 1:]
-        shown = np.clip(level - level.mean(), -2.2, 2.2) / 2 + heights[:, None]
+        curves = np.clip(level - level.mean(), -2.2, 2.2) / 2 + heights[:, None]
         ax.plot(
-            frequencies[1:], shown.T, color=shade, linewidth=0.8, label=[name, *[None] * (len(shown) - 1)]
+            frequencies[1:], curves.T, color=shade, linewidth=0.8, label=[name, *[None] * (len(curves) - 1)]
         )
     ax.set_title("Spectra", loc="left")
     ax.set_xlabel("frequency (Hz)")
@@ -473,13 +473,12 @@ def curves_figure(slug: str, fitted: FittedRun, where: str) -> Figure:
     return render_figure(drawing, slug, f"Inversion error{where}", alt, caption)
 
 
-def _curve_name(variant: str, method: str, beside: Sequence[tuple[str, str]]) -> str:
-    """Return the label of a curve: its method, its variant, or both."""
-    several = len({key for key, _ in beside}) > 1
-    alone = len({key for _, key in beside}) == 1
-    return ", ".join(
-        [*([variant] if several else []), *([] if several and alone else [method_title(method)])]
-    )
+def _curve_name(variant: str, method: str, curves: Sequence[tuple[str, str]]) -> str:
+    """Return the label of one of several curves: its method, its variant, or both."""
+    n_variants, n_methods = (len(set(names)) for names in zip(*curves, strict=True))
+    if n_variants == 1:
+        return method_title(method)
+    return variant if n_methods == 1 else f"{variant}, {method_title(method)}"
 
 
 def class_title(names: Sequence[str], label: int) -> str:

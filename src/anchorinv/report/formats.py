@@ -60,6 +60,11 @@ class Column:
     group: str = ""
     short: str = ""
 
+    @property
+    def full_name(self) -> str:
+        """The header in formats with one row of headers."""
+        return f"{self.group}: {self.name}" if self.group else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -91,21 +96,19 @@ class Table:
 
 
 def as_csv(table: Table) -> str:
-    """Return a table as CSV, mean and standard deviation in columns of their own, marks beside them."""
-    split = [_split(table, place) for place in range(len(table.columns))]
-    heads: list[str] = []
-    for column, (spread, mark) in zip(table.columns, split, strict=True):
-        name = f"{column.group}: {column.name}" if column.group else column.name
-        heads += [name, *([f"{name} (std)"] if spread else []), *([f"{name} (mark)"] if mark else [])]
-    lines = [csv_line(heads)]
-    for row in table.rows:
-        cells: list[str] = []
-        for cell, (spread, mark) in zip(row, split, strict=True):
-            value, std = cell.texts if isinstance(cell, Number) else (cell, "")
-            marked = cell.mark if isinstance(cell, Number) else ""
-            cells += [value, *([std] if spread else []), *([marked] if mark else [])]
-        lines.append(csv_line(cells))
-    return "".join(lines)
+    """Return a table as CSV; standard deviations and marks have columns of their own, where there are any."""
+    columns: list[list[str]] = []
+    for place, column in enumerate(table.columns):
+        cells = [row[place] for row in table.rows]
+        triples = [(*c.texts, c.mark) if isinstance(c, Number) else (c, "", "") for c in cells]
+        values, spreads, marks = ([triple[i] for triple in triples] for i in range(3))
+        columns.append([column.full_name, *values])
+        columns += [
+            [f"{column.full_name} ({what})", *extra]
+            for what, extra in (("std", spreads), ("mark", marks))
+            if any(extra)
+        ]
+    return "".join(map(csv_line, zip(*columns, strict=True)))
 
 
 def as_latex(table: Table) -> str:
@@ -137,21 +140,15 @@ def as_latex(table: Table) -> str:
 
 def as_markdown(table: Table) -> str:
     """Return a table for a Markdown page, its notes below it; the page has a heading for its title."""
-    heads = [f"{c.group}: {c.name}" if c.group else c.name for c in table.columns]
     aligned = ["---" if table.is_text(place) else "--:" for place in range(len(table.columns))]
+    heads = [markdown_text(column.full_name) for column in table.columns]
     rows = [[_markdown(cell) for cell in row] for row in table.rows]
-    lines = [f"| {' | '.join(row)} |" for row in ([markdown_text(head) for head in heads], aligned, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (heads, aligned, *rows)]
     return "\n".join([*lines, *(["", " ".join(map(markdown_text, table.notes))] if table.notes else []), ""])
 
 
 def latex_text(text: str) -> str:
-    r"""Return text as LaTeX prints it.
-
-    Examples
-    --------
-    >>> latex_text("95 % of A_1 ± 2")
-    '95 \\% of A\\_1 $\\pm$ 2'
-    """
+    """Return text as LaTeX prints it."""
     # A backslash first becomes a placeholder, so that backslashes added by escaping stay.
     text = shown(text).replace("\\", "\0")
     text = re.sub(r"([&%$#_{}])", r"\\\1", text)
@@ -170,13 +167,7 @@ _SIGNS = {
 
 
 def markdown_text(text: str) -> str:
-    r"""Return text as Markdown prints it.
-
-    Examples
-    --------
-    >>> markdown_text("p < 0.05 of a_b | c")
-    'p < 0.05 of a\\_b \\| c'
-    """
+    """Return text as Markdown prints it."""
     return re.sub(r"([\\`*_|\[\]]|<(?=[A-Za-z/!?]))", r"\\\1", shown(text))
 
 
@@ -192,11 +183,6 @@ def document(slugs: Sequence[str]) -> str:
         r"\end{document}",
         "",
     ])  # fmt: skip
-
-
-def _split(table: Table, place: int) -> tuple[bool, bool]:
-    numbers = [cell for row in table.rows if isinstance(cell := row[place], Number)]
-    return any(number.spread is not None for number in numbers), any(number.mark for number in numbers)
 
 
 def _latex(cell: Cell) -> str:
@@ -328,7 +314,7 @@ def render_figure(drawing: Canvas, slug: str, title: str, alt: str, caption: str
     assert engine is not None, "drawings come from canvas()"
     engine.execute(drawing)
     drawing.set_layout_engine(None)  # the layout is done; each format would compute it again
-    rendered = dict.fromkeys(("svg", "png", "pdf"), b"")
+    rendered = {"svg": b"", "png": b"", "pdf": b""}
     for kind, metadata in FORMATS.items():
         buffer = io.BytesIO()
         drawing.savefig(buffer, format=kind, metadata=metadata)
@@ -362,20 +348,22 @@ def colours(lines: Sequence[str], *, ordered: bool = False) -> dict[str, str]:
     if ordered or len(lines) > len(COLOURS):
         scale, most = mpl.colormaps["viridis"], max(1, len(lines) - 1)
         return {line: mpl.colors.to_hex(scale(0.92 * i / most)) for i, line in enumerate(lines)}
-    return _own_or_free(lines, {spec.title: spec.colour for spec in METHODS.values()}, COLOURS)
+    return _registered_or_free(lines, {spec.title: spec.colour for spec in METHODS.values()}, COLOURS)
 
 
 def markers(lines: Sequence[str]) -> dict[str, str]:
     """Return a marker for each line: the method's, or the next free one."""
     if len(lines) > len(MARKERS):
         return {line: MARKERS[i % len(MARKERS)] for i, line in enumerate(lines)}
-    return _own_or_free(lines, {spec.title: spec.marker for spec in METHODS.values()}, MARKERS)
+    return _registered_or_free(lines, {spec.title: spec.marker for spec in METHODS.values()}, MARKERS)
 
 
-def _own_or_free(lines: Sequence[str], own: dict[str, str], others: Sequence[str]) -> dict[str, str]:
-    taken = {own[line] for line in lines if own.get(line)}
+def _registered_or_free(
+    lines: Sequence[str], registered: dict[str, str], others: Sequence[str]
+) -> dict[str, str]:
+    taken = {registered.get(line) for line in lines}
     free = (choice for choice in others if choice not in taken)
-    return {line: own.get(line) or next(free) for line in lines}
+    return {line: registered.get(line) or next(free) for line in lines}
 
 
 def _shorten_alt(alt: str) -> str:

@@ -266,7 +266,7 @@ def warnings_of(run: Run) -> list[str]:
         listed = "; ".join(f"{name}: {count}" for name, count in list(counts.items())[:8])
         more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
         warnings.append(
-            f"{run.label} is not finished: {done} of {run.n_jobs} jobs are there. "
+            f"{run.label} is not finished: {done} of {run.n_jobs} jobs are finished. "
             f"Missing jobs: {listed}{more}."
         )
     return warnings
@@ -355,21 +355,22 @@ class Provenance:
 
 
 def provenance(run: Run, report_command: str) -> Provenance:
-    """Return the provenance of a run; ``asked`` is the command that made the report."""
-    seeds = sorted({seed for each in run.study.variants.values() for seed in each.protocol.seeds})
+    """Return the provenance of a run; ``report_command`` makes the report again."""
+    variants = run.study.variants.values()
+    seeds = sorted({seed for experiment in variants for seed in experiment.protocol.seeds})
     start, unknown = run.starts[-1] if run.starts else {}, "not recorded"
     device = start.get("device", "cpu")
     on_device = None if device == "cpu" else f"networks on {device}"
     machine = (start.get("processor"), f"{start.get('cores')} cores", start.get("system"), on_device)
     libraries = ("python", "torch", "numpy", "scipy", "scikit-learn")
-    versions = dict.fromkeys(str(each.get("anchorinv")) for each in run.starts)
+    versions = dict.fromkeys(str(start.get("anchorinv")) for start in run.starts)
     data = run.about["data"].items()
     facts = {
         "Seeds of base sessions": ", ".join(map(str, seeds)),
         "anchorinv": f"{', '.join(versions)} (report: {__version__})",
         "Libraries": ", ".join(f"{name} {start[name]}" for name in libraries if name in start) or unknown,
-        "Machine": ", ".join(str(each) for each in machine if each) if start else unknown,
-        "Started": ", ".join(str(each.get("started")) for each in run.starts) or unknown,
+        "Machine": ", ".join(map(str, filter(None, machine))) if start else unknown,
+        "Started": ", ".join(str(start.get("started")) for start in run.starts) or unknown,
         "Hash of the settings": run.about["hash"],
         "Fingerprint of the data": ", ".join(f"{name}: {about['fingerprint']}" for name, about in data),
         f"SHA-256 of {run.file.name}": run.results_hash,
@@ -397,17 +398,17 @@ def command(run: Run) -> str:
         f"--seed {ours.protocol.seeds[0]}": ours.protocol.seeds != theirs.protocol.seeds,
         f"--threads {ours.threads}": ours.threads != theirs.threads,
     }
-    names = dict.fromkeys(each.data.name for each in study.variants.values() if each.synthetic is None)
+    names = dict.fromkeys(e.data.name for e in study.variants.values() if e.synthetic is None)
     data = [f"--data {name}=FOLDER" for name in names if name != EMG_DEMO.name]  # it is in the package
     # What the command line can change.
     changed: Any = {"methods": True, "threads": True, "protocol": {"trials", "seeds"}}
     own_settings, usual_settings = (
-        {name: each.model_dump(exclude=changed) for name, each in variants.items()}
+        {name: experiment.model_dump(exclude=changed) for name, experiment in variants.items()}
         for variants in (study.variants, usual.variants)
     )
-    own = "" if own_settings == usual_settings else f"  # and settings of its own, in {settings}"
+    note = "" if own_settings == usual_settings else f"  # and settings of its own, in {settings}"
     changed_options = [option for option, differs in options.items() if differs]
-    return " ".join(["anchorinv run", study.name, *changed_options, *data, f"--out {folder}"]) + own
+    return " ".join(["anchorinv run", study.name, *changed_options, *data, f"--out {folder}"]) + note
 
 
 def _steps_sentence(run: Run) -> str:

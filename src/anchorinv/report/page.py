@@ -216,7 +216,7 @@ _FIGURES: dict[str, Callable[[str, Sequence[Run], str], Figure | None]] = {
         runs[0], score_figures.calibration_figure(slug, tables.only_group(runs[0]))
     ),
 }
-_KNOWN = {"table": list(_TABLES), "figure": list(_FIGURES)}
+_KINDS = {"table": list(_TABLES), "figure": list(_FIGURES)}
 _SEVERAL = ("differences", "advantage")  # figures that have a panel for each run
 _MARK = re.compile(r"<!-- (table|figure): (.*?) -->\n")
 _END = "<!-- end -->"
@@ -258,14 +258,14 @@ def marks_of(text: str) -> list[Mark]:
     """Return the marks of a page, in order."""
     marks = []
     for match in _MARK.finditer(text):
-        words, known = match[2].split(), _KNOWN[match[1]]
-        place = next((i for i, word in enumerate(words) if word in known), 0)
+        words, kinds = match[2].split(), _KINDS[match[1]]
+        place = next((i for i, word in enumerate(words) if word in kinds), 0)
         runs, rest = words[:place], words[place + 1 :]
         several = match[1] == "figure" and words[place] in _SEVERAL
         if not runs or len(rest) > 1 or (len(runs) > 1 and not several):
             raise ValueError(
                 f"{match[0].strip()} is not a valid mark; it takes a run, then one of "
-                f"{', '.join(known)}, then optionally a method"
+                f"{', '.join(kinds)}, then optionally a method"
             )
         stop = text.find(_END, match.end())
         if stop < 0 or _MARK.search(text, match.end(), stop):
@@ -279,13 +279,13 @@ def fill_marks(text: str, runs: Sequence[Run], folder: str) -> Filled:
 
     ``folder`` is the path of its figures, relative to the page.
     """
-    known = {run.name: run for run in runs}
+    by_name = {run.name: run for run in runs}
     if damaged := [run for run in runs if run.damage]:
         raise ValueError(f"{damaged[0].file} has {damaged[0].damage}")
     pieces: list[str] = []
     figures: list[Figure] = []
     marks, at = marks_of(text), 0
-    waiting = [mark for mark in marks if not known.keys() >= set(mark.runs)]
+    waiting = [mark for mark in marks if not by_name.keys() >= set(mark.runs)]
     for mark in marks:
         if mark in waiting:
             continue
@@ -293,16 +293,16 @@ def fill_marks(text: str, runs: Sequence[Run], folder: str) -> Filled:
         at = mark.stop
         if mark.kind == "table":
             # Blank lines: in Markdown, a comment block continues until one.
-            table = _TABLES[mark.what](known[mark.runs[0]], mark.method)
+            table = _TABLES[mark.what](by_name[mark.runs[0]], mark.method)
             pieces.append(f"\n{as_markdown(table)}\n")
         else:
             slug = "-".join(filter(None, (*mark.runs, mark.what, mark.method)))
-            figure = _FIGURES[mark.what](slug, [known[name] for name in mark.runs], mark.method)
+            figure = _FIGURES[mark.what](slug, [by_name[name] for name in mark.runs], mark.method)
             if figure is None:
                 raise ValueError(f"there is nothing to draw for {slug}: no trial is finished in two methods")
             figures.append(figure)
-            shown = f"![{markdown_text(figure.alt)}]({folder}/{slug}.png)"
-            pieces.append(f"\n{shown}\n\n*{markdown_text(figure.caption)}*\n\n")
+            image = f"![{markdown_text(figure.alt)}]({folder}/{slug}.png)"
+            pieces.append(f"\n{image}\n\n*{markdown_text(figure.caption)}*\n\n")
     return Filled("".join([*pieces, text[at:]]), figures, waiting)
 
 

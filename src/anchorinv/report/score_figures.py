@@ -49,23 +49,20 @@ _STEP = 1.08  # from one matrix to the next; each has a side of 1
 def score_figures(run: Run) -> list[Figure]:
     """Draw the figures of a run's scores."""
     groups = groups_of(run)
-
-    def numbered(what: str, place: int, of: Sequence[Group]) -> str:
-        return f"{run.slug}-{what}" + (f"-{place + 1}" if len(of) > 1 else "")
-
-    if groups[0].of == "methods" and len(groups) > 1:
-        drawn = [small_sessions_figure(f"{run.slug}-sessions", groups)]
+    slug = f"{run.slug}-sessions"
+    if len(groups) == 1:
+        drawn = [sessions_figure(slug, groups[0])]
+    elif groups[0].of == "methods":
+        drawn = [small_sessions_figure(slug, groups)]
     else:
-        drawn = [sessions_figure(numbered("sessions", i, groups), group) for i, group in enumerate(groups)]
+        drawn = [sessions_figure(f"{slug}-{i}", group) for i, group in enumerate(groups, start=1)]
     drawn += _sweeps(run, groups)
     if differences := differences_figure(f"{run.slug}-differences", groups):
         drawn.append(differences)
-    shown = groups if len(groups) == 1 else [_references(groups)]
-    for i, group in enumerate(shown):
-        names = run.class_names(group.variant)
-        drawn.append(confusion_figure(numbered("confusion", i, shown), group, names))
-        if figure := calibration_figure(numbered("calibration", i, shown), group):
-            drawn.append(figure)
+    group = groups[0] if len(groups) == 1 else _references(groups)
+    drawn.append(confusion_figure(f"{run.slug}-confusion", group, run.class_names(group.variant)))
+    if figure := calibration_figure(f"{run.slug}-calibration", group):
+        drawn.append(figure)
     return drawn
 
 
@@ -132,7 +129,7 @@ def _label_sessions(left: Iterable[Axes], lowest: Iterable[Axes]) -> None:
 def differences_figure(slug: str, groups: Sequence[Group], *, flipped: bool = False) -> Figure | None:
     """Draw each line's differences from the reference per trial after the last session, a panel per group.
 
-    With ``turned``, a difference is the reference minus the line.
+    With ``flipped``, a difference is the reference minus the line.
     """
     panels = {group.title: values for group in groups if (values := _differences(group, flipped=flipped))}
     groups = [group for group in groups if group.title in panels]

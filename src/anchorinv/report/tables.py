@@ -79,13 +79,15 @@ def _group_cells(group: Group, groups: Sequence[Group]) -> list[Cell]:
 def scores_table(run: Run) -> Table:
     """Return macro-F1 over all, base and new classes per session: the paper's main table."""
     last = max(group.last for group in groups_of(run))
-    shown = [(s, part) for part in CLASSES for s in range(0 if part == "f1_all" else 1, last + 1)]
-    heads = [Column(_session(s), f"Macro-F1 ({CLASSES[part]})", str(s) if s else "base") for s, part in shown]
+    scores = [(s, part) for part in CLASSES for s in range(0 if part == "f1_all" else 1, last + 1)]
+    heads = [
+        Column(_session(s), f"Macro-F1 ({CLASSES[part]})", str(s) if s else "base") for s, part in scores
+    ]
     title = f"{run.study.title}: macro-F1 in percent"
     notes = [averaged_over(run), *test_notes(run)]
 
     def cells(group: Group, line: str) -> list[Cell]:
-        return [_score(group, line, *each) for each in shown]
+        return [_score(group, line, session, part) for session, part in scores]
 
     return _lines_table(run, "scores", title, heads, cells, notes)
 
@@ -406,9 +408,9 @@ def averaged_over(run: Run) -> str:
     done = run.scores[run.scores["trial"] >= 0].drop_duplicates(["variant", "method", *TRIAL])
     n = done.groupby(["variant", "method"]).size()
     least, most = n.reindex(lines, fill_value=0).agg(["min", "max"])
-    shown = f"{most}" if least == most else f"{least} to {most}"
+    n_trials = f"{most}" if least == most else f"{least} to {most}"
     trials = "trial" if most == 1 else "trials"
-    return f"Mean ± population standard deviation over {shown} {trials}; best in bold."
+    return f"Mean ± population standard deviation over {n_trials} {trials}; best in bold."
 
 
 def _session(number: int) -> str:
@@ -437,7 +439,7 @@ def choices_table(run: Run) -> Table:
 def brief_scores(run: Run, *, between: bool = True) -> Table:
     """Return macro-F1 after each session, or without those ``between``; of base and new ones at the end."""
     last = only_group(run).last
-    shown = [
+    columns = [
         *((s, "f1_all", str(s) if s else "base") for s in range(last + 1) if between or s in (0, last)),
         *((last, part, f"{CLASSES[part]} after {last}") for part in ("f1_base", "f1_new")),
     ]
@@ -449,16 +451,16 @@ def brief_scores(run: Run, *, between: bool = True) -> Table:
     ]
 
     def cells(group: Group, line: str) -> list[Cell]:
-        return [_score(group, line, s, p, digits=1, tested=p == "f1_all") for s, p, _ in shown]
+        return [_score(group, line, s, p, digits=1, tested=p == "f1_all") for s, p, _ in columns]
 
-    heads = [Column(name) for _, _, name in shown]
+    heads = [Column(name) for _, _, name in columns]
     return _lines_table(run, "brief-scores", f"{run.study.title}: macro-F1", heads, cells, notes)
 
 
 def differences_table(run: Run, method: str = "", *, flipped: bool = False) -> Table:
     """Return the paired differences between one method and each other after the last session.
 
-    By default the method is the study's reference; ``turned`` is that method minus the other.
+    By default the method is the study's reference; ``flipped`` is that method minus the other.
     """
     group = only_group(run)
     reference, sign = line_of(run, group, method), -1 if flipped else 1
