@@ -238,7 +238,9 @@ class TestOutputsThatAreNotFinite:
         before = good.read_bytes()
         np.save(tmp_path / "shots.npy", windows(4, classes=("tongue",))[0])
         with pytest.raises(ValueError, match="are not finite"):
-            learn(bad, [tmp_path / "shots.npy"], good, label="tongue", quiet=True)
+            learn(
+                model=bad, shots=[tmp_path / "shots.npy"], out=good, label="tongue", overwrite=True, quiet=True
+            )
         assert good.read_bytes() == before
 
 
