@@ -11,6 +11,7 @@ from privacy_study import (
     HERE,
     LAST,
     N_SHADOWS,
+    NOISY_ANCHORS,
     REPLAYED,
     WEIGHTS_ALONE,
     WEIGHTS_WITH_SHADOWS,
@@ -98,8 +99,10 @@ ROWS = {
     REPLAYED: "10 anchors a class and their inverted replay (`anchorinv`)",
     "fecam, 50 anchors of five windows": "anchors of five windows (`fecam`, aggregate)",
     "fecam, 10 anchors of five windows": "10 anchors of five windows",
-    "fecam, 50 anchors of five windows, epsilon 64 on anchors": "anchors of five windows with noise, ε = 64",
-    "fecam, 50 anchors of five windows, epsilon 8 on anchors": "anchors of five windows with noise, ε = 8",
+    **{
+        setting: f"{n} {'anchors' if n > 1 else 'anchor'} with noise a class, ε = {epsilon:g}"
+        for setting, (n, epsilon) in NOISY_ANCHORS.items()
+    },
     "protonet": "class means (`protonet`)",
     WITH_SHADOWS: f"class means, attacked with {N_SHADOWS} shadow networks",
     WEIGHTS_ALONE: "weights alone (`finetune`)",
@@ -234,6 +237,7 @@ SHOWN = {
     "fecam, 50 anchors of five windows": ("anchors of 5 windows", None, (7, 8)),
     "protonet": ("network with class means", (7, 0), None),
     WEIGHTS_ALONE: ("network, weights alone", (7, -6), None),
+    "fecam, 1 noisy anchors, epsilon 1": ("class means with noise, ε = 1", (7, -29), None),
 }
 NOISE = [f"discriminant, epsilon {each:g}" for each in EPSILONS]
 FEWER = [f"discriminant, {each} features" for each in (32, 64, 128)] + ["discriminant"]

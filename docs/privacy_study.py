@@ -90,7 +90,7 @@ NOISY_ANCHORS = {
 ONLY = {
     WITH_SHADOWS: ("later beats",),
     WEIGHTS_WITH_SHADOWS: ("same days",),
-    **dict.fromkeys(NOISY_ANCHORS, ("other days",)),
+    **dict.fromkeys(NOISY_ANCHORS, ("other days", "same days")),
 }
 SHOTS = 10
 #: Classes that are taught: of EMG and of ECG.

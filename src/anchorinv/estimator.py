@@ -169,7 +169,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     privacy : "aggregate", Privacy or None, default=None
         How to reduce what a model file reveals about people, see docs/privacy.md: ``"aggregate"`` keeps means
         of five windows or more as anchors, over several people where ``groups`` of :meth:`fit` name them;
-        :class:`~anchorinv.Privacy` adds noise to the statistics of the default method.
+        :class:`~anchorinv.Privacy` adds noise to the statistics of the default method, or to anchors.
     preprocessing : Preprocessing or None, default=None
         Channels, unit and filter of the recordings behind the signals; kept with the model.
     device : str, default="auto"

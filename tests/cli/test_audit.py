@@ -58,3 +58,11 @@ def test_train_takes_an_epsilon(main, made):
     words = ("train", "members.npz", "-o", "t.anchorinv", "--privacy", "4", "--seed", 0, "-q")
     assert main(*words)[0] == 0
     assert "epsilon 4, delta 1e-05 for each window" in main("info", "t.anchorinv")[1]
+
+
+def test_train_puts_noise_on_anchors(main, made):
+    words = ("train", "members.npz", "-o", "n.anchorinv", "--method", "fecam", "--epochs", 1, "--anchors", 1)
+    assert main(*words, "--privacy", "8", "--seed", 0, "-q")[0] == 0
+    text = " ".join(main("info", "n.anchorinv")[1].split())
+    assert "anchors and class means are differentially private (epsilon 8, delta 1e-05" in text
+    assert "with an epsilon of 1 for each window and one anchor of each class" in text

@@ -452,6 +452,8 @@ def test_what_info_quotes_is_in_the_record():
     assert percent(identify["real-replay"]) in MEASURED["real recordings"]
     raw = next(each["value"] for each in lines["other days", "fecam"] if each["target"] == "raw storage")
     assert f"recordings in {percent(raw)}" in MEASURED["anchors"]
+    noisy = best("fecam, 1 noisy anchors, epsilon 1", "membership", "TPR at 1 %")
+    assert f"{percent(noisy)} of the windows" in MEASURED["noisy anchors"]
     grouped = best("fecam, 50 anchors of five windows", "re-identification", "top-1")
     assert f"in {percent(grouped)} " in MEASURED["aggregate"]
     told = best("discriminant", "membership", "TPR at 1 %")

@@ -71,7 +71,8 @@ class MethodOptions:
     )
     privacy: str | None = option(
         None,
-        "aggregate: anchors are means of several windows; or an epsilon of differential privacy.",
+        "aggregate: anchors are means of several windows; or an epsilon of differential privacy, of class "
+        "statistics (discriminant, lda) or anchors (fecam, anchorinv, ...; fewer --anchors, less noise).",
         metavar="aggregate|EPSILON",
     )
     privacy_unit: str = option("window", "Unit that the epsilon protects: window or person.")

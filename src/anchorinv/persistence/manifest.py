@@ -38,7 +38,9 @@ MEASURED = {
     "33 %)",
     "aggregate": "anchors of five windows, or signals inverted from them, were linked to the right one of "
     "three people in 36 % (chance: 33 %)",
-    "epsilon": "with an epsilon of 1 for each window, 2 % of the windows were identified at 1 % FPR",
+    "epsilon": "with an epsilon of 1 for each window, 1 % of the windows were identified at 1 % FPR",
+    "noisy anchors": "with an epsilon of 1 for each window and one anchor of each class, 2 % of the windows "
+    "were identified at 1 % FPR",
     "real recordings": "recordings that were kept were linked to the right one of three people in 91 %",
 }
 
@@ -198,7 +200,7 @@ def file_sentences(facts: Mapping[str, Any]) -> list[str]:
 
 def _measured_as(facts: Mapping[str, Any], *, anchors: bool) -> str:
     if isinstance(facts["privacy"], dict):
-        return "epsilon"
+        return "noisy anchors" if anchors else "epsilon"
     if anchors:
         return facts["privacy"] or "anchors"
     return "weights alone" if facts["method"] == "finetune" else str(facts["memory"])
