@@ -239,7 +239,12 @@ class TestOutputsThatAreNotFinite:
         np.save(tmp_path / "shots.npy", windows(4, classes=("tongue",))[0])
         with pytest.raises(ValueError, match="are not finite"):
             learn(
-                model=bad, shots=[tmp_path / "shots.npy"], out=good, label="tongue", overwrite=True, quiet=True
+                model=bad,
+                shots=[tmp_path / "shots.npy"],
+                out=good,
+                label="tongue",
+                overwrite=True,
+                quiet=True,
             )
         assert good.read_bytes() == before
 

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from anchorinv import AnchorInvClassifier, Privacy
 from anchorinv.core.discriminant import Discriminant, square_of
 from anchorinv.core.privacy import (
+    NoisyAnchors,
+    anchor_clip,
     clipped,
     gaussian_delta,
     gaussian_sigma,
+    grouped_means,
+    noisy_anchors,
     noisy_moments,
     private_statistics,
     sensitivity,
@@ -180,10 +184,106 @@ def test_a_private_model_goes_through_a_file_and_says_what_it_is(tmp_path):
         loaded.add_shots(*windows(4))
 
 
+@given(st.integers(0, 10_000), st.floats(0.3, 4.0), st.integers(1, 5), st.sampled_from(["window", "person"]))
+@settings(max_examples=60, deadline=None)
+def test_no_window_and_no_person_moves_anchors_further_than_the_sensitivity(seed, clip, quota, unit):
+    rng, privacy = stream(seed), Privacy(1.0, unit=unit)
+    labels = torch.tensor([0] * 13 + [1] * 11)
+    people = torch.randint(0, 3, (24,), generator=rng)
+    values = 5 * torch.randn(24, 2, generator=rng)
+    other, whose = values.clone(), people == people[3] if unit == "person" else torch.arange(24) == 3
+    other[whose] = -values[whose]  # the worst of long ones
+    means = [
+        grouped_means(Batch(each, labels, people), quota, privacy, clip=clip, rng=stream(seed, "groups"))
+        for each in (values, other)
+    ]
+    moved = (means[0][0].values - means[1][0].values).norm()
+    assert 0 < moved <= means[0][1] * (1 + 1e-9)
+
+
+def test_groups_hold_every_window_and_noise_is_as_large_as_said():
+    labels, privacy = torch.arange(120) % 2, Privacy(1.0)
+    values = torch.randn(120, 30, generator=stream(0))
+    exact, reach = grouped_means(Batch(values, labels), 6, privacy, clip=100.0, rng=stream(1))
+    assert exact.labels.tolist() == [0] * 6 + [1] * 6 and reach == pytest.approx(2 * 100 / 10)
+    for label in (0, 1):
+        mean = exact.of(label).values.mean(0)
+        assert torch.allclose(mean.float(), values[labels == label].mean(0), atol=1e-5)
+    nothing = Batch(torch.zeros(1000, 400), torch.zeros(1000, dtype=torch.int64))
+    noisy = noisy_anchors(nothing, 50, privacy, clip=3.0, rng=stream(2)).values
+    assert noisy.shape == (50, 400)
+    assert float(noisy.std()) == pytest.approx(privacy.noise * 2 * 3.0 / 20, rel=0.03)
+
+
+def private_fecam(epsilon=8.0, method="fecam", **settings):
+    settings = {
+        "n_anchors": 4,
+        "epochs": 1,
+        "random_state": 0,
+        "inversion_steps": 2,
+        "finetune_steps": 2,
+    } | settings
+    return AnchorInvClassifier(method=method, privacy=Privacy(epsilon), **settings)
+
+
+@pytest.mark.parametrize("method", ["fecam", "ridge", "anchorinv", "anchorinv-plus"])
+def test_prototypes_of_all_classes_are_means_of_noisy_anchors(method):
+    X, y = windows(60)
+    model = private_fecam(method=method).fit(X, y).partial_fit(*windows(10, classes=("tongue",), seed=1))
+    state = model.state_
+    assert len(state.anchors.of(state.classes[-1])) == 2  # of ten shots
+    for prototype, label in zip(state.head.prototypes, state.classes, strict=True):
+        own = state.anchors.of(label).values
+        assert 2 <= len(own) <= 4
+        assert torch.allclose(prototype, own.mean(0), atol=1e-4)
+    again = private_fecam(method=method).fit(X, y)
+    assert not torch.equal(again.state_.head.prototypes[:2], state.head.prototypes[:2])
+
+
+def test_with_hardly_any_noise_anchors_are_means_of_features():
+    X, y = windows(60)
+    model = private_fecam(1000.0)
+    model.set_params(privacy=Privacy(1000.0, 0.9, clip=4.0), n_anchors=1).fit(X, y)
+    features, recipe = model.transform(X), model._recipe(60)
+    assert isinstance(recipe.memory.release, NoisyAnchors)
+    for column, name in enumerate(model.classes_):
+        mean = features[y == name].mean(0)
+        near = model.state_.head.prototypes[column].numpy()
+        assert np.linalg.norm(near - mean) < 0.2 * np.linalg.norm(mean)
+
+
+def test_the_length_that_anchors_are_clipped_to_is_that_of_noise_not_of_recordings():
+    X, y = windows(40)
+    state = private_fecam().fit(X, y).state_
+    assert anchor_clip(state, Privacy(1.0, clip=4.0)) == pytest.approx(2 * anchor_clip(state, Privacy(1.0)))
+    assert anchor_clip(state, Privacy(1.0)) > 0
+
+
+def test_a_file_with_noisy_anchors_says_what_it_is_and_takes_no_more_shots(tmp_path):
+    from anchorinv.persistence.bundle import read_facts
+    from anchorinv.persistence.manifest import manifest, manifest_lines
+
+    X, y = windows(60)
+    model = private_fecam(2.0).fit(X, y)
+    model.save(tmp_path / "m.anchorinv")
+    loaded = AnchorInvClassifier.load(tmp_path / "m.anchorinv")
+    assert (loaded.predict(X) == model.predict(X)).all()
+    text = " ".join("\n".join(manifest_lines(manifest(*read_facts(tmp_path / "m.anchorinv")))).split())
+    assert "Given the weights of the network, anchors and class means are differentially private" in text
+    assert "epsilon 2, delta 1e-05 for each window" in text and "Not covered: the weights" in text
+    assert not any("fingerprint" in line for line in loaded.history_)
+    with pytest.raises(ValueError, match="forget the class and teach it anew"):
+        loaded.add_shots(*windows(4))
+    with pytest.raises(ValueError, match="4 windows has too few for a mean of 5"):
+        loaded.partial_fit(*windows(4, classes=("tongue",)))
+
+
 def test_what_cannot_be_private_is_refused():
     X, y = windows(24)
-    with pytest.raises(ValueError, match="weights of networks are not covered"):
-        AnchorInvClassifier(method="anchorinv", privacy=Privacy(1.0)).fit(X, y)
+    with pytest.raises(ValueError, match="what protonet keeps would not be covered"):
+        AnchorInvClassifier(method="protonet", privacy=Privacy(1.0)).fit(X, y)
+    with pytest.raises(ValueError, match="pass groups to fit"):
+        AnchorInvClassifier(method="fecam", privacy=Privacy(1.0, unit="person"), epochs=1).fit(X, y)
     with pytest.raises(ValueError, match="keeps single samples"):
         AnchorInvClassifier(method="latent-replay", privacy="aggregate").fit(X, y)
     with pytest.raises(ValueError, match=r"privacy .*must be 'aggregate', a Privacy or None"):

@@ -35,6 +35,9 @@ from anchorinv.core.types import Batch, Curve, State, concat, stream
 #: Shots of a new class, as in the paper.
 SHOTS = 10
 
+#: (state, features (n, dim) of a session, anchors of a class) -> state with their anchors and prototypes.
+Release = Callable[[State, Batch, int], State]
+
 
 class Memory(ABC):
     """What a method keeps of old classes; by default nothing.
@@ -141,6 +144,9 @@ class Anchors(_PerClass):
         The selection.
     aggregate : int, default=1
         Number of windows whose mean is an anchor, of several people where known; fewer are not kept.
+    release : callable or None, default=None
+        Makes anchors and prototypes by itself, from the features of a session and the number of anchors, as
+        differential privacy does; nothing is selected then.
 
     Examples
     --------
@@ -155,9 +161,15 @@ class Anchors(_PerClass):
     select: Selection = random_anchors
     # Left out of hashes at its default, so that replay cached before this setting is still valid.
     aggregate: int = field(default=1, kw_only=True, metadata={"later": True})
+    release: Release | None = field(default=None, kw_only=True, metadata={"later": True})
 
     def keep(self, state: State, train: Batch, latents: Batch, *, rng: torch.Generator) -> State:
         """Add the anchors of the session's classes, as the tail sees them now (Eq. 5 to 8)."""
+        if self.release is not None:
+            features = encode(state.tail, latents.values)
+            return self.release(
+                state, latents.with_values(features), _n_anchors(self.per_class, features, state)
+            )
         anchors = [state.anchors]
         for label in latents.classes:
             own = latents.of(label)

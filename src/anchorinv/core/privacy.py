@@ -1,9 +1,9 @@
-"""Differentially private statistics: the Gaussian mechanism, its accounting, and what it covers."""
+"""Differential privacy of statistics and anchors: the Gaussian mechanism, its accounting, what it covers."""
 
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -12,29 +12,34 @@ from torch import Tensor, nn
 from anchorinv.core.closed_form import ClosedForm, state_of
 from anchorinv.core.discriminant import Discriminant, triangle_of
 from anchorinv.core.encoder import fit_encoder
+from anchorinv.core.heads import class_means, prototype_head
 from anchorinv.core.memory import Anchors, LatentSamples, RealSamples
 from anchorinv.core.minimise import Checkpoint
-from anchorinv.core.networks import encode
+from anchorinv.core.networks import encode, frozen
+from anchorinv.core.prototypes import mixed_cells
 from anchorinv.core.recipe import Recipe
-from anchorinv.core.types import Batch, State, columns, stream
+from anchorinv.core.types import Batch, State, columns, concat, stream
 
-#: Windows behind each anchor, where ``privacy="aggregate"`` is asked for.
+#: Windows behind each anchor, where privacy is asked for; with noise, at least.
 AGGREGATE = 5
 #: Of the within-class covariance towards a sphere: fixed, as one that is chosen by data would tell of them.
 SHRINKAGE = 0.1
 #: Weight of second moments against sums, in units of 1 / clip²: which of both gets the noise.
 _BALANCE = 2.0
+#: Windows of white noise that show how long the features of a network are.
+_N_WHITE = 64
+_WHOSE = "privacy of each person needs to know whose windows are whose; pass groups to fit"
 
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """Differential privacy of the statistics that the default method learns from.
+    """Differential privacy of the statistics that the default method learns from, or of anchors.
 
     Replacing one window (or all windows of one person) by any others changes the probability of every set of
-    statistics by a factor of exp(epsilon) at most, but for a probability of delta. That holds given how
-    features are computed, which the base windows determine without noise. The number of windows of each class
-    and person is taken as public. The noise comes from a generator that the operating system seeds, not from
-    ``random_state``.
+    statistics, or of anchors and class means, by a factor of exp(epsilon) at most, but for a probability of
+    delta. That holds given how features are computed, which the base windows determine without noise: the
+    weights of a network are not covered. The number of windows of each class and person is taken as public.
+    The noise comes from a generator that the operating system seeds, not from ``random_state``.
 
     Parameters
     ----------
@@ -43,11 +48,12 @@ class Privacy:
     delta : float, default=1e-5
         Between 0 and 1; far below one in the number of windows.
     clip : float, default=2.0
-        Longer feature vectors are scaled down to this length; about half of all base windows are.
+        Longer feature vectors are scaled down to this length; about half of all base windows are. For anchors
+        in units of half the length that the network's features of white noise have.
     unit : {"window", "person"}, default="window"
         What is protected: one window, or all windows of a person (``groups`` of ``fit``).
     n_features : int, default=32
-        Features of a window; the noise on the covariance grows with their number.
+        Features of a window, for statistics; the noise on the covariance grows with their number.
 
     Examples
     --------
@@ -137,7 +143,7 @@ def sensitivity(
         both = 2 * clip**2 + 2 * weight**2 * clip**4 + 1 / (2 * weight**2)
         return math.sqrt(both) if moments else 2 * clip
     if groups is None:
-        raise ValueError("privacy of each person needs to know whose windows are whose; pass groups to fit")
+        raise ValueError(_WHOSE)
     worst = 0.0
     for person in sorted(set(groups.tolist())):
         counts = torch.bincount(targets[groups == person]).double()
@@ -277,8 +283,85 @@ class PrivatePlacement:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class NoisyAnchors:
+    """Anchors with noise in place of a selection: means of groups that hold every window of a class once.
+
+    Which windows share a group does not depend on what they are. Prototypes become the means of the anchors,
+    so that they and whatever is computed from both (covariances, replay) are covered as well.
+    """
+
+    privacy: Privacy
+
+    def __call__(self, state: State, samples: Batch, quota: int) -> State:
+        """Return the state with at most ``quota`` anchors of each class of features (n, dim)."""
+        if state.session > 0:
+            # A lesson does not say whose its shots are: they may all be one person's.
+            samples = replace(samples, groups=torch.zeros_like(samples.labels))
+        anchors = noisy_anchors(
+            samples, quota, self.privacy, clip=anchor_clip(state, self.privacy), rng=unknown_generator()
+        )
+        head, labels = prototype_head(state.head), anchors.classes
+        prototypes = head.prototypes.detach().clone()
+        prototypes[state.columns(torch.tensor(labels))] = class_means(
+            anchors.values, columns(anchors.labels, labels)
+        )
+        return replace(
+            state, anchors=concat(state.anchors, anchors), head=frozen(head.with_prototypes(prototypes))
+        )
+
+
+def noisy_anchors(
+    samples: Batch, quota: int, privacy: Privacy, *, clip: float, rng: torch.Generator
+) -> Batch:
+    """Return private anchors of features (n, dim), at most ``quota`` of each class.
+
+    ``groups`` are people, who share anchors as evenly as can be.
+    """
+    _refuse_weights(samples)
+    exact, sensitivity = grouped_means(samples, quota, privacy, clip=clip, rng=rng)
+    noise = torch.randn(exact.values.shape, dtype=exact.values.dtype, generator=rng)
+    return exact.with_values((exact.values + privacy.noise * sensitivity * noise).to(samples.values))
+
+
+def grouped_means(
+    samples: Batch, quota: int, privacy: Privacy, *, clip: float, rng: torch.Generator
+) -> tuple[Batch, float]:
+    """Return means of clipped features (n, dim) in groups, and how far all of them can move in all.
+
+    By another window one mean moves, by 2 clip / size at most. By other windows of a person each mean moves
+    by that for each of them in its group.
+    """
+    if privacy.unit == "person" and samples.groups is None:
+        raise ValueError(_WHOSE)
+    means, furthest, squares = [], 0.0, dict[int, float]()
+    for label in samples.classes:
+        own = samples.of(label)
+        order, cells = mixed_cells(own, max(AGGREGATE, -(-len(own) // quota)), rng=rng)
+        sizes = torch.bincount(cells)
+        values = clipped(own.values.double(), clip)[order]
+        sums = values.new_zeros(len(sizes), values.shape[1]).index_add_(0, cells, values)
+        means.append(Batch(sums / sizes[:, None], torch.full((len(sizes),), label)))
+        furthest = max(furthest, 2 * clip / int(sizes.min()))
+        if privacy.unit == "person" and own.groups is not None:
+            for person in sorted(set(own.groups.tolist())):
+                shares = torch.bincount(cells[own.groups[order] == person], minlength=len(sizes)) / sizes
+                squares[person] = squares.get(person, 0.0) + 4 * clip**2 * float(shares.square().sum())
+    return concat(*means), furthest if privacy.unit == "window" else math.sqrt(max(squares.values()))
+
+
+def anchor_clip(state: State, privacy: Privacy) -> float:
+    """Return the length to which features are clipped for anchors.
+
+    It is relative to features of white noise, so that no recording decides it.
+    """
+    white = torch.randn(_N_WHITE, *state.shape, generator=stream(0, "white noise"))
+    lengths = encode(state.tail, encode(state.trunk, white)).norm(dim=1)
+    return privacy.clip / 2 * float(lengths.median())
+
+
 class PrivateRecipe(Recipe):
-    """A method by private statistics: each window is looked at once."""
+    """A method by private statistics or anchors: each window is looked at once."""
 
     def add_shots(self, state: State, features: Batch, counts: Sequence[int]) -> State:
         """Refuse: more examples of a known class would need noise of their own, and more epsilon."""
@@ -308,13 +391,16 @@ def private(recipe: Recipe, privacy: "Privacy | str | None") -> Recipe:
             return replace(recipe, memory=replace(recipe.memory, aggregate=AGGREGATE))
     if not isinstance(privacy, Privacy):
         return recipe
+    parts = {part.name: getattr(recipe, part.name) for part in fields(recipe)}
+    if isinstance(recipe.memory, Anchors):
+        return PrivateRecipe(**parts | {"memory": replace(recipe.memory, release=NoisyAnchors(privacy))})
     if not isinstance(recipe.base_spec, ClosedForm):
         raise ValueError(
-            f"differential privacy is for the statistics of the methods discriminant and lda, not for "
-            f"{recipe.name}: weights of networks are not covered; choose one of these methods"
+            f"differential privacy is for statistics (methods discriminant and lda) and for anchors (fecam, "
+            f"anchorinv and others): what {recipe.name} keeps would not be covered; choose one of these"
         )
-    base = PrivateForm(recipe.base_spec, privacy)
-    return PrivateRecipe(recipe.name, base, PrivatePlacement(privacy), recipe.adapt, recipe.memory)
+    base, place = PrivateForm(recipe.base_spec, privacy), PrivatePlacement(privacy)
+    return PrivateRecipe(**parts | {"base_spec": base, "place": place})
 
 
 def privacy_from(facts: Any) -> "Privacy | str | None":
@@ -337,12 +423,24 @@ def privacy_sentences(privacy: "Privacy | str | None", *, anchors: bool) -> list
         )
         none = "It keeps no anchors: class statistics are sums over all windows of a class already."
         return [sentence if anchors else none, "This is not differential privacy, and no proof of anonymity."]
+    kind = (
+        f"differentially private ({privacy}, Gaussian mechanism, features clipped"
+        f"{'' if anchors else f' to {privacy.clip:g}'}); where the same {privacy.unit} is in several "
+        f"lessons, their epsilons and deltas add up."
+    )
+    others = (
+        "channel statistics that new recordings are checked against; the numbers of windows; a calibration."
+    )
+    if anchors:
+        return [
+            f"Given the weights of the network, anchors and class means are {kind} Each anchor is a mean of "
+            f"{AGGREGATE} windows or more, with noise.",
+            f"Not covered: the weights, which base training and finetuning fit to all windows without noise, "
+            f"and their losses; mean and deviation of channels and scales of views; {others}",
+        ]
     return [
-        f"Given how features are computed, class means and the pooled scatter are differentially private "
-        f"({privacy}, Gaussian mechanism, features clipped to {privacy.clip:g}); where the same "
-        f"{privacy.unit} is in several lessons, their epsilons and deltas add up.",
-        "Not covered: how features are computed (mean and deviation of channels, references and scales of "
-        "feature blocks, principal components), which all base windows determine without noise; channel "
-        "statistics that new recordings are checked against; the numbers of windows; a calibration. Classes "
-        "taught later are covered but for their numbers of windows.",
+        f"Given how features are computed, class means and the pooled scatter are {kind}",
+        f"Not covered: how features are computed (mean and deviation of channels, references and scales of "
+        f"feature blocks, principal components), which all base windows determine without noise; {others} "
+        f"Classes taught later are covered but for their numbers of windows.",
     ]

@@ -209,13 +209,24 @@ def aggregated(samples: Batch, size: int, *, rng: torch.Generator | None) -> Ten
     In random order with a generator. Fewer than ``size`` samples are refused; a remainder joins the last
     mean. A size of 1 returns the samples.
     """
-    n = len(samples)
     if size == 1:
         return samples.values
+    order, cells = mixed_cells(samples, size, rng=rng)
+    sums = samples.values.new_zeros(int(cells[-1]) + 1, samples.values.shape[1])
+    sums = sums.index_add_(0, cells, samples.values[order])
+    return sums / torch.bincount(cells)[:, None].to(sums)
+
+
+def mixed_cells(samples: Batch, size: int, *, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Return an order (n,) of samples, mixed over groups where known, and the cell of each in it (n,).
+
+    Cells have ``size`` samples, the last one also a remainder. What the samples are plays no part.
+    """
+    n = len(samples)
     if n < size:
         raise ValueError(
             f"a class with {n} windows has too few for a mean of {size}; record {size} or more, or "
-            f"leave out privacy='aggregate'"
+            f"leave out privacy"
         )
     order = torch.arange(n) if rng is None else torch.randperm(n, generator=rng)
     if samples.groups is not None:
@@ -223,10 +234,7 @@ def aggregated(samples: Batch, size: int, *, rng: torch.Generator | None) -> Ten
         groups = samples.groups[order]
         rank = torch.stack([(groups[:i] == groups[i]).sum() for i in range(n)])
         order = order[torch.argsort(rank, stable=True)]
-    cell = (torch.arange(n) // size).clamp(max=n // size - 1)
-    sums = samples.values.new_zeros(n // size, samples.values.shape[1])
-    sums = sums.index_add_(0, cell, samples.values[order])
-    return sums / torch.bincount(cell)[:, None].to(sums)
+    return order, (torch.arange(n) // size).clamp(max=n // size - 1)
 
 
 def update_prototypes(

@@ -11,8 +11,17 @@ from torch import Tensor
 from anchorinv.core.discriminant import Discriminant
 from anchorinv.core.heads import PrototypeHead, StatisticalHead
 from anchorinv.core.networks import encode
-from anchorinv.core.privacy import Privacy, clipped, private_statistics, unknown_generator
+from anchorinv.core.privacy import (
+    AGGREGATE,
+    Privacy,
+    anchor_clip,
+    clipped,
+    noisy_anchors,
+    private_statistics,
+    unknown_generator,
+)
 from anchorinv.core.registry import METHODS
+from anchorinv.core.types import Batch
 from anchorinv.errors import listed
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.progress import tick
@@ -259,17 +268,20 @@ def means_ratios(
     columns = _head_columns(model, data.labels)
     privacy = model.privacy if isinstance(model.privacy, Privacy) else None
     if privacy is not None:
-        features = clipped(features, privacy.clip)
+        features = clipped(features, _clip_of(model, privacy))
     values = features.double().numpy()
     whitening = whitening_of(values, columns)
     whitened = values @ whitening
     halves = np.stack([*half_splits(data.labels, data.people if by_unit else None, SHADOWS, seed)])
+    closed = isinstance(model.state_.head, Discriminant)
+    if privacy and not closed and min(np.bincount(columns[half]).min() for half in halves) < AGGREGATE:
+        return None  # half of the windows of a class are too few for an anchor
     scores = []
     for half in halves:
         of_half = (
             class_means(values[half], columns[half], int(columns.max()) + 1)
             if privacy is None
-            else _fit_shadow_head(model, features, data, half).means.double().numpy()
+            else _private_means(model, features, data, half, privacy)
         )
         scores.append(nearness(whitened, columns, of_half @ whitening))
     target = nearness(whitened, columns, means.detach().double().numpy() @ whitening)
@@ -339,10 +351,32 @@ def _fit_shadow_head(
     empty = head._with(head.counts[:0], head.means[:0], head.scatters[:0], head.n_base)
     if not isinstance(model.privacy, Privacy):
         return empty.learned(features[chosen], targets)
-    whose = None
-    if data.people is not None:
-        whose = torch.from_numpy(np.unique(data.people[half], return_inverse=True)[1])
+    whose = _whose(data, half)
     return private_statistics(empty, features[chosen], targets, whose, model.privacy, rng=unknown_generator())
+
+
+def _private_means(
+    model: AnchorInvClassifier, features: Tensor, data: People, half: np.ndarray, privacy: Privacy
+) -> np.ndarray:
+    """Return class means (n_classes, dim) of half of the windows, with noise as in the model."""
+    if isinstance(model.state_.head, Discriminant):
+        return np.asarray(_fit_shadow_head(model, features, data, half).means.double())
+    chosen, columns = torch.from_numpy(half), _head_columns(model, data.labels[half])
+    own = Batch(features[chosen], torch.from_numpy(columns), _whose(data, half))
+    clip, rng = _clip_of(model, privacy), unknown_generator()
+    anchors = noisy_anchors(own, model.n_anchors, privacy, clip=clip, rng=rng)
+    return class_means(anchors.values.double().numpy(), anchors.labels.numpy(), int(columns.max()) + 1)
+
+
+def _clip_of(model: AnchorInvClassifier, privacy: Privacy) -> float:
+    closed = isinstance(model.state_.head, Discriminant)
+    return privacy.clip if closed else anchor_clip(model.state_, privacy)
+
+
+def _whose(data: People, chosen: np.ndarray) -> Tensor | None:
+    if data.people is None:
+        return None
+    return torch.from_numpy(np.unique(data.people[chosen], return_inverse=True)[1])
 
 
 def train_shadow(model: AnchorInvClassifier, data: People, *, seed: int) -> AnchorInvClassifier:
