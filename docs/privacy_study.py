@@ -24,9 +24,7 @@ from torch import Tensor
 from anchorinv import AnchorInvClassifier, Privacy
 from anchorinv.core.discriminant import Discriminant, square_of, triangle_of
 from anchorinv.core.privacy import (
-    AGGREGATE,
     clipped,
-    gaussian_sigma,
     private_statistics,
     unknown_generator,
 )
@@ -57,6 +55,7 @@ from anchorinv.serving.membership import (
     concatenate,
     half_splits,
     membership_figures,
+    noise_of_means,
     standardise,
     units_of,
 )
@@ -81,8 +80,11 @@ REPLAY_STEPS = 100
 REPLAYED = "anchorinv, 10 anchors, inverted replay"
 WEIGHTS_ALONE = "finetune, weights alone"
 WEIGHTS_WITH_SHADOWS = f"finetune, {N_SHADOWS} shadow networks"
+#: Settings with noise on anchors: how many of each class, and the epsilon.
 NOISY_ANCHORS = {
-    f"fecam, 50 anchors of five windows, epsilon {each:g} on anchors": each for each in (8.0, 64.0)
+    f"fecam, {n} noisy anchors, epsilon {epsilon:g}": (n, epsilon)
+    for n in (50, 10, 1)
+    for epsilon in (1.0, 8.0, 64.0)
 }
 #: Splits of settings that are not tried on all: what would take long, and what is no option.
 ONLY = {
@@ -276,10 +278,15 @@ class Statistics:
         shared = bool(set(both.people[inside]) & set(both.people[~inside]))
         units, unit = units_of(both.of(inside), both.of(~inside), [])
         values = clipped(self.features, self.clip).double().numpy()
-        whitening = whitening_of(values, both.labels)
-        whitened = values @ whitening
         halves = np.stack(list(half_splits(both.labels, units if unit else None, SHADOWS, 0)))
-        shadows = [self.scores(self.drawn(half), whitened, whitening) for half in halves]
+        heads = [self.drawn(half) for half in halves]
+        targets, n_classes = self.targets.numpy(), len(self.model.classes_)
+        exact = [class_means(values[half], targets[half], n_classes) for half in halves]
+        noisy = np.stack([head.means.double().numpy() for head in heads])
+        noise = noise_of_means(noisy, np.stack(exact), halves.sum() / len(halves) / n_classes)
+        whitening = whitening_of(values, both.labels, noise=noise)
+        whitened = values @ whitening
+        shadows = [self.scores(head, whitened, whitening) for head in heads]
         f1, found = [], defaultdict(list)
         for number in range(DRAWS if isinstance(self.learn, partial) else 1):
             head = self.drawn(inside)
@@ -378,23 +385,6 @@ def with_memory(
     return model
 
 
-def with_noisy_anchors(trained: AnchorInvClassifier, members: People, epsilon: float) -> AnchorInvClassifier:
-    """Return a model whose anchors of five windows are private for each window; nothing else of it is.
-
-    They are clipped to their median length, which is taken as known. A window moves one anchor, by two fifths
-    of that.
-    """
-    model = with_memory(trained, members, "fecam", privacy="aggregate")
-    anchors = model.state_.anchors
-    clip = float(anchors.values.norm(dim=1).median())
-    noise = torch.randn(anchors.values.shape, generator=unknown_generator())
-    values = clipped(anchors.values, clip) + gaussian_sigma(epsilon, 1e-5, 2 * clip / AGGREGATE) * noise
-    recipe = recipe_of(model.get_params(deep=False), model.geometry_, len(members))
-    noisy = anchors.with_values(values)
-    model._know(state_=recipe.with_fitted_head(replace(model.state_, anchors=noisy), noisy))
-    return model
-
-
 def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], AnchorInvClassifier]]]:
     """Yield models of one network with several memories."""
 
@@ -416,8 +406,9 @@ def networks(members: People, sfreq: float) -> Iterator[tuple[str, Callable[[], 
             lambda n=anchors: with_memory(trained(), members, "fecam", privacy="aggregate", n_anchors=n),
         )
     yield "fecam, 10 anchors", lambda: with_memory(trained(), members, "fecam", n_anchors=10)
-    for name, epsilon in NOISY_ANCHORS.items():
-        yield name, lambda epsilon=epsilon: with_noisy_anchors(trained(), members, epsilon)
+    for name, (n, epsilon) in NOISY_ANCHORS.items():
+        options = {"privacy": Privacy(epsilon), "n_anchors": n}
+        yield name, lambda options=options: with_memory(trained(), members, "fecam", **options)
     yield (
         REPLAYED,
         lambda: with_memory(trained(), members, "anchorinv", n_anchors=10, inversion_steps=REPLAY_STEPS),

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchorinv import AnchorInvClassifier
+from anchorinv import AnchorInvClassifier, Privacy
 from anchorinv.datasets import synthetic
 from anchorinv.persistence.manifest import MEASURED
 from anchorinv.serving.attacks import (
@@ -21,6 +21,7 @@ from anchorinv.serving.attacks import (
     likelihood_ratios,
 )
 from anchorinv.serving.audit import (
+    Audit,
     StoredItems,
     audit,
     audit_forgetting,
@@ -28,7 +29,7 @@ from anchorinv.serving.audit import (
     reconstruction,
     stored_items,
 )
-from anchorinv.serving.membership import CONTROL, People, shadow_logits
+from anchorinv.serving.membership import CONTROL, People, means_ratios, membership, shadow_logits
 
 RECORD = Path(__file__).parents[2] / "docs" / "results" / "privacy.ndjson"
 GUESSING = 3  # standard errors from chance that chance may bring
@@ -355,6 +356,27 @@ def test_what_aggregated_anchors_are_made_of_is_found_out(halves):
     shares = anchors.shares_of(members.people, np.arange(6))
     assert shares.sum(1) == pytest.approx(1.0) and shares.max() < 0.45
     assert (np.sort(anchors.weights, 1)[:, -5] > 0.1).all()
+
+
+def test_noise_on_anchors_hides_members(halves):
+    """Class means give them away without noise, less so with little, and not with much."""
+    members, others = halves
+    found = []
+    for privacy in (None, Privacy(1000.0, 0.9), Privacy(0.1)):
+        model = fitted(members, method="fecam", epochs=1, n_anchors=1, privacy=privacy)
+        figures = membership(model, members, others, [], shadows=None, seed=0)
+        means = "window, by likelihood ratio of class means"
+        found.append(figure(Audit("none", tuple(figures)), "membership", means, "AUROC").estimate)
+    without, little, much = found
+    assert without.value > 0.95 and little.low > 0.5
+    assert abs(much.value - 0.5) <= GUESSING * (much.high - much.low) / (2 * 1.96)
+
+
+def test_a_class_of_few_windows_has_no_noisy_halves(halves):
+    members, others = (half.of(np.flatnonzero(half.labels < 2)[:14]) for half in halves)
+    model = fitted(members, method="fecam", epochs=1, privacy=Privacy(1.0))
+    assert means_ratios(model, members, None, by_unit=False, seed=0) is None
+    assert audit(model, members, others, invert=False).figures
 
 
 def test_a_taught_class_is_forgotten_without_a_trace(halves):

@@ -275,10 +275,11 @@ def likelihood_ratios(target: np.ndarray, shadows: np.ndarray, inside: np.ndarra
     return ratio
 
 
-def whitening_of(features: np.ndarray, cells: np.ndarray) -> np.ndarray:
+def whitening_of(features: np.ndarray, cells: np.ndarray, *, noise: float = 0.0) -> np.ndarray:
     """Return the whitening (dim, dim) by the Ledoit-Wolf covariance of features (n, dim) within cells (n,).
 
-    If every cell has one window, it is the covariance of all windows.
+    If every cell has one window, it is the covariance of all windows. ``noise`` is a variance in every
+    direction besides: where a mean has noise, directions of less variance tell nothing.
     """
     from sklearn.covariance import ledoit_wolf
 
@@ -288,7 +289,7 @@ def whitening_of(features: np.ndarray, cells: np.ndarray) -> np.ndarray:
         residuals = features - features.mean(0)
     covariance, _ = ledoit_wolf(residuals, assume_centered=True)
     levels, vectors = np.linalg.eigh(covariance)
-    return np.asarray(vectors / np.sqrt(np.maximum(levels, 1e-9 * levels.max())))
+    return np.asarray(vectors / np.sqrt(np.maximum(levels, 1e-9 * levels.max()) + noise))
 
 
 def class_means(values: np.ndarray, columns: np.ndarray, n_classes: int) -> np.ndarray:

@@ -267,25 +267,30 @@ def means_ratios(
         return None
     columns = _head_columns(model, data.labels)
     privacy = model.privacy if isinstance(model.privacy, Privacy) else None
+    closed, clip = isinstance(model.state_.head, Discriminant), 0.0
     if privacy is not None:
-        features = clipped(features, _clip_of(model, privacy))
+        clip = privacy.clip if closed else anchor_clip(model.state_, privacy)
+        features = clipped(features, clip)
     values = features.double().numpy()
-    whitening = whitening_of(values, columns)
-    whitened = values @ whitening
     halves = np.stack([*half_splits(data.labels, data.people if by_unit else None, SHADOWS, seed)])
-    closed = isinstance(model.state_.head, Discriminant)
     if privacy and not closed and min(np.bincount(columns[half]).min() for half in halves) < AGGREGATE:
         return None  # half of the windows of a class are too few for an anchor
-    scores = []
-    for half in halves:
-        of_half = (
-            class_means(values[half], columns[half], int(columns.max()) + 1)
-            if privacy is None
-            else _private_means(model, features, data, half, privacy)
-        )
-        scores.append(nearness(whitened, columns, of_half @ whitening))
+    n_classes = int(columns.max()) + 1
+    exact = [class_means(values[half], columns[half], n_classes) for half in halves]
+    of_halves, noise = exact, 0.0
+    if privacy is not None:
+        of_halves = [_private_means(model, features, data, half, privacy, clip) for half in halves]
+        noise = noise_of_means(np.stack(of_halves), np.stack(exact), halves.sum() / len(halves) / n_classes)
+    whitening = whitening_of(values, columns, noise=noise)
+    whitened = values @ whitening
+    scores = [nearness(whitened, columns, each @ whitening) for each in of_halves]
     target = nearness(whitened, columns, means.detach().double().numpy() @ whitening)
     return likelihood_ratios(target, np.stack(scores), halves)
+
+
+def noise_of_means(noisy: np.ndarray, exact: np.ndarray, n_windows: float) -> float:
+    """Return the noise of means (..., dim) of windows as a variance of a single window."""
+    return float(n_windows * np.square(noisy - exact).mean())
 
 
 def shadow_logits(
@@ -356,21 +361,20 @@ def _fit_shadow_head(
 
 
 def _private_means(
-    model: AnchorInvClassifier, features: Tensor, data: People, half: np.ndarray, privacy: Privacy
+    model: AnchorInvClassifier,
+    features: Tensor,
+    data: People,
+    half: np.ndarray,
+    privacy: Privacy,
+    clip: float,
 ) -> np.ndarray:
     """Return class means (n_classes, dim) of half of the windows, with noise as in the model."""
     if isinstance(model.state_.head, Discriminant):
         return np.asarray(_fit_shadow_head(model, features, data, half).means.double())
     chosen, columns = torch.from_numpy(half), _head_columns(model, data.labels[half])
     own = Batch(features[chosen], torch.from_numpy(columns), _whose(data, half))
-    clip, rng = _clip_of(model, privacy), unknown_generator()
-    anchors = noisy_anchors(own, model.n_anchors, privacy, clip=clip, rng=rng)
+    anchors = noisy_anchors(own, model.n_anchors, privacy, clip=clip, rng=unknown_generator())
     return class_means(anchors.values.double().numpy(), anchors.labels.numpy(), int(columns.max()) + 1)
-
-
-def _clip_of(model: AnchorInvClassifier, privacy: Privacy) -> float:
-    closed = isinstance(model.state_.head, Discriminant)
-    return privacy.clip if closed else anchor_clip(model.state_, privacy)
 
 
 def _whose(data: People, chosen: np.ndarray) -> Tensor | None:
