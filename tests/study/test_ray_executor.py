@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -190,7 +191,9 @@ def test_a_training_whose_node_dies_goes_on_from_its_last_checkpoint(stand_in, h
 def test_a_node_that_does_not_see_the_folder_writes_no_checkpoint(stand_in, here, tmp_path, monkeypatch):
     fake, asked = stand_in(), []
     monkeypatch.setattr(os, "access", lambda path, _: asked.append(path))
-    assert run(tmp_path / "run", seconds=0.0) == here
+    monkeypatch.chdir(tmp_path)
+    assert run(Path("run"), seconds=0.0) == here
+    # Workers are asked for the folder wherever they are themselves.
     assert asked == [tmp_path / "run" / "bases"] and not fake.n_checkpoints
 
 

@@ -240,7 +240,7 @@ class RayExecutor:
     Parameters
     ----------
     workers : int or None, default=None
-        Parallel tasks; None is one on this machine, on a cluster as many as fit.
+        Parallel tasks; None means as many as fit on a cluster, and one where Ray is started for the run.
     cluster : str or None, default=None
         Address of an existing cluster.
     gpus : float, default=0.0
