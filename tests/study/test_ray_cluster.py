@@ -212,7 +212,7 @@ class TestStopped:
         process = started("--cluster", seen.address, "--out", out, enter=seen.enter, cwd=tmp_path)
         shown, output = process.communicate()
         assert process.returncode == 0, output
-        assert f"at {seen.address}: 1 nodes, 1 CPUs; 1 workers of 1 threads" in output, output
+        assert f"at {seen.address}: 1 nodes, 1 workers of 1 threads" in output, output
         assert "Macro-F1" in shown
         assert lines(out) == lines(whole)
 
@@ -242,7 +242,7 @@ def test_nobody_there(run):
 def test_ray_client_is_refused_in_words():
     with (
         pytest.raises(ValueError, match="start the command on a node of the cluster"),
-        connected("ray://x:1"),
+        connected("ray://x:1", 1),
     ):
         pass
 

@@ -1,9 +1,12 @@
 """The driver without a cluster: a stand-in for Ray computes at once, and loses what it is told to lose."""
 
 import logging
+import os
 import pickle
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 from anchorinv.progress import Tick, listening
 from anchorinv.study import ray_executor
 from anchorinv.study.config import Study
-from anchorinv.study.execute import Unfinished, run_study
+from anchorinv.study.execute import FileCheckpoint, Unfinished, run_study
 from anchorinv.study.ray_executor import RETRIES, RayExecutor
 from tests.study.little import lines, little
 
@@ -41,8 +44,9 @@ class InThisProcess:
     """Ray's functions as far as they are used; ``lose`` (task) says what is lost after all retries."""
 
     def __init__(self, lose: Callable[[str], Exception | None]) -> None:
-        self.exceptions, self._lose = exceptions, lose
-        self.n_positions, self.deaths = 0, iter(())  # whether a process dies as it leaves a position
+        self.exceptions, self._lose, self.__version__ = exceptions, lose, "0"
+        self.experimental = SimpleNamespace(internal_kv=self)
+        self.n_checkpoints, self.deaths = 0, iter(())  # whether a process dies as it writes a checkpoint
         self.started: list[str] = []
         self.options: list[dict[str, Any]] = []
         self.store: dict[str, Any] = {}
@@ -73,12 +77,12 @@ class InThisProcess:
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Alive": True, "NodeID": name, "Resources": {"CPU": 1}} for name in self.alive]
 
-    def remote(self, task: Any) -> Any:
-        def options(**options: Any) -> Any:
+    def remote(self, **options: Any) -> Any:
+        def function(task: Any) -> Any:
             self.options.append(options)
             return SimpleNamespace(remote=lambda *args: self._call(task, *args))
 
-        return SimpleNamespace(options=options)
+        return function
 
     def _call(self, task: Any, *args: Any) -> Any:
         for reference in args:
@@ -106,10 +110,6 @@ class InThisProcess:
 
     # What is used of ray.experimental.internal_kv.
     def _internal_kv_put(self, key: str, value: Any) -> None:
-        if key.endswith("-position"):
-            self.n_positions += 1
-            if next(self.deaths, False):
-                raise Died
         self.store[key] = value
 
     def _internal_kv_get(self, key: str) -> Any:
@@ -124,10 +124,18 @@ def stand_in(monkeypatch) -> Callable[..., InThisProcess]:
     def install(lose: Callable[[str], Exception | None] = lambda task: None) -> InThisProcess:
         fake = InThisProcess(lose)
         monkeypatch.setattr(ray_executor, "import_extra", lambda *_, **__: fake)
-        monkeypatch.setattr(ray_executor, "connected", nullcontext)
-        monkeypatch.setattr(ray_executor, "described", lambda _: "a stand-in")
-        monkeypatch.setattr(ray_executor, "kv_store", lambda: fake)
+        monkeypatch.setattr(ray_executor, "connected", lambda cluster, _: nullcontext(cluster))
+
+        def write_or_die(checkpoint: FileCheckpoint, values: dict[str, Any]) -> None:
+            fake.n_checkpoints += 1
+            if next(fake.deaths, False):
+                raise Died
+            write(checkpoint, values)
+
+        monkeypatch.setattr(FileCheckpoint, "write", write_or_die)
         return fake
+
+    write = FileCheckpoint.write
 
     return install
 
@@ -169,18 +177,27 @@ def test_ray_is_asked_to_compute_again_what_it_loses(stand_in, tmp_path):
         assert options["max_retries"] == RETRIES and options["retry_exceptions"] == [exceptions.RayError]
 
 
-def test_a_training_whose_node_dies_goes_on_from_its_last_position(stand_in, here, tmp_path):
+def test_a_training_whose_node_dies_goes_on_from_its_last_checkpoint(stand_in, here, tmp_path):
     fake = stand_in()
     assert run(tmp_path / "whole", seconds=0.0) == here
-    n_positions = fake.n_positions
+    n_checkpoints = fake.n_checkpoints
     fake = stand_in()
     fake.deaths = iter([False, False, True])
     assert run(tmp_path / "run", seconds=0.0) == here
-    assert fake.started.count("fit_base") == 2 and fake.n_positions == n_positions + 1 > 3
+    assert fake.started.count("fit_base") == 2 and fake.n_checkpoints == n_checkpoints + 1 > 3
     assert not list((tmp_path / "run" / "bases").glob("*.unfinished"))
 
 
-def test_a_training_that_was_stopped_goes_on_from_the_last_position(stand_in, here, tmp_path, caplog):
+def test_a_node_that_does_not_see_the_folder_writes_no_checkpoint(stand_in, here, tmp_path, monkeypatch):
+    fake, asked = stand_in(), []
+    monkeypatch.setattr(os, "access", lambda path, _: asked.append(path))
+    monkeypatch.chdir(tmp_path)
+    assert run(Path("run"), seconds=0.0) == here
+    # Workers are asked for the folder wherever they are themselves.
+    assert asked == [tmp_path / "run" / "bases"] and not fake.n_checkpoints
+
+
+def test_a_training_that_was_stopped_goes_on_from_its_last_checkpoint(stand_in, here, tmp_path, caplog):
     fake = stand_in()
     fake.deaths = iter([False, False, True, True])
     with pytest.raises(Unfinished, match="6 of 6 jobs failed"):
@@ -212,7 +229,7 @@ def test_without_replay_the_base_session_is_there(stand_in, here, tmp_path):
 
 def test_a_lost_node_is_said(stand_in, tmp_path, caplog, monkeypatch):
     fake = stand_in()
-    monkeypatch.setattr(ray_executor, "_LOOK", 0.0)
+    monkeypatch.setattr(ray_executor, "BETWEEN", 0.0)
 
     def watch(tick: Tick) -> None:
         if tick.task == "whole study" and tick.done == 2:
@@ -283,16 +300,55 @@ class Interrupted(InThisProcess):
 
 @pytest.mark.parametrize("stays", [False, True], ids=["Ray of the run", "Ray of the caller"])
 @pytest.mark.parametrize("where", [{"workers": 2}, {"cluster": "auto"}], ids=["local", "cluster"])
-def test_ctrl_c_is_not_hidden_by_what_ray_raises_then(where, stays, monkeypatch, tmp_path, caplog):
+def test_ctrl_c_is_not_hidden_by_what_ray_raises_then(where, stays, monkeypatch, tmp_path):
     fake = Interrupted(stays=stays)
     monkeypatch.setattr(ray_executor, "import_extra", lambda *_, **__: fake)
-    monkeypatch.setattr(ray_executor, "described", lambda _: "a stand-in")
-    monkeypatch.setattr(ray_executor, "kv_store", lambda: fake)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_worker_niceness"):
         monkeypatch.setenv(name, "as it was")  # restored after the test
     with pytest.raises(KeyboardInterrupt):
         run_study(study(), tmp_path / "run", executor=RayExecutor(**where))
     # Tasks end with a Ray that ends. Cancelled at that moment, one that is ready could end this process.
     assert set(fake.left) == ({"cancel"} if stays else {"shutdown"})
-    said = "Ray did not end properly (ConnectionResetError: the raylet is gone)"
-    assert (said in caplog.text) != stays
+
+
+@pytest.mark.parametrize("n_timeouts", [2, 3])
+def test_ray_that_starts_slowly_is_started_again(n_timeouts, monkeypatch, tmp_path):
+    fake = Interrupted(stays=False)
+    starts = iter([True] * n_timeouts + [False])
+
+    def init(*_: Any, **settings: Any) -> Any:
+        assert settings["num_cpus"] == 2
+        if next(starts):
+            raise Exception("The current node timed out during startup.\nMore of it.")
+        return SimpleNamespace(address_info={"address": "127.0.0.1:1"})
+
+    fake.init, fake.shutdown = init, lambda: fake.left.append("shutdown")
+    monkeypatch.setattr(ray_executor, "import_extra", lambda *_, **__: fake)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_worker_niceness"):
+        monkeypatch.setenv(name, "as it was")
+    said = r"Ray did not start on this machine \(Exception: The current node timed out during startup\.\)"
+    with pytest.raises(OSError, match=said) if n_timeouts == 3 else pytest.raises(KeyboardInterrupt):
+        run_study(study(), tmp_path / "run", executor=RayExecutor(workers=2))
+    assert fake.left == ["shutdown"] * (n_timeouts + 1) and os.environ["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_fit"), [((1, 0), 5), ((2, 0), 2), ((4, 0), 0), ((1, 0.5), 2), ((1, 2), 0)]
+)
+def test_workers_fit_on_nodes_not_on_their_sum(stand_in, settings, n_fit):
+    fake = stand_in()
+    has = [{"CPU": 3.0}, {"CPU": 2.0, "GPU": 1.0}]
+    fake.nodes = lambda: [{"Alive": True, "NodeID": str(x), "Resources": x} for x in has] + [{"Alive": False}]
+    assert ray_executor.capacity(*settings) == n_fit
+
+
+def test_a_node_with_other_versions_is_named(stand_in, tmp_path, monkeypatch):
+    fake = stand_in()
+    fake.util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.7")
+    prepared = ray_executor._prepared
+    monkeypatch.setattr(
+        ray_executor, "_prepared", lambda order, *made: prepared(replace(order, versions=("0", "1")), *made)
+    )
+    said = r"node 10.0.0.7 has anchorinv .* and torch .*, the run 0 and 1; install the same on all nodes"
+    with pytest.raises(Unfinished, match=said):
+        run(tmp_path / "run")

@@ -277,7 +277,7 @@ class MethodRun:
         *,
         base: tuple[State, float] | None = None,
     ) -> None:
-        self._name, self._method, self._train = name, method, train
+        self._name, self.method, self.train = name, method, train
         self._scorer, self._protocol, self._cache = scorer, protocol, cache
         self._base: tuple[State, float] | Exception | None = base
         self._ready: State | Exception | None = None
@@ -288,10 +288,10 @@ class MethodRun:
             yield self._result(None, *self.base())
             return
         state = self.ready()
-        for session in self._protocol.draw(self._train, trial):
+        for session in self._protocol.draw(self.train, trial):
             rng = stream(self._protocol.seed, "trial", trial, session.index)
             began = time.perf_counter()
-            state = self._method.learn_session(state, session, rng=rng)
+            state = self.method.learn_session(state, session, rng=rng)
             yield self._result(trial, state, time.perf_counter() - began)
 
     def base(self) -> tuple[State, float]:
@@ -319,11 +319,11 @@ class MethodRun:
         return self._ready
 
     def _fit_base(self) -> tuple[State, float]:
-        base_train = self._train.of(*self._protocol.base_classes)
-        rng, shared = stream(self._protocol.seed, "base"), shares_base(self._method)
+        base_train = self.train.of(*self._protocol.base_classes)
+        rng, shared = stream(self._protocol.seed, "base"), shares_base(self.method)
         if shared is None:
             began = time.perf_counter()
-            state = self._method.fit_base(base_train, rng=rng)
+            state = self.method.fit_base(base_train, rng=rng)
             return state, time.perf_counter() - began
         base_spec = shared.base_spec
         base, seconds = self._cache.base(
@@ -332,7 +332,7 @@ class MethodRun:
         return shared.start(base, base_train, rng=rng), seconds
 
     def _recalled(self, base: State) -> State:
-        shared = shares_base(self._method)
+        shared = shares_base(self.method)
         if shared is None:
             return base
         rng = stream(stream(self._protocol.seed, "base"), "recall")
@@ -341,7 +341,7 @@ class MethodRun:
         return replace(state, trunk=base.trunk, tail=base.tail, head=base.head)
 
     def _result(self, trial: int | None, state: State, seconds: float) -> SessionResult:
-        matrix, reliability = self._scorer.score(self._method, state)
+        matrix, reliability = self._scorer.score(self.method, state)
         curves = [curve for curve in getattr(state, "curves", ()) if curve.session == state.session]
         facts = {curve.name: float(f"{curve.values[-1]:.6g}") for curve in curves if len(curve.values)}
         now = (state.session, state.classes, state.n_base, matrix, seconds, facts)
