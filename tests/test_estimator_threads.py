@@ -12,6 +12,7 @@ import torch
 from sklearn.base import clone
 
 from anchorinv import AnchorInvClassifier, estimator
+from anchorinv.core.encoder import Encoder
 from tests.models import SETTINGS, again, fitted, windows
 
 METHODS = ("anchorinv-plus", "anchorinv")
@@ -132,3 +133,18 @@ raise SystemExit(os.waitpid(child, 0)[1])
 
 def test_a_forked_child_does_not_wait_for_threads_that_are_not_there():
     subprocess.run([sys.executable, "-c", FORKED], check=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
+
+
+def test_the_default_learns_and_predicts_on_one_thread_of_torch(monkeypatch):
+    seen, forward = set(), Encoder.forward
+
+    def spy(self, signals):
+        seen.add(torch.get_num_threads())
+        return forward(self, signals)
+
+    monkeypatch.setattr(Encoder, "forward", spy)
+    torch.set_num_threads(2)  # a fixture of all tests sets it back
+    model = AnchorInvClassifier(random_state=0).fit(*windows(24))
+    model.partial_fit(*windows(10, classes=("tongue",))).predict(windows(3)[0])
+    model.novelty(windows(3)[0])
+    assert seen == {1} and torch.get_num_threads() == 2

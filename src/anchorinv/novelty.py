@@ -1,6 +1,7 @@
 """What a fitted model says of windows: logits, p-values of novelty, and groups that may be a new class."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from anchorinv.core.confidence import Confidence
 from anchorinv.core.discriminant import held_out_confidence
 from anchorinv.core.heads import class_means
-from anchorinv.core.networks import CHUNK, encode
-from anchorinv.core.recipe import BaseSpec, Recipe
+from anchorinv.core.networks import CHUNK, encode, torch_threads
+from anchorinv.core.recipe import BaseSpec, Recipe, without_networks
 from anchorinv.core.training import holdout
 from anchorinv.core.types import Batch, State, columns
 
@@ -32,6 +33,12 @@ def logits_of(state: State, signals: Tensor) -> Tensor:
 
 def answers_of(state: State, signals: Tensor, *, novelty: bool = False) -> tuple[Tensor, Tensor | None]:
     """Return logits as :func:`logits_of` and, if asked for, p-values (n,) of being of a known class."""
+    # As in lessons (one_thread), but limiting BLAS, too, would take longer than a window.
+    with torch_threads(1) if without_networks(state) else nullcontext():
+        return _answers_of(state, signals, novelty=novelty)
+
+
+def _answers_of(state: State, signals: Tensor, *, novelty: bool) -> tuple[Tensor, Tensor | None]:
     features = encode(nn.Sequential(state.trunk, state.tail), signals)
     if not novelty:
         return check_finite(state.calibrated(encode(state.head, features))), None

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorinv.core.networks import GEOMETRIES, MIN_TIMES, Geometry
+from anchorinv.core.networks import GEOMETRIES, MIN_TIMES, Geometry, one_thread, usual_threads
 
 WORKING = Geometry(3, 40, kernel=5, pool=6, pool_stride=3, width=8, heads=2, depth=2)
 
@@ -99,3 +100,30 @@ class TestForShape:
     def test_no_channels_is_an_error(self, n_chans: int) -> None:
         with pytest.raises(ValueError, match=rf"n_chans \(={n_chans}\)"):
             Geometry.for_shape(n_chans, 300)
+
+
+class TestThreads:
+    @pytest.fixture(autouse=True)
+    def _two(self) -> None:
+        torch.set_num_threads(2)  # a fixture of all these tests sets it back
+
+    def test_closed_forms_have_one_and_networks_as_many_as_before(self) -> None:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+            with one_thread():
+                assert torch.get_num_threads() == 1
+            with usual_threads():
+                assert torch.get_num_threads() == 2
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        with usual_threads():
+            assert torch.get_num_threads() == 2
+
+    def test_an_error_leaves_them_as_they_were(self) -> None:
+        with pytest.raises(ZeroDivisionError), one_thread():
+            _ = 1 / 0
+        assert torch.get_num_threads() == 2
+
+    def test_a_decorated_function_has_one(self) -> None:
+        assert one_thread()(torch.get_num_threads)() == 1
+        assert torch.get_num_threads() == 2

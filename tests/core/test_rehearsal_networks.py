@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anchorinv.core import catalogue
+from anchorinv.core import catalogue, closed_form
 from anchorinv.core.closed_form import ClosedForm
 from anchorinv.core.encoder import NETWORK, Encoder, FeatureNetwork, fit_encoder
 from anchorinv.core.heads import Cosine
@@ -39,6 +39,7 @@ class Learner:
 
     trunk: nn.Module
     given: list[Batch] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
 
     @property
     def backbone(self) -> Callable[[], nn.Module]:
@@ -46,6 +47,7 @@ class Learner:
 
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         self.given.append(samples)
+        self.threads.append(torch.get_num_threads())
         prototypes = torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]])
         head = Cosine(prototypes[:0], prototypes)
         return State(self.trunk, nn.Identity(), head, classes=(0, 1), n_base=2, shape=(3, 40), seed=0)
@@ -85,6 +87,23 @@ def test_they_are_not_used_where_they_do_no_better() -> None:
     comparison = compared(learner, samples)
     assert len(learner.given) == FOLDS
     assert bool(comparison.networks) == (comparison.learned > comparison.classical)
+
+
+def test_they_are_trained_on_all_threads_and_closed_forms_computed_on_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.set_num_threads(2)
+    learner, threads = Learner(Product()), list[int]()
+
+    def ledoit_wolf(*args: object) -> float:
+        threads.append(torch.get_num_threads())
+        return 0.1
+
+    monkeypatch.setattr(closed_form, "ledoit_wolf", ledoit_wolf)
+    ClosedForm(network=learner, always=True).fit(hard(), rng=stream(0))
+    assert set(learner.threads) == {2}
+    assert set(threads) == {1}
+    assert torch.get_num_threads() == 2
 
 
 def test_each_is_asked_about_windows_that_it_never_saw() -> None:

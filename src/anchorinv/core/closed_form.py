@@ -22,7 +22,7 @@ from anchorinv.core.encoder import (
 )
 from anchorinv.core.heads import StatisticalHead, class_means
 from anchorinv.core.minimise import Checkpoint
-from anchorinv.core.networks import encode, frozen
+from anchorinv.core.networks import encode, frozen, one_thread
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.rehearsal import Choice, NetworkComparison, compare_networks, rehearse
 from anchorinv.core.riemannian import RiemannianMeans
@@ -77,6 +77,7 @@ class ClosedForm:
         """Device of its networks; all else is computed on the host."""
         return str(getattr(self.network, "device", "cpu"))
 
+    @one_thread()
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); without a network it takes seconds.
 
@@ -184,6 +185,7 @@ class MinimumDistance:
         """There is no network: building one is an error."""
         return _no_network
 
+    @one_thread()
     def fit(self, samples: Batch, *, checkpoint: Checkpoint | None = None, rng: torch.Generator) -> State:
         """Return the base model of signals (n, n_chans, n_times); groups are ignored."""
         classes, signals = _two_at_least(samples), samples.values

@@ -1,4 +1,4 @@
-"""Sizes of the network; frozen and trainable copies, inference in chunks, devices.
+"""Sizes of the network; frozen and trainable copies, inference in chunks, devices, threads.
 
 Only networks are on a device. Signals, latents, features, heads and the memory stay in host memory. Random
 numbers are drawn on the host, so that a seed gives the same results everywhere, and closed forms are computed
@@ -6,11 +6,15 @@ there, in double precision, which not every device has.
 """
 
 import copy
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 #: Shorter signals are too short for a kernel, a pooling window and more than a few tokens.
@@ -165,6 +169,52 @@ def apply_on_device(module: nn.Module, values: Tensor) -> Tensor:
 def encode(module: nn.Module, values: Tensor) -> Tensor:
     """Apply a frozen module to values (n, ...) chunk by chunk, on the module's device."""
     return torch.cat([apply_on_device(module, chunk) for chunk in torch.split(values, CHUNK)])
+
+
+_usual = threading.local()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread of torch and BLAS until the end of the block, or of the function it decorates.
+
+    Closed forms are many small products, for which more threads hardly pay; on cores that are busy otherwise,
+    threads that wait for each other take many times as long.
+    """
+    outermost = not hasattr(_usual, "n_threads")
+    if outermost:
+        _usual.n_threads = torch.get_num_threads()
+    try:
+        with _limited(1):
+            yield
+    finally:
+        if outermost:
+            del _usual.n_threads
+
+
+@contextmanager
+def usual_threads() -> Iterator[None]:
+    """Compute on as many threads as before :func:`one_thread`: networks are trained on all."""
+    with _limited(getattr(_usual, "n_threads", torch.get_num_threads())):
+        yield
+
+
+@contextmanager
+def _limited(n_threads: int) -> Iterator[None]:
+    # torch's own product library only follows torch, once its number of threads has been set.
+    with torch_threads(n_threads), threadpool_limits(n_threads):
+        yield
+
+
+@contextmanager
+def torch_threads(n_threads: int) -> Iterator[None]:
+    """Let torch compute on some threads in this thread, until the end of the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 #: The values of a device setting, for messages; the number is the index of a GPU.

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import Head, StatisticalHead
 from anchorinv.core.memory import Memory
 from anchorinv.core.minimise import Checkpoint
-from anchorinv.core.networks import encode, frozen
+from anchorinv.core.networks import encode, frozen, one_thread
 from anchorinv.core.prototypes import Placement, follow_replay, update_prototypes
 from anchorinv.core.training import Adaptation, Training, train
 from anchorinv.core.types import Batch, Curve, Session, State, columns, concat, scoped_seed, stream
@@ -161,7 +162,9 @@ class Recipe:
     def start(self, base: State, train: Batch, *, rng: torch.Generator) -> State:
         """Add to a trained base model what this method keeps of the base classes."""
         base = with_views(base, train, self.views) if self.views else base
-        kept = self.memory.keep(base, train, train.with_values(encode(base.trunk, train.values)), rng=rng)
+        with one_thread() if without_networks(base) else nullcontext():
+            latents = train.with_values(encode(base.trunk, train.values))
+        kept = self.memory.keep(base, train, latents, rng=rng)
         return self.with_fitted_head(kept, kept.anchors)
 
     def recall(self, state: State, *, rng: torch.Generator) -> State:
@@ -170,6 +173,10 @@ class Recipe:
 
     def learn_session(self, state: State, session: Session, *, rng: torch.Generator) -> State:
         """Learn new classes (Algorithm 1, incremental sessions)."""
+        with one_thread() if without_networks(state) else nullcontext():
+            return self._learn_session(state, session, rng)
+
+    def _learn_session(self, state: State, session: Session, rng: torch.Generator) -> State:
         train = session.train
         if not len(train):
             raise ValueError(f"session {session.index} brings no samples; a new class needs one at least")
@@ -229,6 +236,11 @@ class Recipe:
     def latent_logits(self, state: State, latents: Tensor) -> Tensor:
         """Return the logits (n, n_classes) of encoded signals, by which they are predicted."""
         return encode(state.head, encode(state.tail, latents))
+
+
+def without_networks(state: State) -> bool:
+    """Return whether all features are closed forms, which are computed on one thread."""
+    return isinstance(state.trunk, Encoder) and not state.trunk.networks
 
 
 def _by_column(state: State, samples: Batch) -> Batch:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from anchorinv.core.encoder import FeatureNetwork
 from anchorinv.core.metrics import confusion, macro_f1
-from anchorinv.core.networks import encode, frozen
+from anchorinv.core.networks import encode, frozen, usual_threads
 from anchorinv.core.posterior import Posterior, Statistics, posterior_of
 from anchorinv.core.recipe import BaseLearner
 from anchorinv.core.types import Batch, Curve, State, columns, stream
@@ -331,7 +331,8 @@ def compare_networks(
     networks, scores, curves = [], [], []
     whole = torch.ones_like(targets, dtype=torch.bool)
     for i, (known, evaluated) in enumerate(folds or [(whole, ~whole)]):
-        state = learner.fit(samples[known], rng=stream(rng, "network", i))
+        with usual_threads():
+            state = learner.fit(samples[known], rng=stream(rng, "network", i))
         networks.append(_feature_network(state, samples.values[:1]))
         curves += [replace(curve, name=f"network {i + 1}") for curve in state.curves if curve.name == "base"]
         logits = (

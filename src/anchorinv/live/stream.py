@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from anchorinv.core.networks import torch_threads
 from anchorinv.errors import listed
 from anchorinv.estimator import AnchorInvClassifier
 from anchorinv.live.lessons import Version, Versions
@@ -256,15 +256,13 @@ def undisturbed() -> Iterator[None]:
     first waits for it. The garbage collector, which stops all threads, skips the objects that exist by now,
     mostly modules.
     """
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
     try:
-        yield
+        with torch_threads(1):
+            yield
     finally:
         gc.unfreeze()
-        torch.set_num_threads(n_threads)
 
 
 def _inputs(
