@@ -163,10 +163,10 @@ class Order:
     versions: tuple[str, str] = (__version__, torch.__version__)
 
 
-def fit_base(order: Order) -> Any:
-    """Train a base model, from its last checkpoint; return it packed.
+def fit_base(order: Order) -> tuple[Any, float]:
+    """Train a base model, from its last checkpoint; return it packed, and the seconds it took.
 
-    For a method that shares no base model, return its state after the base session and the seconds it took.
+    For a method that shares no base model, return its state after the base session.
     """
     run, protocol, began = _prepared(order), order.condition.protocol, time.perf_counter()
     with listening(partial(_report, order.key)):
@@ -176,21 +176,19 @@ def fit_base(order: Order) -> Any:
         # Where this node does not see the folder, a training that Ray repeats starts again.
         checkpoint = order.cache.checkpoint(path) if os.access(path.parent, os.W_OK) else None
         base_train = run.train.of(*protocol.base_classes)
-        tensors, facts = packed(fit_base_model(shared.base_spec, base_train, protocol, checkpoint))
-        return tensors, {**facts, "seconds": time.perf_counter() - began}
+        state = fit_base_model(shared.base_spec, base_train, protocol, checkpoint)
+    return packed(state), time.perf_counter() - began
 
 
-def recall(order: Order, base: Packed) -> Packed | None:
-    """Return the inverted replay of the base classes; None where nothing is inverted."""
+def recall(order: Order, base: tuple[Any, float]) -> tuple[Packed, float] | None:
+    """Return the inverted replay of the base classes and its seconds; None where nothing is inverted."""
     run, began = _prepared(order, base), time.perf_counter()
     with listening(partial(_report, order.key)):
-        if not inverted(state := run.ready()):
-            return None
-        tensors, facts = packed(state)
-        return tensors, {**facts, "seconds": time.perf_counter() - began}
+        state = run.ready()
+    return (packed(state), time.perf_counter() - began) if inverted(state) else None
 
 
-def run_trial(order: Order, base: Any, replay: Packed | None = None) -> JobResult:
+def run_trial(order: Order, base: Any, replay: Any = None) -> JobResult:
     """Compute a trial, through all sessions, or the base session."""
     run = _prepared(order, base, replay)
     reset_peak()
@@ -200,7 +198,7 @@ def run_trial(order: Order, base: Any, replay: Packed | None = None) -> JobResul
 _last: dict[Any, MethodRun] = {}  # of the last task
 
 
-def _prepared(order: Order, base: Any = None, replay: Packed | None = None) -> MethodRun:
+def _prepared(order: Order, base: Any = None, replay: Any = None) -> MethodRun:
     """Return the run of the order's method, which starts from what was made before."""
     key = (replace(order.job, trial=None), order.samples, base is None, replay is None)
     if key in _last:
@@ -220,8 +218,8 @@ def _prepared(order: Order, base: Any = None, replay: Packed | None = None) -> M
     method, cache = condition.methods(ray().get(order.own))[name], InMemory()
     if base and (shared := shares_base(method)):
         spec = shared.base_spec
-        made = [restored(tensors, facts, spec) for tensors, facts in filter(None, (base, replay))]
-        cache, base = InMemory({spec: (made[0], base[1]["seconds"])}, *made[1:]), None
+        made = [restored(tensors, facts, spec) for (tensors, facts), _ in filter(None, (base, replay))]
+        cache, base = InMemory({spec: (made[0], base[1])}, *made[1:]), None
     _last[key] = MethodRun(name, method, train, Scorer(test), condition.protocol, cache, base=base)
     return _last[key]
 
@@ -398,7 +396,7 @@ class _Driver:
             return JobResult(task.order.job, [], error, details) if error else result
         task.reference = reference  # also an error, for all tasks that need it
         if not error and result and task.spec:
-            task.order.cache.write(task.path, result, result[1]["seconds"])
+            task.order.cache.write(task.path, *result)
             task.order.cache.checkpoint(task.path).drop()
         ray().experimental.internal_kv._internal_kv_del(task.order.key)
         task.show(None)
@@ -429,7 +427,7 @@ class _Driver:
                 if (task := self._makers.get(path)) is None:
                     task = self._makers[path] = _Task(function, order, needs[:], path, spec)
                     if spec and (stored := cache.read(path, spec)):
-                        task.reference = ray().put(stored)
+                        task.reference = ray().put((stored, stored[1]["seconds"]))
                     else:
                         self._pending.append(task)
                 needs.append(task)
