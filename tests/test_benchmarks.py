@@ -34,7 +34,7 @@ MACHINE = Machine(cores=2, threads=2, peak=1e9, bandwidth=1e9)
 
 @pytest.fixture(autouse=True)
 def _no_garbage(monkeypatch):
-    """What the whole suite left behind is not looked through before each measurement: nothing is asserted of it."""
+    """What the whole suite left behind is not looked through before each measurement."""
     monkeypatch.setattr(timing, "gc", SimpleNamespace(collect=lambda: None))
 
 
