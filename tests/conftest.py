@@ -122,8 +122,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def pytest_collection_finish() -> None:
     """Keep the garbage collector away from tests and libraries: they stay, and are many.
 
-    A report or a live stream unfreezes them, and libraries are still imported later: to look through all of it
-    takes half a second, so that it is done a tenth as often as usual. The end of the run does it, too.
+    A report or a live stream unfreezes them, and libraries are still imported later. Looking through all of
+    it takes half a second, and is done a tenth as often as usual; the end of the run does it, too.
     """
     gc.collect()
     gc.freeze()
