@@ -71,6 +71,15 @@ def _as_it_was() -> Iterator[None]:
     warnings.formatwarning = look
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _few_projections() -> None:
+    """Solve systems of 200 random projections where RanPAC has 2000 by default: a hundred models have them."""
+    from anchorinv.core.catalogue import ranpac
+
+    assert ranpac.__kwdefaults__ == {"n_random": 2000}
+    ranpac.__kwdefaults__["n_random"] = 200
+
+
 @pytest.fixture
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
