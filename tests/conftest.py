@@ -73,7 +73,7 @@ def _as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _few_projections() -> None:
-    """Solve systems of 200 random projections where RanPAC has 2000 by default: a hundred models have them."""
+    """Give RanPAC 200 random projections instead of 2000: a hundred models solve systems of them."""
     from anchorinv.core.catalogue import ranpac
 
     assert ranpac.__kwdefaults__ == {"n_random": 2000}
