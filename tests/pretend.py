@@ -7,7 +7,7 @@ it is called ``meta:1`` is because a build of torch for CPUs lets gradients flow
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,7 +64,7 @@ class Pretended(Tensor):
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Compute an operation on what is behind the faces, if a device could; what comes out has a face, too."""
-    given = list(_tensors((args, kwargs)))
+    given = _tensors((args, kwargs))
     there = [each for each in given if isinstance(each, Pretended)]
     asked = kwargs.get("device")
     on_device = bool(there) if asked is None else torch.device(asked) == PRETENDED
@@ -73,28 +73,50 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     _check(func.overloadpacket.__name__, func, args, given, there)
     if asked is not None and torch.device(asked) == PRETENDED:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    bare_args, bare_kwargs = tree_map(lambda x: x.inner if isinstance(x, Pretended) else x, (args, kwargs))
-    result = func(*bare_args, **bare_kwargs)
+    result = func(*_mapped(args, _bare), **_mapped(kwargs, _bare))
     faces = {id(face.inner): face for face in there}  # what was changed in place keeps its face
 
-    def faced(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
+    def faced(value: Tensor) -> Tensor:
         if id(value) in faces:
             return faces[id(value)]
         return Pretended(value) if on_device else value
 
-    return tree_map(faced, result)
+    return _mapped(result, faced)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _bare(value: Tensor) -> Tensor:
+    return value.inner if isinstance(value, Pretended) else value
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Change all tensors of a value: plain containers by themselves, as torch's tree_map takes long."""
     if isinstance(value, Tensor):
-        yield value
+        return change(value)
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return kind([_mapped(each, change) for each in value])
+    if kind is dict:
+        return {key: _mapped(each, change) for key, each in value.items()}
+    if isinstance(value, list | tuple | dict):
+        return tree_map(lambda each: change(each) if isinstance(each, Tensor) else each, value)
+    return value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[Tensor]) -> None:
+    if isinstance(value, Tensor):
+        found.append(value)
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from _tensors(each)
+            _collect(each, found)
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        for each in value.values():
+            _collect(each, found)
 
 
 def _check(name: str, func: Any, args: Any, given: list[Tensor], there: list[Pretended]) -> None:

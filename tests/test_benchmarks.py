@@ -1,6 +1,7 @@
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from anchorinv.core.metrics import confusion
 from anchorinv.core.networks import Geometry, encode, frozen
 from anchorinv.core.training import Training
 from benchmarks import __main__ as bench
-from benchmarks import arithmetic, live, quality, steps
+from benchmarks import arithmetic, live, quality, steps, timing
 from benchmarks.adaptation import Sizes, experiment, our_adaptation, twin_adaptation
 from benchmarks.arithmetic import Cost
 from benchmarks.cases import CASES
@@ -29,6 +30,12 @@ from tests.core.small import SMALL, pair, randn
 # Eight channels, because the gradient of the signals pads them to a multiple of that.
 COUNTED = Geometry(8, 60, kernel=5, pool=6, pool_stride=3, width=8, heads=2, depth=3)
 MACHINE = Machine(cores=2, threads=2, peak=1e9, bandwidth=1e9)
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage(monkeypatch):
+    """What the whole suite left behind is not looked through before each measurement."""
+    monkeypatch.setattr(timing, "gc", SimpleNamespace(collect=lambda: None))
 
 
 def counting(calls):

@@ -1,6 +1,7 @@
 """Attacks find what there is to find, and nothing where there is nothing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchorinv import AnchorInvClassifier, Privacy
+from anchorinv import AnchorInvClassifier, Geometry, Privacy
 from anchorinv.datasets import synthetic
 from anchorinv.persistence.manifest import MEASURED
 from anchorinv.serving.attacks import (
@@ -32,6 +33,10 @@ from anchorinv.serving.audit import (
 from anchorinv.serving.membership import CONTROL, People, means_ratios, membership, shadow_logits
 
 RECORD = Path(__file__).parents[2] / "docs" / "results" / "privacy.ndjson"
+# What attacks look at is as much as such a network keeps: its features have 88 dimensions instead of 560.
+SMALL = Geometry(4, 120, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)
+# It keeps more: enough to learn labels by heart, and to find back the window of an anchor.
+WIDE = replace(SMALL, pool=8, width=24, depth=1, dropout=0.0)
 GUESSING = 3  # standard errors from chance that chance may bring
 
 
@@ -53,6 +58,7 @@ def halves(everybody):
 
 
 def fitted(members, **settings):
+    settings = {"geometry": SMALL, **settings} if "method" in settings else settings
     return AnchorInvClassifier(random_state=0, **settings).fit(members.signals, members.labels)
 
 
@@ -261,7 +267,8 @@ def test_an_overfitted_network_tells_its_members_by_loss_and_shadow_networks(hal
     pool = People(pool.signals, rng.integers(0, 2, len(pool)))
     places = rng.permutation(len(pool))
     members, others = pool.of(places[:32]), pool.of(places[32:64])
-    found = audit(fitted(members, method="finetune", epochs=40), members, others, shadows=4, invert=False)
+    model = fitted(members, method="finetune", geometry=WIDE, epochs=40)
+    found = audit(model, members, others, shadows=4, invert=False)
     for by in ("loss", "likelihood ratio of confidence"):
         assert figure(found, "membership", f"window, by {by}", "AUROC").estimate.value >= 0.8
     control = figure(found, "membership", f"window, by {CONTROL}", "AUROC").estimate
@@ -297,7 +304,8 @@ def test_a_class_that_was_just_taught_has_no_replay_yet_and_is_audited_all_the_s
     """Its anchors are inverted when the next one is learned."""
     members, others = halves
     new = members.labels == 2
-    model = fitted(members.of(~new), method="anchorinv", epochs=1, n_anchors=3, inversion_steps=2)
+    settings = {"epochs": 1, "n_anchors": 3, "inversion_steps": 2, "finetune_steps": 2}
+    model = fitted(members.of(~new), method="anchorinv", **settings)
     model.partial_fit(members.signals[new], members.labels[new])
     found = audit(model, members, others, invert=False)
     line = figure(found, "membership", "window, by distance to inverted replay", "AUROC")
@@ -339,7 +347,7 @@ def test_people_who_were_not_learned_are_told_as_people(everybody):
 
 def test_inverted_anchors_come_closer_to_their_windows_than_other_windows(halves):
     members, others = halves
-    model = fitted(members, method="anchorinv", epochs=1, n_anchors=2, inversion_steps=0)
+    model = fitted(members, method="anchorinv", geometry=WIDE, epochs=1, n_anchors=2, inversion_steps=0)
     found = audit(model, members, others)
     name = "signals inverted from anchors"
     own = figure(found, "reconstruction", name, "closer than any real window, correlation").estimate

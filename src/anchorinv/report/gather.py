@@ -21,11 +21,11 @@ from anchorinv.study.results import Job
 from anchorinv.study.runner import SessionResult
 from anchorinv.study.scores import (
     PARTS,
+    TRIAL,
     Cell,
     Comparison,
     compare_lines,
     method_title,
-    paired,
     summarise,
     tidy,
 )
@@ -175,10 +175,11 @@ class Group:
 
     def differences(self, line: str, reference: str, session: int) -> pd.Series:
         """Return line minus reference in points of macro-F1 for each trial that both have."""
-        frame = pd.concat([self.lines[line], self.lines[reference]])
-        frame = frame[frame["session"] == session]
-        values = paired(frame, "f1_all", lines="line").reindex(columns=[line, reference]).dropna()
-        return values[line] - values[reference]
+        of_line, of_reference = (
+            frame[frame["session"] == session].groupby(TRIAL)["f1_all"].mean()
+            for frame in (self.lines[line], self.lines[reference])
+        )
+        return (of_line - of_reference).dropna()
 
     @property
     def measured(self) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special, stats
 
 from anchorinv.core.metrics import SplitReliability, forgetting, scores
 from anchorinv.core.registry import METHODS
@@ -253,10 +253,10 @@ def confidence_interval(differences: NDArray[np.float64], *, level: float = 0.95
     n, mean = len(differences), float(differences.mean())
     if n < 2:
         return -np.inf, np.inf
-    if (error := stats.sem(differences)) == 0:  # scipy has no interval of zero width
-        return mean, mean
-    low, high = stats.t.interval(level, n - 1, loc=mean, scale=error)
-    return float(low), float(high)
+    error = differences.std(ddof=1) / np.sqrt(n)
+    # A quantile by itself: the interval of scipy.stats checks its arguments for longer than it computes.
+    half = float(special.stdtrit(n - 1, (1 + level) / 2) * error)
+    return mean - half, mean + half
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,12 +321,19 @@ def compare_lines(
     names = list(frame[lines].unique())
     if reference not in names or len(names) < 2:
         return
+    later = frame[frame["session"] > 0]
+    # One table of all sessions: to pivot takes longer than the tests of a session.
+    tables = {
+        over: later.pivot_table(values=score, index=["session", *pair], columns=lines, aggfunc="mean")
+        for over, pair in PAIRS.items()
+        if over == "trials" or len(later[pair].drop_duplicates()) > 1
+    }
+    pairs = {over: table.reindex(columns=names).dropna() for over, table in tables.items()}
     for session in range(1, int(frame["session"].max()) + 1):
-        now = frame[frame["session"] == session]
-        for over in PAIRS:
-            values = paired(now, score, lines=lines, over=over).reindex(columns=names).dropna()
-            if len(values) >= (1 if over == "trials" else 2):
-                for comparison in compare({name: values[name] for name in names}, reference):
+        for over, values in pairs.items():
+            now = values[values.index.get_level_values("session") == session]
+            if len(now) >= (1 if over == "trials" else 2):
+                for comparison in compare({name: now[name] for name in names}, reference):
                     yield replace(
                         comparison, variant=variant, session=session, reference=reference, over=over
                     )
