@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -59,19 +58,6 @@ class Several(Small):
         return self.end(
             self.act(self.classify(self.act(self.second(self.act(self.first(signals)))).flatten(1)))
         )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_table_of_operators():
-    """Torch's exporter parses the source of 500 functions for each graph; here, once."""
-    with pytest.MonkeyPatch.context() as patch:
-        with suppress(
-            ImportError, AttributeError
-        ):  # not a public name: where it is another, tests take longer
-            from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(lru_cache(ONNXRegistry.from_torchlib)))
-        yield
 
 
 @lru_cache
