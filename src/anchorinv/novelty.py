@@ -21,7 +21,7 @@ from anchorinv.core.types import Batch, State, columns
 _NOT_MEASURED = (
     "this model has no novelty scores, since no windows were held out when it was trained; train it again "
     "with method='discriminant' and at least 6 windows of each class, or with a method that has a network, "
-    "at least 200 windows and no fixed number of epochs; or "
+    "at least 200 windows and no fixed number of epochs, and in either case without differential privacy; or "
     "leave out reject"
 )
 
@@ -80,7 +80,7 @@ def check_held_out(recipe: Recipe, samples: Batch, *, needed: bool, rng: torch.G
 def _held_out(recipe: Recipe, samples: Batch, rng: torch.Generator) -> Tensor:
     """Return which samples (n,) the training of a network holds out for early stopping."""
     spec = recipe.base_spec
-    if not isinstance(spec, BaseSpec) or spec.training.patience is None:
+    if recipe.private or not isinstance(spec, BaseSpec) or spec.training.patience is None:
         return torch.zeros(len(samples), dtype=torch.bool)
     return holdout(columns(samples.labels, samples.classes), samples.groups, rng=rng)
 

@@ -259,6 +259,17 @@ def test_the_length_that_anchors_are_clipped_to_is_that_of_noise_not_of_recordin
     assert anchor_clip(state, Privacy(1.0)) > 0
 
 
+def test_no_quantiles_of_held_out_windows_are_kept_beside_noisy_anchors(monkeypatch):
+    """Methods with a network measure novelty on the windows that early stopping held out."""
+    monkeypatch.setattr("anchorinv.settings.STEPS", range(1, 31))
+    X, y = windows(210)
+    plain = AnchorInvClassifier(method="fecam", random_state=0).fit(X, y)
+    assert plain.state_.confidence is not None
+    assert private_fecam(epochs=None).fit(X, y).state_.confidence is None
+    with pytest.raises(ValueError, match="without differential privacy"):
+        private_fecam(epochs=None, reject=0.05).fit(X, y)
+
+
 def test_a_file_with_noisy_anchors_says_what_it_is_and_takes_no_more_shots(tmp_path):
     from anchorinv.persistence.bundle import read_facts
     from anchorinv.persistence.manifest import manifest, manifest_lines

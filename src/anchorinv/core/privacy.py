@@ -4,7 +4,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -363,6 +363,8 @@ def anchor_clip(state: State, privacy: Privacy) -> float:
 class PrivateRecipe(Recipe):
     """A method by private statistics or anchors: each window is looked at once."""
 
+    private: ClassVar[bool] = True
+
     def add_shots(self, state: State, features: Batch, counts: Sequence[int]) -> State:
         """Refuse: more examples of a known class would need noise of their own, and more epsilon."""
         raise ValueError(
@@ -436,7 +438,7 @@ def privacy_sentences(privacy: "Privacy | str | None", *, anchors: bool) -> list
             f"Given the weights of the network, anchors and class means are {kind} Each anchor is a mean of "
             f"{AGGREGATE} windows or more, with noise.",
             f"Not covered: the weights, which base training and finetuning fit to all windows without noise, "
-            f"and their losses; mean and deviation of channels and scales of views; {others}",
+            f"their losses and scores; mean and deviation of channels and scales of views; {others}",
         ]
     return [
         f"Given how features are computed, class means and the pooled scatter are {kind}",

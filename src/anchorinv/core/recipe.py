@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +145,9 @@ class Recipe:
     >>> recipe.place, recipe.memory
     (Calibrated(tau=32.0, alpha=0.2), NoMemory())
     """
+
+    #: Whether what is kept of windows has noise, so that nothing else may be measured on them and kept.
+    private: ClassVar[bool] = False
 
     name: str
     base_spec: BaseLearner
