@@ -129,7 +129,7 @@ class SignalOptions:
     band: tuple[float, float] | None = option(
         None, "Edges in Hz of the band-pass: applied to recordings, recorded for windows."
     )
-    order: int = option(4, "Order of that filter (Butterworth).")
+    order: int = option(4, "Order of that filter (Butterworth).", "--filter-order", "--order")
     zero_phase: bool = option(False, "The filter is zero-phase (forwards and backwards).", "--zero-phase")
 
     def filter(self) -> "Filter | None":
