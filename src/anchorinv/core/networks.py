@@ -10,11 +10,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import chain
 from typing import TypeVar
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
 #: Shorter signals are too short for a kernel, a pooling window and more than a few tokens.
@@ -202,8 +203,16 @@ def usual_threads() -> Iterator[None]:
 @contextmanager
 def _limited(n_threads: int) -> Iterator[None]:
     # torch's own product library only follows torch, once its number of threads has been set.
-    with torch_threads(n_threads), threadpool_limits(n_threads):
+    with torch_threads(n_threads), _libraries().limit(limits=n_threads):
         yield
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Return what limits the threads of BLAS; looking for its libraries takes longer than a lesson may."""
+    import scipy.linalg  # noqa: F401 - loads a BLAS of its own
+
+    return ThreadpoolController()
 
 
 @contextmanager
