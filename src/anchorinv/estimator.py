@@ -75,6 +75,7 @@ from anchorinv.validation import (
     rejecting_label,
     warn,
     warn_mistakes,
+    warn_noise,
     warn_single_shots,
 )
 
@@ -333,7 +334,7 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
             base = check_converged(recipe.base_spec.fit(batch, rng=rng))
             state = check_converged(recipe.recall(recipe.start(base, batch, rng=rng), rng=rng))
             state = with_confidence(recipe, state, batch, needed=needed, rng=rng)
-        logits_of(state, batch.values)
+        self._check_outputs(recipe, state, batch)
         return state
 
     @one_at_a_time
@@ -366,10 +367,10 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
         standardised = self._standardised(signals, force=force, shapes=False)
         batch = Batch(standardised, _tensor(numbers + first), weights=_optional(weights))
         with self._progress():
-            rng = stream(self.seed_, "session", index)
-            state = self._recipe(len(labels)).learn_session(before, Session(index, batch), rng=rng)
+            rng, recipe = stream(self.seed_, "session", index), self._recipe(len(labels))
+            state = recipe.learn_session(before, Session(index, batch), rng=rng)
         self._check_room(check_converged(state, before=before))
-        logits_of(state, batch.values)
+        self._check_outputs(recipe, state, batch)
         known = np.concatenate([self._names, names]), np.concatenate([self._counts, np.bincount(numbers)])
         entry = self._entry("session", index, signals, labels, began, state.curves[len(before.curves) :])
         self._know(state_=state, **_by_class(*known, state.n_base), history_=[*self.history_, entry])
@@ -709,6 +710,13 @@ class AnchorInvClassifier(ClassifierMixin, FeatureNames, TransformerMixin, BaseE
     def _check_room(self, state: State) -> None:
         n_bytes = sum(tensor.nbytes for tensor in packed(replace(state, signals=None))[0].values())
         check_room(METHODS.name_of(self.method), self.architecture_, state, n_bytes)
+
+    def _check_outputs(self, recipe: Recipe, state: State, learned: Batch) -> None:
+        """Refuse outputs that are not finite; warn if noise leaves little of what was learned."""
+        logits = logits_of(state, learned.values)
+        if recipe.private:
+            columns = state.columns(learned.labels)
+            warn_noise(logits.argmax(1).numpy(), columns.numpy(), len(state.classes))
 
     def _recipe(self, n_samples: int) -> Recipe:
         return recipe_of(self.get_params(deep=False), self.architecture_, n_samples, self.device_)

@@ -547,6 +547,20 @@ def warn_single_shots(labels: np.ndarray) -> None:
         )
 
 
+def warn_noise(predicted: np.ndarray, columns: np.ndarray, n_classes: int) -> None:
+    """Warn if differential privacy leaves little of classes, by the windows (n,) that were just learned.
+
+    Who trains has these windows; the warning is not stored.
+    """
+    right, chance = float((predicted == columns).mean()), 1 / n_classes
+    if right < (1 + chance) / 2:
+        warn(
+            f"with this noise, {right:.0%} of the {len(columns)} windows just learned are classified "
+            f"correctly (chance: {chance:.0%}); learn from more windows, or use a larger epsilon, or fewer "
+            f"anchors or features"
+        )
+
+
 def refuse_drift(drift: Drift) -> None:
     """Refuse to learn from signals whose scale or offset is very different from the base data's."""
     if drift.extreme:

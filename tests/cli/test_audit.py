@@ -9,6 +9,9 @@ from anchorinv.core.privacy import Privacy
 from anchorinv.datasets import synthetic
 from anchorinv.estimator import AnchorInvClassifier
 
+# Small sets and much noise, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:with this noise")
+
 AUDIT = ("audit", "m.anchorinv", "--members", "members.npz", "--others")
 
 

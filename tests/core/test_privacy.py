@@ -1,6 +1,7 @@
 """Differential privacy: accounting by published values, sensitivity by search, and what is refused."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -26,6 +27,9 @@ from anchorinv.core.privacy import (
 from anchorinv.core.prototypes import aggregated
 from anchorinv.core.types import Batch, stream
 from tests.models import windows
+
+# Small sets and much noise, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:with this noise")
 
 
 @pytest.mark.parametrize(
@@ -257,6 +261,20 @@ def test_the_length_that_anchors_are_clipped_to_is_that_of_noise_not_of_recordin
     state = private_fecam().fit(X, y).state_
     assert anchor_clip(state, Privacy(1.0, clip=4.0)) == pytest.approx(2 * anchor_clip(state, Privacy(1.0)))
     assert anchor_clip(state, Privacy(1.0)) > 0
+
+
+@pytest.mark.filterwarnings("default:with this noise")
+@pytest.mark.parametrize("method", ["fecam", "discriminant"])
+def test_whoever_trains_is_warned_of_noise_that_leaves_nothing(method):
+    X, y = windows(80, classes=tuple("abcd"))
+    settings = {"method": method, "epochs": 8, "random_state": 0, "n_anchors": 1}
+    with pytest.warns(UserWarning, match=r"with this noise, .* of the 80 windows .*\(chance: 25%\)"):
+        AnchorInvClassifier(privacy=Privacy(0.05), **settings).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = AnchorInvClassifier(privacy=Privacy(1000.0, 0.9), **settings).fit(X, y)
+    with pytest.warns(UserWarning, match="of the 6 windows just learned"):
+        model.set_params(privacy=Privacy(0.05)).partial_fit(*windows(6, classes=("tongue",)))
 
 
 def test_no_quantiles_of_held_out_windows_are_kept_beside_noisy_anchors(monkeypatch):

@@ -36,6 +36,9 @@ from anchorinv.serving.audit import (
 )
 from anchorinv.serving.membership import CONTROL, People, means_ratios, membership, shadow_logits
 
+# Small sets and much noise, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:with this noise")
+
 RECORD = Path(__file__).parents[2] / "docs" / "results" / "privacy.ndjson"
 # What attacks look at is as much as such a network keeps: its features have 88 dimensions instead of 560.
 SMALL = Geometry(4, 120, kernel=9, pool=16, pool_stride=8, width=8, heads=2, depth=2, dropout=0.1)

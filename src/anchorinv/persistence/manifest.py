@@ -160,8 +160,9 @@ def file_sentences(facts: Mapping[str, Any]) -> list[str]:
     lines = list(spec.holds)
     # Methods that invert labels store the number of signals as anchors without values.
     if spec.uses_anchors and any(facts["anchors"].values()):
+        vectors = "means of feature vectors" if facts["privacy"] else "feature vectors"
         lines.append(
-            "Anchors are feature vectors of real samples: computed from people's recordings, not recordings."
+            f"Anchors are {vectors} of real samples: computed from people's recordings, not recordings."
         )
     if facts["views"]:
         lines.append(f"Each anchor also holds the {' and the '.join(facts['views'])} of its sample.")
