@@ -356,7 +356,8 @@ def anchor_clip(state: State, privacy: Privacy) -> float:
     It is relative to features of white noise, so that no recording decides it.
     """
     white = torch.randn(_N_WHITE, *state.shape, generator=stream(0, "white noise"))
-    lengths = encode(state.tail, encode(state.trunk, white)).norm(dim=1)
+    latents = encode(state.trunk, white.to(prototype_head(state.head).prototypes.dtype))
+    lengths = encode(state.tail, latents).norm(dim=1)
     return privacy.clip / 2 * float(lengths.median())
 
 
