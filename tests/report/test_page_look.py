@@ -43,13 +43,15 @@ def report(request, browser, tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("report", KINDS, indirect=True)
 def test_the_page(browser, report):
-    for width in looking.WIDTHS:
-        with looking.opened(browser, report, width) as page:
+    with looking.opened(browser, report, looking.WIDTHS[0]) as page:
+        for width in looking.WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
             for check in looking.CHECKS:
                 check(page)
             red = page.evaluate("getComputedStyle(document.querySelector('.warning')).color")
             assert red == "rgb(168, 0, 0)", "a small run says so in red"
             assert page.evaluate("document.querySelector('.warning').offsetTop") < 200
+        looking.nothing_is_wrong_or_fetched(page)  # nor by what was pressed
 
 
 @pytest.mark.parametrize("report", ["drawn"], indirect=True)
