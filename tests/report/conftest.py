@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from anchorinv.report import formats
 from anchorinv.report.page import make_report
 from anchorinv.study.execute import run_study
 from tests.report.made import made, smoke
@@ -12,9 +13,14 @@ from tests.study.little import little
 
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of a run whose results were drawn: seven methods, eight trials, beside the paper."""
+    """A report of a run whose results were drawn: seven methods, eight trials, beside the paper.
+
+    Its figures are those of the page; `with_features` has them in all formats.
+    """
     folder = made(tmp_path_factory.mktemp("drawn") / "run", smoke("bci2a", trials=8))
-    return make_report([folder], folder / "report").parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "FORMATS", {"svg": {"Date": None}})
+        return make_report([folder], folder / "report").parent
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ KINDS = ["drawn", "with_features", "bci2a-anchors", "bci2a-base-pairs", "anchor-
 
 
 @pytest.fixture(scope="module")
-def browser():
+def context():
     playwright = pytest.importorskip("playwright.sync_api", reason="no playwright here")
     if not looking.CHROMIUM:
         pytest.skip("no Chromium here")
@@ -23,12 +23,12 @@ def browser():
         started = driver.chromium.launch(
             executable_path=looking.CHROMIUM, args=looking.FLAGS, timeout=looking.PATIENCE
         )
-        yield started
+        yield started.new_context()
         started.close()
 
 
 @pytest.fixture
-def report(request, browser, tmp_path, monkeypatch) -> Path:
+def report(request, context, tmp_path, monkeypatch) -> Path:
     if request.param in ("drawn", "with_features"):
         return request.getfixturevalue(request.param)
     monkeypatch.setattr(formats, "FORMATS", {"svg": {"Date": None}})  # the page shows no other
@@ -42,19 +42,23 @@ def report(request, browser, tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("report", KINDS, indirect=True)
-def test_the_page(browser, report):
-    for width in looking.WIDTHS:
-        with looking.opened(browser, report, width) as page:
-            for check in looking.CHECKS:
+def test_the_page(context, report):
+    with looking.opened(context, report, looking.WIDTHS[0]) as page:
+        for check in looking.ONCE:
+            check(page)
+        for width in looking.WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            for check in looking.AT_EVERY_WIDTH:
                 check(page)
             red = page.evaluate("getComputedStyle(document.querySelector('.warning')).color")
             assert red == "rgb(168, 0, 0)", "a small run says so in red"
             assert page.evaluate("document.querySelector('.warning').offsetTop") < 200
+        looking.nothing_is_wrong_or_fetched(page)  # nor by what was pressed
 
 
 @pytest.mark.parametrize("report", ["drawn"], indirect=True)
-def test_the_keyboard_is_enough(browser, report):
-    with looking.opened(browser, report, 1280) as page:
+def test_the_keyboard_is_enough(context, report):
+    with looking.opened(context, report, 1280) as page:
         looking.the_keyboard_reaches_everything(page)
         heads = page.locator("section.table").first.locator("thead tr:last-child th")
         heads.nth(0).locator("button").focus()
@@ -64,11 +68,11 @@ def test_the_keyboard_is_enough(browser, report):
         assert heads.nth(0).get_attribute("aria-sort") == "descending"
 
 
-def test_six_sessions_fit_a_desk(browser, tmp_path, monkeypatch):
+def test_six_sessions_fit_a_desk(context, tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "FORMATS", {"svg": {"Date": None}})
     monkeypatch.setattr("anchorinv.report.page.score_figures.score_figures", lambda run: [])
     run = made(tmp_path / "run", smoke("grabmyo", trials=8))
-    with looking.opened(browser, make_report([run], tmp_path / "report").parent, 1280) as page:
+    with looking.opened(context, make_report([run], tmp_path / "report").parent, 1280) as page:
         looking.tables_fit_a_desk(page)
         heads = page.locator("section.table").first.locator("thead tr:last-child th button")
         assert (

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from anchorinv import __version__
-from anchorinv.core.confidence import GATE, SHARES, Confidence, Scores, scaled_by
+from anchorinv.core.confidence import GATE, SHARES, Confidence, scaled_by
 from anchorinv.core.encoder import Encoder
 from anchorinv.core.heads import StatisticalHead
 from anchorinv.core.registry import METHODS
@@ -93,46 +93,44 @@ class PValues(nn.Module):
     def __init__(self, confidence: Confidence) -> None:
         super().__init__()
         self.n_statistics = confidence.n_statistics
-        self.base, self.taught = (
-            nn.ModuleList(map(_Table, table.rows)) for table in (confidence.base, confidence.taught)
-        )
+        curves = [[row.curve for row in table.rows] for table in (confidence.base, confidence.taught)]
+        longest = max(len(places) for table in curves for places, _ in table)
+        tables = torch.tensor(np.array([[_padded(*each, longest) for each in table] for table in curves]))
+        # For windows whose nearest class is of the base, and for the others; a row is a statistic's table.
+        self.places: Tensor
+        self.logs: Tensor
+        self.register_buffer("places", tables[:, :, 0].clone())  # (2, n_statistics + 1, longest)
+        self.register_buffer("logs", tables[:, :, 1].clone())
 
     def forward(self, statistics: Tensor, taught: Tensor) -> Tensor:
         """Return p-values (n,) of statistics (n, n_statistics); ``taught`` (n,) if the nearest class was."""
-        shares = SHARES[self.n_statistics]
-        inside = statistics[:, : self.n_statistics].double()
-        first = self._log_p(0, inside[:, 0], taught)
+        shares, which = SHARES[self.n_statistics], taught.long()
+        log_p = self._log_p(slice(0, -1), statistics[:, : self.n_statistics].double(), which)
+        first, others = log_p[:, 0], log_p[:, 1:]
         large = (-((-first.clamp(-20, -1e-12).expm1()).log() / shares[0]).expm1()).log()
-        smallest = torch.where(first < -20, first - math.log(shares[0]), large)
-        for i, share in enumerate(shares[1:], start=1):
-            log_p = self._log_p(i, inside[:, i], taught)
-            gated = torch.where(log_p < math.log(GATE), log_p - math.log(share), 0.0)
-            smallest = torch.minimum(smallest, gated)
+        smallest = torch.where(first < -20, first - math.log(shares[0]), large)[:, None]
+        log_shares = torch.tensor(shares[1:], dtype=torch.float64).log()
+        gated = torch.where(others < math.log(GATE), others - log_shares, 0.0)
+        smallest = torch.cat([smallest, gated], dim=1).amin(1, keepdim=True)
         # The smallest value needs no lower bound: beyond its ends the last table is constant.
-        log_p = self._log_p(-1, -smallest, taught)
+        log_p = self._log_p(slice(-1, None), -smallest, which)[:, 0]
         return log_p.exp().to(statistics.dtype).clamp(min=torch.finfo(statistics.dtype).tiny)
 
-    def _log_p(self, row: int, scores: Tensor, taught: Tensor) -> Tensor:
-        return torch.where(taught, self.taught[row](scores), self.base[row](scores))
-
-
-class _Table(nn.Module):
-    """Scores (n,) -> logs of their p-values, interpolated in a table and constant beyond its ends."""
-
-    def __init__(self, scores: Scores) -> None:
-        super().__init__()
-        places, logs = scores.curve
-        self.places: Tensor
-        self.logs: Tensor
-        self.register_buffer("places", torch.from_numpy(places))
-        self.register_buffer("logs", torch.from_numpy(logs))
-
-    def forward(self, scores: Tensor) -> Tensor:
-        right = (scores[:, None] > self.places[:-1]).sum(1).clamp(min=1)
-        low, high = self.places[right - 1], self.places[right]
+    def _log_p(self, rows: slice, scores: Tensor, which: Tensor) -> Tensor:
+        """Return logs of p-values of scores (n, n_rows), interpolated, and constant beyond a table's ends."""
+        scores, places, logs = scores[:, :, None], self.places[:, rows][which], self.logs[:, rows][which]
+        right = (scores > places[:, :, :-1]).sum(2, keepdim=True).clamp(min=1)
+        low, high = places.gather(2, right - 1), places.gather(2, right)
         # Clamp the share, not the score, which several tables use: the exporter would mix up the bounds.
         share = ((scores - low) / (high - low)).clamp(0, 1)
-        return self.logs[right - 1] + share * (self.logs[right] - self.logs[right - 1])
+        below, above = logs.gather(2, right - 1), logs.gather(2, right)
+        return (below + share * (above - below))[:, :, 0]
+
+
+def _padded(places: np.ndarray, logs: np.ndarray, length: int) -> np.ndarray:
+    """Return a table (2, length) that is constant beyond its last place."""
+    more = 1.0 + np.arange(length - len(places))
+    return np.stack([np.append(places, places[-1] + more), np.append(logs, np.full(len(more), logs[-1]))])
 
 
 def onnx_graph(model: AnchorInvClassifier) -> "ModelProto":
