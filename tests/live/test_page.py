@@ -19,7 +19,7 @@ uvicorn = pytest.importorskip("uvicorn", reason="needs the extra live")
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
 BASE, NEW = ("rest", "fist", "open", "pinch", "point"), ("up", "down", "turn")
-SPEED = 16
+SPEED = 8
 
 
 class Person:
@@ -188,7 +188,7 @@ def test_hands_free_and_by_keyboard(browser, model, person, tmp_path):
     assert page.inner_text("#label") == "…"
 
 
-def test_practice_problems_and_a_stream_that_is_lost(browser, model, person, tmp_path, monkeypatch):
+def test_practice_problems_and_a_stream_that_is_lost(browser, model, person, tmp_path):
     problems: list[str] = []
     session = LiveSession(model, person, folder=tmp_path)
     with served(session) as address:
@@ -216,7 +216,6 @@ def test_practice_problems_and_a_stream_that_is_lost(browser, model, person, tmp
         assert page.evaluate(HUES) <= 2 + len(BASE)  # the ground, the line of unknown ones: no seams
         page.evaluate(COUNT_FILLS)
         until(page, "window.fills > 0")
-        monkeypatch.setattr("anchorinv.live.stream.QUIET", 0.5)
         person.does = None
         page.wait_for_selector("text=Waiting for samples of armband")
         assert page.inner_text("#label") == "…" and not page.is_visible("#banner")
