@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +29,15 @@ def outlet(name, *, n=4, rate=128.0, units=("microvolts",) * 4, labels=NAMES):
 class Sender(threading.Thread):
     """Push samples that count, a chunk every 50 ms, until it is stopped."""
 
-    def __init__(self, out, rate=128.0, values=None):
+    def __init__(self, out, rate=128.0, values=None, skip=()):
         super().__init__(daemon=True)
-        self._out, self._rate, self._ended, self._values = out, rate, threading.Event(), values
-        self._to_lose = 0
+        self._out, self._rate, self._ended, self._values, self._skip = (
+            out,
+            rate,
+            threading.Event(),
+            values,
+            skip,
+        )
 
     def run(self):
         start, sent, each = pylsl.local_clock(), 0, max(1, round(self._rate / 20))
@@ -44,14 +48,8 @@ class Sender(threading.Thread):
             else:
                 rows = self._values[:, numbers % self._values.shape[1]].T
             sent += each
-            if self._to_lose > 0:
-                self._to_lose -= each
-            else:
+            if not (self._skip and self._skip[0] <= sent < self._skip[1]):
                 self._out.push_chunk(rows.astype(np.float32).tolist(), start + (sent - 1) / self._rate)
-
-    def lose(self, n):
-        """Do not send the next samples, as many as this or a few more."""
-        self._to_lose = n
 
     def stop(self):
         self._ended.set()
@@ -86,16 +84,9 @@ def values_names_and_units():
 
 
 def lost_samples_are_marked():
-    sender = Sender(outlet("gappy"))
+    sender = Sender(outlet("gappy"), skip=(60, 160))
     sender.start()
-    source, stopped, chunks, lost = LslSource("gappy"), threading.Event(), [], False
-    for chunk in source.chunks(stopped):
-        chunks.append(chunk)
-        if not lost and length(chunks) > 60:
-            sender.lose(100)
-            lost = True
-        elif length(chunks) > 250:
-            stopped.set()
+    chunks = taken(LslSource("gappy"), lambda c: length(c) > 250)
     sender.stop()
     missing = sum(int(np.isnan(c.samples[0]).sum()) for c in chunks)
     assert 90 <= missing <= 110, missing
@@ -195,11 +186,11 @@ def a_page_on_a_stream(model):
     sender.start()
     command = [sys.executable, "-m", "anchorinv", "live", model, "--lsl", "armband", "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    link = server.stdout.readline().split()
+    assert link, server.stderr.read()
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)  # while the server starts
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page()
-        link = server.stdout.readline().split()
-        assert link, server.stderr.read()
         page.goto(link[-1])
         page.wait_for_selector("#label >> text=left")
         sender._values = np.load(folder / "tongue.npy")
@@ -222,16 +213,15 @@ if __name__ == "__main__":
     if sys.argv[2:] == ["page"]:
         a_page_on_a_stream(sys.argv[1])
         sys.exit()
-    what_cannot_be_read_is_said()  # it says which streams there are, so there must be no others
-    with ThreadPoolExecutor() as threads:
-        side_by_side = [
-            threads.submit(values_names_and_units),
-            threads.submit(lost_samples_are_marked),
-            threads.submit(a_stream_that_is_lost_is_found_again),
-            threads.submit(a_silent_sender_is_looked_for_again),
-            threads.submit(other_channels_are_refused_by_name),
-            threads.submit(predictions_as_markers, sys.argv[1]),
-        ]
-        for scenario in side_by_side:
-            scenario.result()
-    print("all of them", flush=True)
+    for scenario in (
+        values_names_and_units,
+        lost_samples_are_marked,
+        a_stream_that_is_lost_is_found_again,
+        a_silent_sender_is_looked_for_again,
+        other_channels_are_refused_by_name,
+        what_cannot_be_read_is_said,
+    ):
+        scenario()
+        print(scenario.__name__, flush=True)
+    predictions_as_markers(sys.argv[1])
+    print("predictions_as_markers", flush=True)

@@ -11,10 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 RUN = [sys.executable, "-m", "anchorinv", "run", "grabmyo-4base", "--scale", "smoke", "--log-level", "info"]
 TRIALS = 20  # enough to be stopped in, however late the signal comes
 RUN += ["--methods", "protonet,anchorinv", "--trials", str(TRIALS)]
-AGENTS = {"ray::DashboardA", "ray::RuntimeEnv"}  # so far the system keeps their names
 TASKS = ("ray::run_trial", "ray::recall", "ray::fit_base")
 ENV = {
     **{name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
@@ -40,9 +37,7 @@ ENV = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
     "RAY_worker_niceness": "0",  # on a busy machine workers would get next to nothing
-    # A dead process refuses a check at once, a slow one has ten seconds for each of five.
-    "RAY_health_check_initial_delay_ms": "500",
-    "RAY_health_check_period_ms": "100",
+    "RAY_health_check_period_ms": "500",  # Ray gives a node up after five failed checks
     "COLUMNS": "120",
 }
 
@@ -71,72 +66,9 @@ class Seen:
     enter: list[str]
 
 
-@dataclass(frozen=True)
-class Stopped:
-    """A run that was stopped: its folder, its results then, its network, exit code and what it said after."""
-
-    out: Path
-    results: int
-    space: int
-    code: int
-    output: str
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """What takes long and mostly waits: the cluster, runs that are stopped, and one that is continued."""
-
-    seen: Future[Seen]
-    killed: Future[Stopped]
-    interrupted: Future[Stopped]
-    interrupted_there: Future[Stopped]
-    continued: Future[tuple[int, str, str]]
-
-
-@dataclass(frozen=True)
-class Abandoned:
-    """Ray's folder where a driver was killed, which nobody removes, and its network."""
-
-    folder: str
-    spaces: list[int] = field(default_factory=list)
-
-
-@pytest.fixture(scope="session")
-def abandoned() -> Iterator[Abandoned]:
-    """Wait for Ray's agents after all other tests: for a minute, always, they call those that are gone."""
-    with tempfile.TemporaryDirectory(prefix="a", dir="/tmp", ignore_cleanup_errors=True) as short:
-        yield (given := Abandoned(short))
-        for space in given.spaces:
-            wait_until_gone(space)
-
-
 @pytest.fixture(scope="module")
-def side_by_side(tmp_path_factory, abandoned) -> Iterator[SideBySide]:
-    cluster, *runs = (tmp_path_factory.mktemp(name) for name in ("ray", "killed", "here", "there"))
-    with ExitStack() as until_the_end, ThreadPoolExecutor(5) as threads:
-        seen = threads.submit(lambda: until_the_end.enter_context(two_nodes(cluster)))
-        here = ["--workers", 2]
-        killed = threads.submit(stopped, runs[0], signal.SIGKILL, *here, enter=ALONE, TMPDIR=abandoned.folder)
-        interrupted = threads.submit(stopped, runs[1], signal.SIGINT, *here, enter=ALONE)
-        yield SideBySide(
-            seen,
-            killed,
-            interrupted,
-            threads.submit(
-                lambda: stopped(
-                    runs[2], signal.SIGINT, "--cluster", seen.result().address, enter=seen.result().enter
-                )
-            ),
-            threads.submit(
-                lambda: continued(
-                    killed.result(), "--cluster", seen.result().address, enter=seen.result().enter
-                )
-            ),
-        )
-
-
-@contextmanager
-def two_nodes(folder: Path) -> Iterator[Seen]:
+def seen(tmp_path_factory) -> Iterator[Seen]:
+    folder = tmp_path_factory.mktemp("ray")
     with (folder / "stderr").open("w") as errors, subprocess.Popen(
         [*ALONE, sys.executable, "-m", "tests.study.two_nodes", str(folder)],
         env=ENV, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
@@ -148,17 +80,6 @@ def two_nodes(folder: Path) -> Iterator[Seen]:
             yield Seen(address, folder, json.loads((folder / "seen.json").read_text()), enter)
         finally:
             cluster.stdin.close()
-
-
-@pytest.fixture(scope="module")
-def seen(side_by_side) -> Seen:
-    return side_by_side.seen.result()
-
-
-@pytest.fixture(scope="module")
-def killed(side_by_side) -> Stopped:
-    """A run on this machine whose driver was killed."""
-    return side_by_side.killed.result()
 
 
 @pytest.fixture(scope="module")
@@ -192,10 +113,10 @@ def living_in(space: int) -> list[str]:
     return found
 
 
-def wait_until_gone(space: int, *names: str, but: Collection[str] = ()) -> None:
-    """Wait until no process, or none of these names, is left in a network namespace, but for some."""
+def wait_until_gone(space: int, *names: str) -> None:
+    """Wait until no process, or none of these names, is left in a network namespace."""
     until = time.monotonic() + 600
-    while left := [name for name in living_in(space) if (not names or name in names) and name not in but]:
+    while left := [name for name in living_in(space) if not names or name in names]:
         assert time.monotonic() < until, f"still there: {left}"
         time.sleep(0.1)
 
@@ -221,26 +142,19 @@ def stopped_after(process: subprocess.Popen[str], parts: int, how: signal.Signal
     return space, output
 
 
-def stopped(folder: Path, how: signal.Signals, *args: object, enter: list[str], **env: str) -> Stopped:
-    """Start a run, and stop it when some jobs are finished."""
-    process = started(*args, "--out", "run", enter=enter, cwd=folder, **env)
-    space, output = stopped_after(process, 3, how)
-    return Stopped(folder / "run", len(finished(folder / "run")), space, process.returncode, output)
-
-
-def continued(run: Stopped, *args: object, enter: list[str]) -> tuple[int, str, str]:
-    """Run the command again; return its exit code, and what it shows and says."""
-    process = started(*args, "--out", run.out, enter=enter, cwd=run.out.parent)
-    shown, output = process.communicate()
-    return process.returncode, shown, output
-
-
-def finished(run: Path) -> set[tuple[str, int | None]]:
-    return {(each["method"], each["trial"]) for each in lines(run)}
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> Iterator[tuple[Path, int]]:
+    """A run on this machine whose driver was killed, and its network."""
+    out = tmp_path_factory.mktemp("killed") / "run"
+    with tempfile.TemporaryDirectory(prefix="a", dir="/tmp", ignore_cleanup_errors=True) as short:
+        process = started("--workers", 2, "--out", "run", enter=ALONE, cwd=out.parent, TMPDIR=short)
+        space, _ = stopped_after(process, 3, signal.SIGKILL)
+        yield out, space
 
 
 def test_nobody_works_on_for_a_killed_driver(killed):
-    wait_until_gone(killed.space, "raylet", "gcs_server", *TASKS)
+    _, space = killed
+    wait_until_gone(space, "raylet", "gcs_server", *TASKS)
 
 
 class TestTwoNodes:
@@ -292,28 +206,32 @@ class TestTwoNodes:
 
 
 class TestStopped:
-    def test_a_cluster_goes_on_where_a_driver_was_killed(self, side_by_side, seen, killed, whole):
-        assert 3 <= killed.results < 2 * (TRIALS + 1)
-        code, shown, output = side_by_side.continued.result()
-        assert code == 0, output
+    def test_a_cluster_goes_on_where_a_driver_was_killed(self, seen, killed, whole, tmp_path):
+        out, _ = killed
+        assert 3 <= len({(x["method"], x["trial"]) for x in lines(out)}) < 2 * (TRIALS + 1)
+        process = started("--cluster", seen.address, "--out", out, enter=seen.enter, cwd=tmp_path)
+        shown, output = process.communicate()
+        assert process.returncode == 0, output
         assert f"at {seen.address}: 1 nodes, 1 workers of 1 threads" in output, output
         assert "Macro-F1" in shown
-        assert lines(killed.out) == lines(whole)
+        assert lines(out) == lines(whole)
 
-    def test_ctrl_c_on_this_machine(self, side_by_side, whole):
-        run = side_by_side.interrupted.result()
-        assert run.code == 130, run.output
-        assert "Run the same command again to continue" in run.output
-        assert "Traceback" not in run.output
-        wait_until_gone(run.space)
-        run_study(of_the_command(), run.out)  # without workers, for a change
-        assert lines(run.out) == lines(whole)
+    def test_ctrl_c_on_this_machine(self, whole, tmp_path):
+        process = started("--workers", 2, "--out", "run", enter=ALONE, cwd=tmp_path)
+        space, output = stopped_after(process, 3, signal.SIGINT)
+        assert process.returncode == 130, output
+        assert "Run the same command again to continue" in output
+        assert "Traceback" not in output
+        wait_until_gone(space)
+        run_study(of_the_command(), tmp_path / "run")  # without workers, for a change
+        assert lines(tmp_path / "run") == lines(whole)
 
-    def test_ctrl_c_on_a_cluster_leaves_the_cluster(self, side_by_side):
-        run = side_by_side.interrupted_there.result()
-        assert run.code == 130 and "Traceback" not in run.output
-        wait_until_gone(run.space, *TASKS)
-        assert "raylet" in living_in(run.space) and "gcs_server" in living_in(run.space)
+    def test_ctrl_c_on_a_cluster_leaves_the_cluster(self, seen, tmp_path):
+        process = started("--cluster", seen.address, "--out", "run", enter=seen.enter, cwd=tmp_path)
+        space, output = stopped_after(process, 3, signal.SIGINT)
+        assert process.returncode == 130 and "Traceback" not in output
+        wait_until_gone(space, *TASKS)
+        assert "raylet" in living_in(space) and "gcs_server" in living_in(space)
 
 
 def test_nobody_there(run):
@@ -329,6 +247,7 @@ def test_ray_client_is_refused_in_words():
         pass
 
 
-def test_a_killed_driver_leaves_nothing_behind(killed, abandoned):
-    abandoned.spaces.append(killed.space)  # in the end nothing at all
-    wait_until_gone(killed.space, but=AGENTS)
+def test_a_killed_driver_leaves_nothing_behind(killed):
+    # Last, because two processes of Ray that do nothing wait a minute for those that are gone.
+    _, space = killed
+    wait_until_gone(space)

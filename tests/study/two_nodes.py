@@ -172,8 +172,7 @@ def patiently(start: Callable[[], Any], attempts: int = 5) -> Any:
 
 
 def main(folder: Path) -> None:
-    # Nothing reads what these would do, and each starts a Python of its own.
-    head = {**PARTS, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+    head = {**PARTS, "include_dashboard": False}
     cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     node = patiently(lambda: cluster.add_node(**PARTS))
     try:
