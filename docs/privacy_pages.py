@@ -236,8 +236,8 @@ SHOWN = {
     "fecam": ("anchors, refitted head", None, (7, -4)),
     "fecam, 50 anchors of five windows": ("anchors of 5 windows", None, (7, 8)),
     "protonet": ("network with class means", (7, 0), None),
-    WEIGHTS_ALONE: ("network, weights alone", (7, -6), None),
-    "fecam, 1 noisy anchors, epsilon 1": ("class means with noise, ε = 1", (7, -29), None),
+    WEIGHTS_ALONE: ("network, weights alone", (7, -20), None),
+    "fecam, 1 noisy anchors, epsilon 1": ("class means with noise, ε = 1", (7, -15), None),
 }
 NOISE = [f"discriminant, epsilon {each:g}" for each in EPSILONS]
 FEWER = [f"discriminant, {each} features" for each in (32, 64, 128)] + ["discriminant"]
